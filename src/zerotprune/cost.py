@@ -1,0 +1,187 @@
+"""Multiply-accumulates in closed form: a model's geometry and its token counts → GMACs.
+
+Two conventions, to be named with every figure:
+"full"   all matrix products and convolutions, with patch embedding and head; what torch counts
+"paper"  the paper's (fvcore's without the patch embedding): norms count 5 per value
+Both include what the pruning itself costs: votes and matching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .schedule import Schedule, Stage
+
+Convention = Literal["full", "paper"]
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """One block, in multiply-accumulates."""
+
+    attention: int  # of its attention's linear layers, for each token
+    mlp: int  # of its MLP's linear layers, for each token
+    width: int  # of all its heads together; attention itself costs twice this for a pair of tokens
+    heads: int
+    norms: int  # normalised values for each token
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All that the cost of a Vision Transformer depends on."""
+
+    blocks: tuple[BlockShape, ...]
+    grid: tuple[int, int]
+    prefix: int  # tokens that are not patches: CLS, distillation, registers
+    cls: bool  # is token 0 a CLS token?
+    dim: int
+    stem: int  # patch embedding
+    stem_norms: int  # normalised values between patch embedding and first block, for each token
+    head: int  # after the last block, whatever the number of tokens
+    head_token: int  # … for each token (attention pooling)
+    head_pair: int  # … for each pair of tokens
+    head_norms: int  # normalised values of the final norm, for each token
+    head_norms_once: int  # … for each picture
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.patches
+
+    def votes(self, block: int, patches: int) -> int:
+        """One round of votes over the graph of a block."""
+        return self.blocks[block - 1].heads * (self.prefix + patches) ** 2
+
+
+class Load(NamedTuple):
+    """What one block has to handle."""
+
+    attention: int  # tokens in its attention
+    mlp: int  # tokens in its MLP
+    method: int  # multiply-accumulates of the pruning itself
+
+
+def block_macs(shape: BlockShape, load: Load, convention: Convention = "full") -> int:
+    total = load.attention * shape.attention + load.mlp * shape.mlp + load.method
+    total += 2 * load.attention**2 * shape.width
+    return total + (5 * load.attention * shape.norms if convention == "paper" else 0)
+
+
+def total_macs(
+    geometry: Geometry, loads: Sequence[Load], left: int, convention: Convention = "full"
+) -> int:
+    """The whole model for one picture; `left` tokens reach the head."""
+    pairs = zip(geometry.blocks, loads, strict=True)
+    total = sum(block_macs(shape, load, convention) for shape, load in pairs)
+    total += geometry.head + left * geometry.head_token + left**2 * geometry.head_pair
+    if convention == "full":
+        return total + geometry.stem
+    norms = geometry.tokens * geometry.stem_norms + left * geometry.head_norms
+    return total + 5 * (norms + geometry.head_norms_once)
+
+
+def solve(
+    geometry: Geometry, budget: float, price: Callable[[Schedule], float], unpruned: float
+) -> Schedule:
+    """The schedule of the paper's form whose price is nearest to the budget.
+
+    The form: stages at 1/12, 3/12, 6/12, 9/12 and 11/12 of the depth, `similar` the same in all of
+    them, and shares that decline uniformly over the stages between the first and the last; for
+    budgets too small for that, one constant share in all stages. The paper's share of similar
+    tokens is taken where it comes within half a percent, else the nearest to it that does.
+    """
+    if abs(budget - unpruned) <= TOLERANCE / 2 * unpruned:
+        return Schedule()
+    places = _places(geometry.depth)
+    if not places:
+        raise ValueError(f"a model of depth {geometry.depth} has no place for a stage")
+    prices: dict[Schedule, float] = {}
+    for form in (_declining, _constant):
+        for similar in _similar_counts(geometry.patches):
+
+            def made(
+                cut: float, form: Form = form, similar: int = similar
+            ) -> Schedule | None:
+                return _schedule(places, form(len(places), cut), similar, geometry.patches)
+
+            tried = {schedule: price(schedule) for schedule in _bisect(made, price, budget)}
+            prices |= tried
+            best = min(prices, key=lambda schedule: abs(prices[schedule] - budget))
+            if abs(prices[best] - budget) <= TOLERANCE / 2 * budget:
+                return best
+    if abs(prices[best] - budget) <= TOLERANCE * budget:
+        return best
+    low, gap = min(prices.values()), ""
+    if low < budget < unpruned:
+        gap = f"; with so few tokens the nearest budget is {prices[best]:.4g}"
+    raise ValueError(
+        f"a budget of {budget:.4g} GMACs cannot be met: this model takes {unpruned:.4g} unpruned "
+        f"and {low:.4g} at least{gap}"
+    )
+
+
+Form = Callable[[int, float], list[float]]
+
+
+def _declining(stages: int, cut: float) -> list[float]:
+    """Shares kept, from all (cut 0) to none in the last stage that cuts (cut 1)."""
+    inner = stages - 2 if stages > 3 else stages
+    shares = [1 - cut * step / inner for step in range(1, inner + 1)]
+    return [1.0, *shares, 1.0] if stages > 3 else shares
+
+
+def _constant(stages: int, cut: float) -> list[float]:
+    return [1 - cut] * stages
+
+
+def _places(depth: int) -> list[int]:
+    places = {min(max(round(depth * at / 12), 1), depth - 1) for at in (1, 3, 6, 9, 11)}
+    return sorted(place for place in places if place > 0)
+
+
+def _similar_counts(patches: int) -> list[int]:
+    """The paper's 10 of 196 first, then the others by their distance from it."""
+    wanted = round(patches * 10 / 196)
+    return sorted(range(2 * wanted + 1), key=lambda similar: abs(similar - wanted))
+
+
+def _bisect(
+    made: Callable[[float], Schedule | None], price: Callable[[Schedule], float], budget: float
+) -> Iterator[Schedule]:
+    """Schedules on both sides of the budget, ever nearer; `made` gives None where none exists."""
+    low, high = 0.0, 1.0
+    for cut in (0.0, *(None,) * 20):
+        middle = (low + high) / 2 if cut is None else cut
+        schedule = made(middle)
+        if schedule is not None:
+            yield schedule
+        if schedule is None or price(schedule) < budget:
+            high = middle
+        else:
+            low = middle
+
+
+def _schedule(
+    places: list[int], shares: list[float], similar: int, patches: int
+) -> Schedule | None:
+    """The schedule with these shares, or None if some stage cannot be done."""
+    stages = []
+    for place, share in zip(places, shares, strict=True):
+        if not round(share, 4) > 0 or similar > patches - patches // 2:
+            return None
+        stage = Stage(place, round(share, 4), similar)
+        patches = stage.kept(patches)
+        if patches < 1:
+            return None
+        stages.append(stage)
+    return Schedule(tuple(stages))

@@ -1,0 +1,249 @@
+"""The built-in demo: a small trained vision transformer and the cluttered pictures it reads.
+
+Each picture is 112 x 112 RGB and shows one whole handwritten digit (scikit-learn's bundled set)
+somewhere in generated clutter: smooth noise, gratings, arcs and cut pieces of other digits.
+Pictures come ready for the model, with values in [-1, 1]; ``(x + 1) / 2`` is what to look at.
+A picture depends on its seed, split and number alone, not on the batch it is made in.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Split = Literal["train", "test"]
+
+SIDE = 112
+WEIGHTS = Path(__file__).with_name("demo.safetensors")
+
+_TEST_DIGITS = 450
+_CELLS = 8
+_PADDED = _CELLS + 2
+_ENLARGED = 4 * _PADDED
+_SMALLEST, _LARGEST = 28.0, 60.0
+_FRAGMENTS = 5
+_ARCS = 7
+_GRATINGS = 2
+# What fits the second-level cache of a CPU core, and what fills a large GPU.
+_CPU_BLOCK, _GPU_BLOCK = 16, 1024
+
+
+def pictures(
+    count: int, seed: int, split: Split = "test", device: str | torch.device = "cpu", first: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Pictures ``first`` to ``first + count - 1`` of the endless row that seed and split name.
+
+    Returns the pictures (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
+    The digits behind "train" and "test" are disjoint. The same arguments give the same pictures,
+    to the bit on one device and to rounding across devices.
+    """
+    place = torch.device(device)
+    block = _CPU_BLOCK if place.type == "cpu" else _GPU_BLOCK
+    textures, labels = _digits(split, str(place))
+    shown = torch.empty(count, 3, SIDE, SIDE, device=place)
+    answers = torch.empty(count, dtype=torch.int64, device=place)
+    key = 2 * seed + (split == "test")
+    for start in range(0, count, block):
+        stop = min(start + block, count)
+        dice = _Dice(key, torch.arange(first + start, first + stop, device=place))
+        which = dice.below(len(labels))
+        shown[start:stop] = _scene(dice, textures, which)
+        answers[start:stop] = labels[which]
+    return shown, answers
+
+
+def untrained() -> nn.Module:
+    """The demo's plain pre-norm vision transformer (14 x 14 patches), with fresh weights."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=SIDE,
+        patch_size=8,
+        num_classes=10,
+        embed_dim=96,
+        depth=12,
+        num_heads=3,
+        mlp_ratio=4.0,
+        global_pool="token",
+    )
+
+
+def model() -> nn.Module:
+    """The trained demo model, float32 and in eval mode, on the CPU."""
+    from safetensors.torch import load_file
+
+    built = untrained()
+    built.load_state_dict({name: held.float() for name, held in load_file(WEIGHTS).items()})
+    return built.eval()
+
+
+class _Dice:
+    """Random numbers fixed by key, picture number and order of asking (splitmix64).
+
+    A torch.Generator would tie a picture to its batch and its device; a hash of the picture's
+    number does not.
+    """
+
+    def __init__(self, key: int, numbers: Tensor) -> None:
+        self.device = numbers.device
+        self._state = _mixed(numbers + _mixed(torch.tensor(key, device=self.device)))
+        self._drawn = 0
+        self._pool = torch.empty(len(numbers), 0, device=self.device)
+
+    def between(self, low: float, high: float, *shape: int) -> Tensor:
+        """Uniform numbers, shaped (pictures, *shape)."""
+        each = math.prod(shape)
+        if each > self._pool.shape[1]:
+            self._refill(max(each, 512))
+        taken, self._pool = self._pool[:, :each], self._pool[:, each:]
+        return (low + (high - low) * taken).reshape(-1, *shape)
+
+    def _refill(self, each: int) -> None:
+        # Most askings are for one number: drawing many at a time saves a launch for each.
+        order = torch.arange(self._drawn, self._drawn + each, device=self.device)
+        self._drawn += each
+        bits = _mixed(self._state[:, None] + order * -0x61C8864680B583EB)
+        self._pool = _shifted(bits, 40).float() / 2**24
+
+    def below(self, bound: int) -> Tensor:
+        """One whole number per picture, from 0 to bound - 1."""
+        return (self.between(0.0, 1.0) * bound).long().clamp(max=bound - 1)
+
+    def sign(self, plus: float) -> Tensor:
+        """Per picture +1 with the given probability, else -1."""
+        return torch.where(self.between(0.0, 1.0) < plus, 1.0, -1.0)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    # torch has no unsigned 64-bit shift: the mask drops the copies of the sign bit.
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shifted(bits, 30)) * -0x40A7B892E31B1A47
+    bits = (bits ^ _shifted(bits, 27)) * -0x6B2FB644ECCEEE15
+    return bits ^ _shifted(bits, 31)
+
+
+@lru_cache(maxsize=8)
+def _digits(split: Split, device: str) -> tuple[Tensor, Tensor]:
+    """The split's digits, enlarged smoothly so that they can be drawn at any size, and labels."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    held = load_digits()
+    images = torch.as_tensor(held.images, dtype=torch.float32) / 16
+    labels = torch.as_tensor(held.target, dtype=torch.int64)
+    order = _mixed(torch.arange(1, len(labels) + 1)).argsort()
+    chosen = order[:_TEST_DIGITS] if split == "test" else order[_TEST_DIGITS:]
+    padded = F.pad(images[chosen, None], (1, 1, 1, 1))
+    large = F.interpolate(padded, size=(_ENLARGED, _ENLARGED), mode="bicubic")
+    return large.to(device), labels[chosen].to(device)
+
+
+def _scene(dice: _Dice, textures: Tensor, which: Tensor) -> Tensor:
+    """One block of pictures: the ground, then faint clutter, then the digit over all of it."""
+    sign = dice.sign(0.6)
+    contrast = dice.between(0.35, 0.6)
+    # A ground on the far side of middle grey leaves the digit's contrast room on either side.
+    level = 0.5 - sign * dice.between(0.05, 0.22)
+    scene = level.view(-1, 1, 1, 1) + _noise(dice) + _gratings(dice)
+    for _ in range(_ARCS):
+        _lay(scene, _arc(dice), dice.sign(0.5) * dice.between(0.04, 0.28), dice)
+    for _ in range(_FRAGMENTS):
+        other = (which + 1 + dice.below(len(textures) - 1)) % len(textures)
+        piece = _ink(dice, textures[other], dice.between(18.0, 40.0), cut=True)
+        _lay(scene, piece, dice.sign(0.5) * contrast * dice.between(0.25, 0.6), dice)
+    size = _SMALLEST + (_LARGEST - _SMALLEST) * dice.between(0.0, 1.0) ** 1.3
+    digit = _ink(dice, textures[which], size, cut=False)[:, None]
+    tint = dice.between(-0.15, 0.15, 3)
+    colour = (level + sign * contrast)[:, None] + tint
+    scene = torch.lerp(scene, colour[:, :, None, None].expand_as(scene), 0.9 * digit)
+    return (2 * scene - 1).clamp_(-1, 1)
+
+
+def _lay(scene: Tensor, mask: Tensor, strength: Tensor, dice: _Dice) -> None:
+    colour = strength[:, None] * dice.between(0.6, 1.4, 3)
+    scene.addcmul_(mask[:, None], colour[:, :, None, None])
+
+
+def _along(dice: _Dice) -> Tensor:
+    return torch.arange(SIDE, device=dice.device, dtype=torch.float32) + 0.5
+
+
+def _noise(dice: _Dice) -> Tensor:
+    """Smooth coloured noise at several scales, and a fine grey grain."""
+    total = torch.zeros((), device=dice.device)
+    vivid = dice.between(0.0, 1.0, 1, 1, 1)
+    for cells, channels, strongest in ((4, 3, 0.25), (10, 3, 0.25), (28, 3, 0.2), (56, 1, 0.12)):
+        grid = dice.between(-1.0, 1.0, channels, cells, cells)
+        grid = torch.lerp(grid.mean(1, keepdim=True), grid, vivid) * dice.between(
+            0.2 * strongest, strongest, 1, 1, 1
+        )
+        mode = "bicubic" if cells < 28 else "bilinear"
+        total = total + F.interpolate(grid, size=(SIDE, SIDE), mode=mode)
+    return total
+
+
+def _gratings(dice: _Dice) -> Tensor:
+    """Waves of random pitch and direction, each fading away from a place of its own."""
+    along = _along(dice)
+    total = torch.zeros((), device=dice.device)
+    for _ in range(_GRATINGS):
+        turn, pitch = dice.between(0.0, math.pi), dice.between(5.0, 20.0)
+        phase, reach = dice.between(0.0, 2 * math.pi), dice.between(20.0, 60.0)
+        x = along - dice.between(0.0, SIDE, 1)
+        y = along - dice.between(0.0, SIDE, 1)
+        pace = 2 * math.pi / pitch
+        run = (pace * turn.cos())[:, None] * x + phase[:, None]
+        rise = (pace * turn.sin())[:, None] * y
+        wave = (run[:, None, :] + rise[:, :, None]).sin()
+        wave = wave * (-((x / reach[:, None]) ** 2)).exp()[:, None, :]
+        wave = wave * (-((y / reach[:, None]) ** 2)).exp()[:, :, None]
+        colour = dice.between(-0.16, 0.16, 1) * dice.between(0.4, 1.6, 3)
+        total = total + wave[:, None] * colour[:, :, None, None]
+    return total
+
+
+def _arc(dice: _Dice) -> Tensor:
+    """A thin stroke: at most half of a circle, so that none of them closes into a nought."""
+    radius, width = dice.between(8.0, 70.0), dice.between(0.5, 1.8)
+    turn = dice.between(0.0, 2 * math.pi)
+    along = _along(dice)
+    # The middle of the stroke, not of its circle, falls evenly over the picture.
+    x = along - (dice.between(0.0, SIDE) - radius * turn.cos())[:, None]
+    y = along - (dice.between(0.0, SIDE) - radius * turn.sin())[:, None]
+    far = ((x**2)[:, None, :] + (y**2)[:, :, None]).sqrt()
+    stroke = ((width + 0.5)[:, None, None] - (far - radius[:, None, None]).abs()).clamp_(0, 1)
+    span = (turn.cos()[:, None] * x)[:, None, :] + (turn.sin()[:, None] * y)[:, :, None]
+    return stroke * (span > (radius * dice.between(0.0, 0.9))[:, None, None])
+
+
+def _ink(dice: _Dice, texture: Tensor, size: Tensor, *, cut: bool) -> Tensor:
+    """How inked each pixel is (pictures, 112, 112) by a digit, or by a cut piece of it."""
+    turn, slant = dice.between(-0.3, 0.3)[:, None], dice.between(-0.3, 0.3)[:, None]
+    along = _along(dice)
+    margin = size * 0.55
+    x, y = (
+        (along - (margin + dice.between(0.0, 1.0) * (SIDE - 2 * margin))[:, None])
+        * (2 * _CELLS / _PADDED / size)[:, None]
+        for _ in range(2)
+    )
+    u = (turn.cos() * x)[:, None, :] + ((turn.sin() + slant) * y)[:, :, None]
+    v = (-turn.sin() * x)[:, None, :] + (turn.cos() * y)[:, :, None]
+    bend, phase = dice.between(-0.07, 0.07, 2, 1, 1), dice.between(0.0, 2 * math.pi, 2, 1, 1)
+    across = u + bend[:, 0] * (3 * v + phase[:, 0]).sin()
+    down = v + bend[:, 1] * (3 * u + phase[:, 1]).sin()
+    grid = torch.stack((across, down), dim=-1)
+    drawn = F.grid_sample(texture, grid, align_corners=False)[:, 0]
+    # A steep ramp about a varying threshold makes crisp strokes of varying thickness.
+    inked = (0.5 + 4 * (drawn - dice.between(0.38, 0.55, 1, 1))).clamp_(0, 1)
+    if cut:
+        side = dice.between(0.0, 2 * math.pi, 1, 1)
+        inked = inked * (side.cos() * u + side.sin() * v > dice.between(0.0, 0.3, 1, 1))
+    return inked

@@ -1,0 +1,162 @@
+"""The attention graph and the importance of tokens on it: voting, heads, rankings. Pure functions.
+
+Section and equation names follow the paper (Wang, Dedhia, Jha: Zero-TPrune, CVPR 2024).
+A graph holds rows that sum to 1; scores are float32 or wider whatever the model's precision.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .shapes import Bool, Float
+
+HeadRule = Literal["eir", "mean", "max"]
+
+
+def attention_graph(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    bias: Float[Tensor, "#batch #heads tokens tokens"] | None = None,
+) -> Float[Tensor, "batch heads tokens tokens"]:
+    """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        logits = (q.to(wide) * scale) @ k.to(wide).transpose(-2, -1)
+        if bias is not None:
+            logits = logits + bias.to(wide)
+        return logits.softmax(dim=-1)
+
+
+def start_scores(
+    graph: Float[Tensor, "batch heads tokens tokens"],
+    cls_weight: float | None = None,
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch 1 tokens"]:
+    """The first scores: equal for all tokens, or with `cls_weight` times as much for token 0."""
+    batch, _, tokens, _ = graph.shape
+    score = graph.new_ones(1, 1, tokens)
+    if cls_weight is not None:
+        score[..., 0] = cls_weight
+    score = score.expand(batch, 1, tokens)
+    if alive is not None:
+        score = score * alive.unsqueeze(1)
+    return score / score.sum(dim=-1, keepdim=True)
+
+
+def vote(
+    graph: Float[Tensor, "batch heads tokens tokens"],
+    score: Float[Tensor, "batch #heads tokens"],
+    rounds: int,
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch heads tokens"]:
+    """Weighted PageRank (Alg. 1, Eq. 3): `rounds` times s ← Aᵀs, then s scaled to sum 1 per head.
+
+    With `alive` (1 or 0 for each token) the vote is held on the sub-graph of the living tokens,
+    its rows scaled back to sum 1. The sub-graph is never cut out: a row's scale moves from the
+    row to the vote it casts. Voting is linear, so scaling once at the end is the same as scaling
+    in each round.
+    """
+    if alive is None:
+        for _ in range(rounds):
+            score = (score.unsqueeze(-2) @ graph).squeeze(-2)
+    else:
+        mask = alive.unsqueeze(1)
+        weight = mask * row_scale(graph, alive)
+        for _ in range(rounds):
+            score = ((score * weight).unsqueeze(-2) @ graph).squeeze(-2)
+        score = score * mask
+    return score / score.sum(dim=-1, keepdim=True)
+
+
+def row_scale(
+    graph: Float[Tensor, "batch heads tokens tokens"], alive: Float[Tensor, "batch tokens"]
+) -> Float[Tensor, "batch heads tokens"]:
+    """What brings each row back to sum 1 on the living tokens; 0 for a row that has none of it."""
+    reach = (graph @ alive[:, None, :, None]).squeeze(-1)
+    lost = reach <= torch.finfo(reach.dtype).tiny
+    return torch.where(lost, 0.0, 1 / reach.masked_fill(lost, 1.0))
+
+
+def head_variance(score: Float[Tensor, "batch heads tokens"], prefix: int,
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch heads"]:
+    """Variance of each head's patch scores after scaling them to mean 1.
+
+    On the raw probabilities it could never exceed 1/N, and VHF would leave out every head.
+    """
+    patches = score[..., prefix:]
+    if alive is None:
+        patches = patches / patches.mean(dim=-1, keepdim=True)
+        return patches.var(dim=-1, correction=0)
+    mask = alive[:, None, prefix:]
+    count = mask.sum(dim=-1)
+    mean = (patches * mask).sum(dim=-1) / count
+    spread = (patches / mean.unsqueeze(-1) - 1) * mask
+    return spread.square().sum(dim=-1) / count
+
+
+def heads_in_range(
+    variance: Float[Tensor, "batch heads"], low: float, high: float
+) -> Bool[Tensor, "batch heads"]:
+    """Variance-based Head Filter (Sec. 3.2): which heads count; all of them if none would."""
+    inside = (variance >= low) & (variance <= high)
+    return inside | ~inside.any(dim=-1, keepdim=True)
+
+
+def combine_heads(
+    score: Float[Tensor, "batch heads tokens"],
+    rule: HeadRule = "eir",
+    counted: Bool[Tensor, "batch heads"] | None = None,
+) -> Float[Tensor, "batch tokens"]:
+    """One importance from all heads: the Emphasizing Informative Region rule (Eq. 4) by default,
+    the root of the mean square; or their mean or maximum."""
+    if rule == "max":
+        if counted is not None:
+            score = score.masked_fill(~counted.unsqueeze(-1), -torch.inf)
+        return score.amax(dim=1)
+    values = score.square() if rule == "eir" else score
+    if counted is None:
+        values = values.mean(dim=1)
+    else:
+        weight = counted.to(values.dtype)
+        weight = weight / weight.sum(dim=-1, keepdim=True)
+        values = (values * weight.unsqueeze(-1)).sum(dim=1)
+    return values.sqrt() if rule == "eir" else values
+
+
+def cls_attention(
+    graph: Float[Tensor, "batch heads tokens tokens"],
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch tokens"]:
+    """The attention that CLS (token 0) pays to each token, averaged over heads."""
+    row = graph[:, :, 0]
+    if alive is not None:
+        row = row * row_scale(graph, alive)[:, :, :1] * alive.unsqueeze(1)
+    return row.mean(dim=1)
+
+
+def average_attention(
+    graph: Float[Tensor, "batch heads tokens tokens"],
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch tokens"]:
+    """The attention that each token receives, averaged over voters and heads."""
+    return vote(graph, start_scores(graph, alive=alive), rounds=1, alive=alive).mean(dim=1)
+
+
+def noise(
+    count: int, seed: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, " {count}"]:
+    """Uniform pseudo-random numbers in [0, 1), the same on every device and in every call.
+
+    Made by integer mixing and not by a generator, so that it traces into a compiled or exported
+    graph, leaves the global random state alone, and gives every picture of a batch the same draw.
+    """
+    mask = 0xFFFFFFFF
+    bits = torch.arange(count, device=device, dtype=torch.int64) + (seed * 0x9E3779B1 & mask)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x046CA68B), (16, 1)):
+        bits = ((bits ^ (bits >> shift)) * factor) & mask
+    return (bits >> 8).to(dtype) / (1 << 24)

@@ -1,0 +1,66 @@
+"""Top-k by one score: the baselines that drop tokens by chance or by the attention they receive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ..block import Reduction, Seen
+from ..cost import Geometry
+from ..graph import average_attention, cls_attention, noise
+from ..schedule import Stage
+from ..shapes import Float
+
+Score = Literal["cls", "average", "accumulated", "random"]
+
+
+def rank(
+    seen: Seen, by: Score, block: int, seed: int, alive: Float[Tensor, "batch tokens"] | None = None
+) -> Float[Tensor, "batch patches"]:
+    """The score of every patch token. Accumulated attention was summed over all blocks so far;
+    the two others are read off this block's graph, on the living tokens alone."""
+    if by == "random":
+        drawn = noise(seen.patches, seed * 4096 + block, seen.tokens.x.device)
+        return drawn.expand(seen.tokens.x.shape[0], -1)
+    if by == "accumulated":
+        assert seen.tokens.history is not None
+        return seen.tokens.history
+    assert seen.graph is not None
+    received = cls_attention if by == "cls" else average_attention
+    return received(seen.graph, alive)[:, seen.prefix :]
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keep the tokens with the highest score, as many as Zero-TPrune would at the same stage.
+
+    by:   "cls" or "average" attention in this block, average attention "accumulated" over the
+          blocks so far, or "random"
+    seed: for "random"; every picture gets the same draw, so that none depends on its batch
+    """
+
+    by: Score = "average"
+    seed: int = 0
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        return stage.kept(patches)
+
+    def check(self, stage: Stage, patches: int, cls: bool) -> None:
+        if self.by == "cls" and not cls:
+            raise ValueError("ranking by CLS attention needs a CLS token, and this model has none")
+
+    def wants_graph(self, stage: Stage) -> bool:
+        return self.by in ("cls", "average")
+
+    def wants_history(self) -> bool:
+        return self.by == "accumulated"
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        importance = rank(seen, self.by, stage.block, self.seed)
+        count = self.kept(stage, seen.patches)
+        return Reduction(importance.topk(count, dim=-1).indices, importance)
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        return geometry.votes(stage.block, patches) if self.by == "average" else 0

@@ -1,0 +1,209 @@
+"""Zero-TPrune: the pruning layer I′ → S → I of the paper, and every variant its ablations name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..block import Reduction, Seen
+from ..cost import Geometry
+from ..graph import (
+    HeadRule,
+    combine_heads,
+    head_variance,
+    heads_in_range,
+    noise,
+    start_scores,
+    vote,
+)
+from ..schedule import Stage
+from ..shapes import Float
+from ..similarity import Matching, Metric, Partition, capacity, match, take
+from .top_k import Score, rank
+
+Start = Literal["auto", "cls", "uniform"]
+Order = Literal["i-s-i", "i-s"]
+Feature = Literal["key", "query", "value", "x-pre", "x"]
+Ranking = Literal["wpr"] | Score
+
+
+@dataclass(frozen=True)
+class ZeroTPrune:
+    """The published method by default; each option is one row of its ablations.
+
+    start:      first scores of the I-stage: "uniform" (the paper's Zero-TPrune-uni), "cls"
+                (Zero-TPrune), or "auto": "cls" where the model has a CLS token
+    pre_start:  the same for the I′-stage
+    cls_weight: what CLS starts with, against 1 for each other token; None means √N
+    heads:      how the heads' scores become one importance: "eir", "mean" or "max"
+    vhf:        variances between which a head counts, or None to count them all
+    order:      "i-s-i" prunes similar tokens first, then unimportant ones; "i-s" the reverse
+    features:   what the S-stage compares: a vector of the block's attention, its input ("x-pre")
+                or its output ("x")
+    partition, metric: how the S-stage groups and compares tokens
+    ranking:    "wpr", or another score in the I-stage's place
+    seed:       for the random ranking and partition
+    """
+
+    start: Start = "auto"
+    pre_start: Start = "uniform"
+    cls_weight: float | None = None
+    heads: HeadRule = "eir"
+    vhf: tuple[float, float] | None = (0.01, 0.7)
+    order: Order = "i-s-i"
+    features: Feature = "key"
+    partition: Partition = "sequential-u"
+    metric: Metric = "cosine"
+    ranking: Ranking = "wpr"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
+        if self.vhf is not None and not (len(self.vhf) == 2 and 0 <= self.vhf[0] <= self.vhf[1]):
+            raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
+        if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:
+            raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        if self.order == "i-s":
+            return stage.share(patches) - stage.similar
+        return stage.kept(patches)
+
+    def check(self, stage: Stage, patches: int, cls: bool) -> None:
+        if not cls and "cls" in (self.start, self.pre_start, self.ranking):
+            raise ValueError("this model has no CLS token to start from or to rank by")
+        matched = stage.share(patches) if self.order == "i-s" else patches
+        most = capacity(self.partition, matched)
+        if stage.similar > most:
+            raise ValueError(
+                f"the stage at block {stage.block} prunes {stage.similar} similar tokens, "
+                f"but its partition of {matched} patch tokens has only {most} to prune"
+            )
+
+    def wants_graph(self, stage: Stage) -> bool:
+        return stage.similar > 0 or self.ranking in ("wpr", "cls", "average")
+
+    def wants_history(self) -> bool:
+        return self.ranking == "accumulated"
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
+
+    def _i_s_i(self, seen: Seen, stage: Stage) -> Reduction:
+        found = pre = alive = None
+        if stage.similar:
+            pre = self._pre_importance(seen)
+            found = self._match(seen, stage, self._features(seen), pre)
+            alive = pre.new_ones(pre.shape[0], seen.prefix + seen.patches)
+            alive = alive.scatter(1, found.dropped + seen.prefix, 0.0)
+        dropped, partner = (found.dropped, found.partner) if found else (None, None)
+        if stage.keep == 1:
+            assert found is not None
+            return Reduction(found.left, None, pre, dropped, partner)
+        importance = self._importance(seen, stage, alive)
+        count = self.kept(stage, seen.patches)
+        if found is None:
+            keep = importance.topk(count, dim=-1).indices
+        else:
+            best = importance.gather(1, found.left).topk(count, dim=-1).indices
+            keep = found.left.gather(1, best)
+        return Reduction(keep, importance, pre, dropped, partner)
+
+    def _i_s(self, seen: Seen, stage: Stage) -> Reduction:
+        importance = self._importance(seen, stage, None)
+        keep = importance.topk(stage.share(seen.patches), dim=-1).indices
+        if not stage.similar:
+            return Reduction(keep, importance)
+        features = take(self._features(seen), keep)
+        found = self._match(seen, stage, features, importance.gather(1, keep))
+        dropped, partner = keep.gather(1, found.dropped), keep.gather(1, found.partner)
+        return Reduction(keep.gather(1, found.left), importance, None, dropped, partner)
+
+    def _pre_importance(self, seen: Seen) -> Float[Tensor, "batch patches"]:
+        """I′: one round and EIR; nothing is pruned by it, it only sorts the tokens for S."""
+        assert seen.graph is not None
+        start = start_scores(seen.graph, self._cls_weight(self.pre_start, seen))
+        return combine_heads(vote(seen.graph, start, rounds=1))[:, seen.prefix :]
+
+    def _importance(
+        self, seen: Seen, stage: Stage, alive: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch patches"]:
+        """I: the chosen number of rounds on the living tokens, head filter, one score for all."""
+        if self.ranking != "wpr":
+            return rank(seen, self.ranking, stage.block, self.seed, alive)
+        assert seen.graph is not None
+        dead = 0 if alive is None else stage.similar
+        start = start_scores(seen.graph, self._cls_weight(self.start, seen, dead), alive)
+        score = vote(seen.graph, start, stage.votes(seen.depth), alive)
+        counted = None
+        if self.vhf is not None:
+            counted = heads_in_range(head_variance(score, seen.prefix, alive), *self.vhf)
+        return combine_heads(score, self.heads, counted)[:, seen.prefix :]
+
+    def _cls_weight(self, start: Start, seen: Seen, dead: int = 0) -> float | None:
+        if start == "uniform" or not seen.cls:
+            return None
+        if self.cls_weight is not None:
+            return self.cls_weight
+        return math.sqrt(seen.prefix + seen.patches - dead)
+
+    def _features(self, seen: Seen) -> Float[Tensor, "batch patches width"]:
+        if self.features == "x-pre":
+            tokens = seen.x_pre
+        elif self.features == "x":
+            tokens = seen.tokens.x
+        else:
+            tokens = seen.feature(self.features)
+        return tokens[:, seen.prefix :]
+
+    def _match(
+        self, seen: Seen, stage: Stage, features: Tensor, importance: Tensor
+    ) -> Matching:
+        chance = None
+        if self.partition == "random":
+            chance = noise(importance.shape[1], -self.seed * 4096 - stage.block, importance.device)
+        return match(features, importance, stage.similar, self.partition, self.metric, chance)
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        """Votes and matching."""
+        vote_once = geometry.votes(stage.block, patches)
+        depth = geometry.depth
+        total = 0
+        if stage.similar:
+            matched = stage.share(patches) if self.order == "i-s" else patches
+            half = matched // 2
+            pairs = matched**2 if self.partition == "none" else half * (matched - half)
+            own = self.features in ("x", "x-pre")
+            total += pairs * (geometry.dim if own else geometry.blocks[stage.block - 1].width)
+            if self.order == "i-s-i":
+                total += vote_once
+        if stage.keep < 1 or self.order == "i-s":
+            # On the survivors alone, the scale of the graph's rows costs as much as a round.
+            restricted = int(bool(stage.similar) and self.order == "i-s-i")
+            if self.ranking == "wpr":
+                total += vote_once * (stage.votes(depth) + restricted)
+            elif self.ranking == "average":
+                total += vote_once * (1 + restricted)
+            elif self.ranking == "cls":
+                total += vote_once * restricted
+        return total
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "start": get_args(Start),
+    "pre_start": get_args(Start),
+    "heads": get_args(HeadRule),
+    "order": get_args(Order),
+    "features": get_args(Feature),
+    "partition": get_args(Partition),
+    "metric": get_args(Metric),
+    "ranking": ("wpr", *get_args(Score)),
+}

@@ -1,0 +1,166 @@
+"""Stage and Schedule: where tokens are pruned and how many, checked, frozen, and kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+def _count(what: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{what} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{what} must be at least {least}, got {value}")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pruning layer, at the end of a block.
+
+    block:   after which block it acts; blocks are counted from 1
+    keep:    share of the patch tokens that the I-stage keeps, in (0, 1]; 1 switches it off
+    similar: how many tokens the S-stage prunes; 0 switches it off
+    rounds:  votes in the I-stage; None means 30 in the first three blocks, 1 in the last three,
+             5 between
+    """
+
+    block: int
+    keep: float = 1.0
+    similar: int = 0
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block", _count("block", self.block, 1))
+        object.__setattr__(self, "similar", _count("similar", self.similar, 0))
+        if self.rounds is not None:
+            object.__setattr__(self, "rounds", _count("rounds", self.rounds, 1))
+        if isinstance(self.keep, bool) or not isinstance(self.keep, Real):
+            raise TypeError(f"keep must be a number, got {self.keep!r}")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep must be in (0, 1], got {self.keep}")
+        object.__setattr__(self, "keep", float(self.keep))
+
+    @property
+    def prunes(self) -> bool:
+        return self.keep < 1 or self.similar > 0
+
+    def share(self, patches: int) -> int:
+        """⌊keep × patches⌋, exact for the decimal that was written: 0.29 of 100 is 29."""
+        return math.floor(self.keep * patches + 1e-9)
+
+    def kept(self, patches: int) -> int:
+        """How many of so many patch tokens are left: first S, then I on what S left."""
+        return self.share(patches - self.similar)
+
+    def votes(self, depth: int) -> int:
+        """The I-stage's rounds in a model of this depth."""
+        if self.rounds is not None:
+            return self.rounds
+        if self.block <= 3:
+            return 30
+        return 1 if self.block > depth - 3 else 5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A tuple of stages, at most one at each block, in the order of the blocks."""
+
+    stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, Iterable):
+            raise TypeError(f"a Schedule takes an iterable of Stage, got {self.stages!r}")
+        stages = tuple(self.stages)
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise TypeError(f"a Schedule holds Stage objects, got {stage!r}")
+        stages = tuple(sorted(stages, key=lambda stage: stage.block))
+        for first, second in zip(stages, stages[1:], strict=False):
+            if first.block == second.block:
+                raise ValueError(f"two stages at block {first.block}: a block takes one at most")
+        object.__setattr__(self, "stages", stages)
+
+    @classmethod
+    def preset(cls, name: str) -> Schedule:
+        """A schedule of the paper by name: see ``zerotprune.schedule.PRESETS``."""
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset {name!r}; the presets are {', '.join(PRESETS)}")
+        return PRESETS[name]
+
+    @classmethod
+    def from_json(cls, text: str) -> Schedule:
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not a schedule: bad JSON ({error})") from None
+        if not isinstance(data, Mapping) or set(data) != {"version", "stages"}:
+            raise ValueError('a schedule is a JSON object with exactly "version" and "stages"')
+        if data["version"] != VERSION:
+            raise ValueError(
+                f"schedule version {data['version']!r} is unknown; this release reads {VERSION}"
+            )
+        if not isinstance(data["stages"], list):
+            raise ValueError('"stages" of a schedule must be a list')
+        return cls(tuple(_stage(entry) for entry in data["stages"]))
+
+    def to_json(self) -> str:
+        stages = [asdict(stage) for stage in self.stages]
+        return json.dumps({"version": VERSION, "stages": stages}, indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Schedule:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{path} is not a schedule: it is not a text file") from None
+        try:
+            return cls.from_json(text)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{path}: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _stage(entry: Any) -> Stage:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"a stage must be a JSON object, got {entry!r}")
+    known = [field.name for field in fields(Stage)]
+    unknown = sorted(set(entry) - set(known))
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r} in a stage; fields are {', '.join(known)}")
+    if "block" not in entry:
+        raise ValueError('a stage needs a "block"')
+    return Stage(**entry)
+
+
+def _preset(
+    blocks: Iterable[int], keep: Iterable[float], rounds: Iterable[int], similar: int
+) -> Schedule:
+    settings = zip(blocks, keep, rounds, strict=True)
+    return Schedule(tuple(Stage(block, share, similar, votes) for block, share, votes in settings))
+
+
+#: The paper's schedules. The three budgets "zero-tp-*" are published for DeiT-S by their cost alone
+#: (2.97, 2.50 and 3.97 G); the stages here are what ``schedule_for`` solves for them.
+PRESETS: dict[str, Schedule] = {
+    "ablation-is": _preset((1, 3, 6, 9, 11), (1, 0.9, 0.8, 0.7, 1), (30, 5, 5, 1, 1), 10),
+    "ablation-i": _preset((3, 6, 9, 11), (0.8, 0.7, 0.7, 0.6), (5, 5, 1, 1), 0),
+    "vhf-search": _preset(
+        (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1), 0
+    ),
+}

@@ -1,0 +1,107 @@
+"""Similarity between tokens: partition, metric and matching of the S-stage. Pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .shapes import Float, Int
+
+Partition = Literal["sequential-u", "sequential-i", "alternate", "random", "none"]
+Metric = Literal[
+    "cosine",
+    "dot",
+    "minkowski-1",
+    "minkowski-2",
+    "minkowski-3",
+    "minkowski-4",
+    "minkowski-5",
+    "minkowski-inf",
+]
+
+
+class Matching(NamedTuple):
+    """Outcome of the S-stage, as indices of patch tokens."""
+
+    dropped: Int[Tensor, "batch dropped"]  # the most similar pair first
+    partner: Int[Tensor, "batch dropped"]  # the token that made it redundant
+    left: Int[Tensor, "batch left"]
+
+
+def capacity(partition: Partition, patches: int) -> int:
+    """How many of so many patch tokens the S-stage could prune at most."""
+    return patches - 1 if partition == "none" else patches - patches // 2
+
+
+def split(
+    importance: Float[Tensor, "batch patches"],
+    partition: Partition,
+    chance: Float[Tensor, " patches"] | None = None,
+) -> tuple[Int[Tensor, "batch group_a"], Int[Tensor, "batch group_b"]]:
+    """Two groups (Sec. 3.3): tokens of A may be pruned for being like one of B.
+
+    Sequential-U puts the more important half into B, sequential-I the less important half;
+    alternate deals the tokens out in the order of importance, random by `chance`. With no
+    partition both groups are all tokens, the most important first.
+    """
+    if partition == "random":
+        assert chance is not None
+        importance = chance.expand_as(importance)
+    order = importance.argsort(dim=-1, descending=partition != "sequential-i", stable=True)
+    half = importance.shape[-1] // 2
+    if partition == "none":
+        return order, order
+    if partition == "alternate":
+        order = order.flip(-1)
+        return order[:, 0::2], order[:, 1::2]
+    return order[:, half:], order[:, :half]
+
+
+def similarity(
+    a: Float[Tensor, "batch group_a width"], b: Float[Tensor, "batch group_b width"], metric: Metric
+) -> Float[Tensor, "batch group_a group_b"]:
+    """Likeness of every token of A with every token of B; distances are negated."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    with torch.autocast(a.device.type, enabled=False):
+        a, b = a.to(wide), b.to(wide)
+        if metric == "cosine":
+            a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+        if metric in ("cosine", "dot"):
+            return a @ b.transpose(-2, -1)
+        power = float(metric.removeprefix("minkowski-"))
+        exact = "donot_use_mm_for_euclid_dist"
+        return -torch.cdist(a, b, p=power, compute_mode=exact)
+
+
+def match(
+    features: Float[Tensor, "batch patches width"],
+    importance: Float[Tensor, "batch patches"],
+    count: int,
+    partition: Partition = "sequential-u",
+    metric: Metric = "cosine",
+    chance: Float[Tensor, " patches"] | None = None,
+) -> Matching:
+    """Match each token of A with its most similar of B; the `count` most similar lose their A."""
+    group_a, group_b = split(importance, partition, chance)
+    likeness = similarity(take(features, group_a), take(features, group_b), metric)
+    if partition == "none":
+        # A pair loses its less important token: look only at the partners that rank before.
+        later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
+        likeness = likeness.masked_fill(later, -torch.inf)
+    best, choice = likeness.max(dim=-1)
+    order = best.argsort(dim=-1, descending=True, stable=True)
+    out, stay = order[:, :count], order[:, count:]
+    left = group_a.gather(1, stay)
+    if partition != "none":
+        left = torch.cat((group_b, left), dim=1)
+    return Matching(group_a.gather(1, out), group_b.gather(1, choice.gather(1, out)), left)
+
+
+def take(
+    values: Float[Tensor, "batch tokens width"], index: Int[Tensor, "batch chosen"]
+) -> Float[Tensor, "batch chosen width"]:
+    """The chosen tokens of each picture."""
+    return values.gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))

@@ -1,0 +1,116 @@
+"""Trace: what each stage made of every patch of a picture, as indices into the original grid."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .backbones import unwrap
+from .block import Reduction, Task, Tokens
+from .pruning import pruned_blocks
+from .shapes import Float, Int, Shaped
+
+
+class Fate(IntEnum):
+    """What a stage did to a patch."""
+
+    KEPT = 0
+    SIMILAR = 1  # dropped by the S-stage
+    UNIMPORTANT = 2  # dropped by the I-stage
+    GONE = 3  # dropped by an earlier stage
+
+
+@dataclass(frozen=True)
+class StageTrace:
+    """One stage over a batch. Every column is a patch of the original grid."""
+
+    block: int
+    fate: Int[Tensor, "batch patches"]  # values of `Fate`
+    partner: Int[Tensor, "batch patches"]  # the patch that made a SIMILAR one redundant, or −1
+    importance: Float[Tensor, "batch patches"]  # of the I-stage, or I′ where it has no I-stage;
+    # NaN for a patch that it did not see
+    pre_importance: Float[Tensor, "batch patches"]  # of the I′-stage, NaN likewise
+
+    def where(self, fate: Fate) -> list[list[int]]:
+        """For each picture, the patches with that fate."""
+        return [(row == fate).nonzero().flatten().tolist() for row in self.fate]
+
+
+def trace(
+    model: nn.Module, images: Shaped[Tensor, "batch channels height width"]
+) -> list[StageTrace]:
+    """Run the pruned model on a batch and tell, stage by stage, the fate of every patch.
+
+    The model is looked at through forward hooks, which are gone again afterwards.
+    """
+    watched = [(block, task) for block, task in pruned_blocks(model) if task.stage is not None]
+    if not watched:
+        raise ValueError("nothing to trace: call prune_(model, schedule) with a stage first")
+    if not isinstance(images, Tensor) or images.dim() != 4:
+        raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
+    if not images.isfinite().all():
+        raise ValueError("the pictures hold NaN or infinite values")
+    seen: list[_Sight] = []
+    hooks = [_watch(block, task, seen) for block, task in watched]
+    try:
+        with torch.inference_mode():
+            unwrap(model)(images)
+    except AssertionError as error:
+        raise ValueError(f"the pictures do not fit the model: {error}") from None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    patches = seen[0].source.shape[1]
+    return [_stage_trace(sight, patches) for sight in seen]
+
+
+class _Sight(NamedTuple):
+    block: int
+    source: Tensor  # the original patches that the stage was shown
+    reduction: Reduction
+
+
+def _watch(block: nn.Module, task: Task, seen: list[_Sight]) -> RemovableHandle:
+    thread = threading.get_ident()
+
+    def look(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        # Another thread may be using the model at the same time; its pictures are not ours.
+        if threading.get_ident() != thread:
+            return
+        assert isinstance(out, Tokens) and out.reduction is not None and task.stage is not None
+        source = Tokens.of(args[0], task.prefix).source
+        seen.append(_Sight(task.stage.block, source, out.reduction))
+
+    return block.register_forward_hook(look)
+
+
+def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
+    source, reduction = sight.source, sight.reduction
+    batch = source.shape[0]
+    fate = source.new_full((batch, patches), Fate.GONE)
+    fate.scatter_(1, source, Fate.UNIMPORTANT)
+    fate.scatter_(1, source.gather(1, reduction.keep), Fate.KEPT)
+    partner = source.new_full((batch, patches), -1)
+    importance = reduction.importance
+    if reduction.similar is not None and reduction.partner is not None:
+        dropped = source.gather(1, reduction.similar)
+        fate.scatter_(1, dropped, Fate.SIMILAR)
+        partner.scatter_(1, dropped, source.gather(1, reduction.partner))
+        if importance is not None and reduction.pre_importance is not None:
+            importance = importance.scatter(1, reduction.similar, torch.nan)
+    pre = _on_grid(reduction.pre_importance, source, patches)
+    decided = pre if importance is None else _on_grid(importance, source, patches)
+    return StageTrace(sight.block, fate, partner, decided, pre)
+
+
+def _on_grid(values: Tensor | None, source: Tensor, patches: int) -> Tensor:
+    grid = torch.full((source.shape[0], patches), torch.nan, device=source.device)
+    if values is None:
+        return grid
+    return grid.to(values.dtype).scatter(1, source, values)
