@@ -7,7 +7,7 @@ comes apart), `Method` (which tokens to keep), and `Tokens` (what travels from b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -57,12 +57,13 @@ class Heads(NamedTuple):
     scale: float
     fused: bool  # does the library use fused attention here?
     dropout: float  # 0 outside training
-    bias: Float[Tensor, "#batch #heads tokens tokens"] | None = None
+    bias: Float[Tensor, "*any tokens tokens"] | None = None
     plain_q: Float[Tensor, "batch heads tokens qk_width"] | None = None  # where a rotary position
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
 
 
+@runtime_checkable
 class Parts(Protocol):
     """A library's block, taken apart. Putting the parts together again gives the block, bit for
     bit in float32."""
@@ -106,6 +107,7 @@ def _content(heads: Heads, name: str) -> Tensor:
     return turned if plain is None else plain
 
 
+@runtime_checkable
 class Method(Protocol):
     """The socket for everything that reduces tokens. Must be hashable, picklable, free of state."""
 
@@ -170,8 +172,8 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
 def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
     """The prefix tokens and the kept patch tokens, with all that travels along."""
     keep = reduction.keep
-    kept = take(tokens.x[:, prefix:], keep)
-    x = torch.cat((tokens.x[:, :prefix], kept), dim=1) if prefix else kept
+    first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
+    x = take(tokens.x, torch.cat((first, keep + prefix), dim=1))
     history = None if tokens.history is None else tokens.history.gather(1, keep)
     return Tokens(x, tokens.source.gather(1, keep), True, history, reduction)
 

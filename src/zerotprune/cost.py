@@ -8,7 +8,7 @@ Both include what the pruning itself costs: votes and matching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -102,28 +102,18 @@ def solve(
     """
     if abs(budget - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule()
-    places = _places(geometry.depth)
-    if not places:
-        raise ValueError(f"a model of depth {geometry.depth} has no place for a stage")
-    prices: dict[Schedule, float] = {}
+    found = _Search(geometry, price)
     for form in (_declining, _constant):
         for similar in _similar_counts(geometry.patches):
-
-            def made(
-                cut: float, form: Form = form, similar: int = similar
-            ) -> Schedule | None:
-                return _schedule(places, form(len(places), cut), similar, geometry.patches)
-
-            tried = {schedule: price(schedule) for schedule in _bisect(made, price, budget)}
-            prices |= tried
-            best = min(prices, key=lambda schedule: abs(prices[schedule] - budget))
-            if abs(prices[best] - budget) <= TOLERANCE / 2 * budget:
+            best, error = found.nearest(form, similar, budget)
+            if error <= TOLERANCE / 2:
                 return best
-    if abs(prices[best] - budget) <= TOLERANCE * budget:
+    if error <= TOLERANCE:
         return best
-    low, gap = min(prices.values()), ""
+    found.nearest(_constant, 0, 0.0)
+    low, gap = min(found.prices.values()), ""
     if low < budget < unpruned:
-        gap = f"; with so few tokens the nearest budget is {prices[best]:.4g}"
+        gap = f"; with so few tokens the nearest to it is {found.prices[best]:.4g}"
     raise ValueError(
         f"a budget of {budget:.4g} GMACs cannot be met: this model takes {unpruned:.4g} unpruned "
         f"and {low:.4g} at least{gap}"
@@ -144,44 +134,48 @@ def _constant(stages: int, cut: float) -> list[float]:
     return [1 - cut] * stages
 
 
-def _places(depth: int) -> list[int]:
-    places = {min(max(round(depth * at / 12), 1), depth - 1) for at in (1, 3, 6, 9, 11)}
-    return sorted(place for place in places if place > 0)
-
-
 def _similar_counts(patches: int) -> list[int]:
     """The paper's 10 of 196 first, then the others by their distance from it."""
     wanted = round(patches * 10 / 196)
     return sorted(range(2 * wanted + 1), key=lambda similar: abs(similar - wanted))
 
 
-def _bisect(
-    made: Callable[[float], Schedule | None], price: Callable[[Schedule], float], budget: float
-) -> Iterator[Schedule]:
-    """Schedules on both sides of the budget, ever nearer; `made` gives None where none exists."""
-    low, high = 0.0, 1.0
-    for cut in (0.0, *(None,) * 20):
-        middle = (low + high) / 2 if cut is None else cut
-        schedule = made(middle)
-        if schedule is not None:
-            yield schedule
-        if schedule is None or price(schedule) < budget:
-            high = middle
-        else:
-            low = middle
+class _Search:
+    """Bisection of the cut, with a memory of all that was priced."""
 
+    def __init__(self, geometry: Geometry, price: Callable[[Schedule], float]) -> None:
+        depth = geometry.depth
+        places = {min(max(round(depth * at / 12), 1), depth - 1) for at in (1, 3, 6, 9, 11)}
+        self.places = sorted(place for place in places if place > 0)
+        if not self.places:
+            raise ValueError(f"a model of depth {depth} has no place for a stage")
+        self.patches, self.price = geometry.patches, price
+        self.prices: dict[Schedule, float] = {}
 
-def _schedule(
-    places: list[int], shares: list[float], similar: int, patches: int
-) -> Schedule | None:
-    """The schedule with these shares, or None if some stage cannot be done."""
-    stages = []
-    for place, share in zip(places, shares, strict=True):
-        if not round(share, 4) > 0 or similar > patches - patches // 2:
-            return None
-        stage = Stage(place, round(share, 4), similar)
-        patches = stage.kept(patches)
-        if patches < 1:
-            return None
-        stages.append(stage)
-    return Schedule(tuple(stages))
+    def nearest(self, form: Form, similar: int, budget: float) -> tuple[Schedule, float]:
+        """The nearest schedule so far, and by which part of the budget it misses."""
+        low, high = 0.0, 1.0
+        for step in range(21):
+            cut = (low + high) / 2 if step else 0.0
+            schedule = self._schedule(form(len(self.places), cut), similar)
+            if schedule is not None:
+                self.prices[schedule] = self.price(schedule)
+            if schedule is not None and self.prices[schedule] >= budget:
+                low = cut
+            else:
+                high = cut if step else high
+        best = min(self.prices, key=lambda schedule: abs(self.prices[schedule] - budget))
+        return best, abs(self.prices[best] - budget) / max(budget, 1e-12)
+
+    def _schedule(self, shares: list[float], similar: int) -> Schedule | None:
+        """The schedule with these shares, or None if some stage cannot be done."""
+        stages, patches = [], self.patches
+        for place, share in zip(self.places, shares, strict=True):
+            if not round(share, 4) > 0 or similar > patches - patches // 2:
+                return None
+            stage = Stage(place, round(share, 4), similar)
+            patches = stage.kept(patches)
+            if patches < 1:
+                return None
+            stages.append(stage)
+        return Schedule(tuple(stages))

@@ -31,17 +31,24 @@ _FRAGMENTS = 5
 _ARCS = 7
 _GRATINGS = 2
 # What fits the second-level cache of a CPU core, and what fills a large GPU.
-_CPU_BLOCK, _GPU_BLOCK = 16, 1024
+_CPU_BLOCK, _GPU_BLOCK = 16, 2048
 
 
 def pictures(
-    count: int, seed: int, split: Split = "test", device: str | torch.device = "cpu", first: int = 0
+    count: int,
+    seed: int,
+    split: Split = "test",
+    device: str | torch.device = "cpu",
+    *,
+    first: int = 0,
+    clutter: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Pictures ``first`` to ``first + count - 1`` of the endless row that seed and split name.
 
     Returns the pictures (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
-    The digits behind "train" and "test" are disjoint. The same arguments give the same pictures,
-    to the bit on one device and to rounding across devices.
+    The digits behind "train" and "test" are disjoint. ``clutter`` scales all but the digit; 1 is
+    the model's task. The same arguments give the same pictures, to the bit on one device and to
+    rounding across devices.
     """
     place = torch.device(device)
     block = _CPU_BLOCK if place.type == "cpu" else _GPU_BLOCK
@@ -53,7 +60,7 @@ def pictures(
         stop = min(start + block, count)
         dice = _Dice(key, torch.arange(first + start, first + stop, device=place))
         which = dice.below(len(labels))
-        shown[start:stop] = _scene(dice, textures, which)
+        shown[start:stop] = _scene(dice, textures, which, clutter)
         answers[start:stop] = labels[which]
     return shown, answers
 
@@ -146,19 +153,21 @@ def _digits(split: Split, device: str) -> tuple[Tensor, Tensor]:
     return large.to(device), labels[chosen].to(device)
 
 
-def _scene(dice: _Dice, textures: Tensor, which: Tensor) -> Tensor:
+def _scene(dice: _Dice, textures: Tensor, which: Tensor, clutter: float) -> Tensor:
     """One block of pictures: the ground, then faint clutter, then the digit over all of it."""
     sign = dice.sign(0.6)
     contrast = dice.between(0.35, 0.6)
     # A ground on the far side of middle grey leaves the digit's contrast room on either side.
     level = 0.5 - sign * dice.between(0.05, 0.22)
-    scene = level.view(-1, 1, 1, 1) + _noise(dice) + _gratings(dice)
+    scene = level.view(-1, 1, 1, 1) + clutter * (_noise(dice) + _gratings(dice))
     for _ in range(_ARCS):
-        _lay(scene, _arc(dice), dice.sign(0.5) * dice.between(0.04, 0.28), dice)
+        strength = dice.sign(0.5) * dice.between(0.04, 0.28)
+        _lay(scene, _arc(dice), clutter * strength, dice)
     for _ in range(_FRAGMENTS):
         other = (which + 1 + dice.below(len(textures) - 1)) % len(textures)
+        strength = dice.sign(0.5) * contrast * dice.between(0.25, 0.6)
         piece = _ink(dice, textures[other], dice.between(18.0, 40.0), cut=True)
-        _lay(scene, piece, dice.sign(0.5) * contrast * dice.between(0.25, 0.6), dice)
+        _lay(scene, piece, clutter * strength, dice)
     size = _SMALLEST + (_LARGEST - _SMALLEST) * dice.between(0.0, 1.0) ** 1.3
     digit = _ink(dice, textures[which], size, cut=False)[:, None]
     tint = dice.between(-0.15, 0.15, 3)

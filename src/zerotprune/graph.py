@@ -20,7 +20,7 @@ def attention_graph(
     q: Float[Tensor, "batch heads tokens width"],
     k: Float[Tensor, "batch heads tokens width"],
     scale: float,
-    bias: Float[Tensor, "#batch #heads tokens tokens"] | None = None,
+    bias: Float[Tensor, "*any tokens tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -49,7 +49,7 @@ def start_scores(
 
 def vote(
     graph: Float[Tensor, "batch heads tokens tokens"],
-    score: Float[Tensor, "batch #heads tokens"],
+    score: Float[Tensor, "batch #heads tokens"],  # noqa: UP037
     rounds: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens"]:
@@ -69,19 +69,21 @@ def vote(
         for _ in range(rounds):
             score = ((score * weight).unsqueeze(-2) @ graph).squeeze(-2)
         score = score * mask
-    return score / score.sum(dim=-1, keepdim=True)
+    return score / score.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
 
 
 def row_scale(
     graph: Float[Tensor, "batch heads tokens tokens"], alive: Float[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch heads tokens"]:
     """What brings each row back to sum 1 on the living tokens; 0 for a row that has none of it."""
-    reach = (graph @ alive[:, None, :, None]).squeeze(-1)
+    reach = (alive[:, None, None] @ graph.transpose(-2, -1)).squeeze(-2)
     lost = reach <= torch.finfo(reach.dtype).tiny
     return torch.where(lost, 0.0, 1 / reach.masked_fill(lost, 1.0))
 
 
-def head_variance(score: Float[Tensor, "batch heads tokens"], prefix: int,
+def head_variance(
+    score: Float[Tensor, "batch heads tokens"],
+    prefix: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """Variance of each head's patch scores after scaling them to mean 1.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -34,8 +34,9 @@ def prune_(model: Model, schedule: Schedule, method: Method | None = None) -> Mo
     for block, task in zip(found.blocks, tasks, strict=True):
         if task is not None:
             block.forward = functools.partial(_pruned_forward, found.parts(block), task, plan)
-    if any(tasks) and hasattr(unwrap(model), "forward_intermediates"):
-        unwrap(model).forward_intermediates = _no_intermediates
+    inner: Any = unwrap(model)
+    if any(tasks) and hasattr(inner, "forward_intermediates"):
+        inner.forward_intermediates = _no_intermediates
     return model
 
 
@@ -170,15 +171,19 @@ def current_plan(model: nn.Module) -> Plan | None:
 
 def pruned_blocks(model: nn.Module) -> list[tuple[nn.Module, Task]]:
     """The blocks that run our forward, each with its task."""
-    found = ((module, module.__dict__["forward"]) for module in unwrap(model).modules()
-             if _plan_of(module) is not None)
+    found = (
+        (module, module.__dict__["forward"])
+        for module in unwrap(model).modules()
+        if _plan_of(module) is not None
+    )
     return [(module, forward.args[1]) for module, forward in found]
 
 
 def _plan_of(module: nn.Module) -> Plan | None:
     forward = module.__dict__.get("forward")
-    ours = isinstance(forward, functools.partial) and forward.func is _pruned_forward
-    return forward.args[2] if ours else None
+    if isinstance(forward, functools.partial) and forward.func is _pruned_forward:
+        return cast(Plan, forward.args[2])
+    return None
 
 
 def _pruned_forward(

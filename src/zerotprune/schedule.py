@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Schedule:
             if not isinstance(stage, Stage):
                 raise TypeError(f"a Schedule holds Stage objects, got {stage!r}")
         stages = tuple(sorted(stages, key=lambda stage: stage.block))
-        for first, second in zip(stages, stages[1:], strict=False):
+        for first, second in pairwise(stages):
             if first.block == second.block:
                 raise ValueError(f"two stages at block {first.block}: a block takes one at most")
         object.__setattr__(self, "stages", stages)

@@ -83,7 +83,9 @@ def _watch(block: nn.Module, task: Task, seen: list[_Sight]) -> RemovableHandle:
         # Another thread may be using the model at the same time; its pictures are not ours.
         if threading.get_ident() != thread:
             return
-        assert isinstance(out, Tokens) and out.reduction is not None and task.stage is not None
+        assert isinstance(out, Tokens)
+        assert out.reduction is not None
+        assert task.stage is not None
         source = Tokens.of(args[0], task.prefix).source
         seen.append(_Sight(task.stage.block, source, out.reduction))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from ..cost import Geometry
 _LIBRARIES = {"timm": ".timm"}
 
 
+@runtime_checkable
 class Backbone(Protocol):
     """A model, seen as a row of blocks."""
 
@@ -35,7 +36,7 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def backbone(model: nn.Module) -> Backbone:
+def backbone(model: object) -> Backbone:
     """Take a model apart, or say in one sentence why it cannot be pruned."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
@@ -45,6 +46,4 @@ def backbone(model: nn.Module) -> Backbone:
         if home is not None:
             found: Backbone = import_module(home, __name__).take_apart(model)
             return found
-    raise TypeError(
-        f"cannot prune {type(model).__name__}: it is not a Vision Transformer of timm"
-    )
+    raise TypeError(f"cannot prune {type(model).__name__}: it is not a Vision Transformer of timm")

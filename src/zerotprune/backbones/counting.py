@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,9 +27,9 @@ def norm_values(module: nn.Module | None) -> int:
     for name, norm in module.named_modules():
         if hasattr(norm, "normalized_shape"):
             parent, _, own = name.rpartition(".")
-            owner = module.get_submodule(parent)
+            owner: Any = module.get_submodule(parent)
             times = owner.num_heads if own in ("q_norm", "k_norm") else 1
-            total += int(times) * math.prod(norm.normalized_shape)
+            total += times * math.prod(norm.normalized_shape)
     return total
 
 

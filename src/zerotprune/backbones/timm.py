@@ -5,7 +5,7 @@ A type that is not listed is refused by name: its forward may do what ours would
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def take_apart(model: Any) -> TimmBackbone:
 
 
 def _check(block: Any, number: int, name: str) -> None:
-    kinds = [(type(block), BLOCKS)]
+    kinds: list[tuple[type, Mapping[type, Any]]] = [(type(block), BLOCKS)]
     if type(block) in BLOCKS:
         kinds += [(type(module), SPLITS) for module in _attentions(block) if module is not block]
     for kind, known in kinds:
@@ -75,12 +75,12 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
     once = linear_macs(model.head) + linear_macs(getattr(model, "head_dist", None))
     once_norms = norm_values(model.fc_norm) if hasattr(model, "fc_norm") else 0
     per_token = per_pair = 0
-    pool = getattr(model, "attn_pool", None)
+    pool: Any = getattr(model, "attn_pool", None)
     if hasattr(pool, "latent"):
         per_token = linear_macs(pool.kv) + 2 * pool.latent_len * dim
         once += pool.latent_len * (linear_macs(pool) - linear_macs(pool.kv))
         once_norms += pool.latent_len * norm_values(pool)
-        if not model.pool_include_prefix:
+        if not getattr(model, "pool_include_prefix", True):
             once -= prefix * per_token
     elif pool is not None:
         per_pair = 2 * dim

@@ -110,12 +110,12 @@ def _relative(attention: Any, x: Tensor, tokens: Tokens, given: dict[str, Any]) 
 
 def _among(bias: Tensor, tokens: Tokens) -> Tensor:
     """The relative bias between the tokens that are left, prefix tokens first."""
-    bias = bias.reshape(bias.shape[-3:])
+    table = bias.reshape(bias.shape[-3:])
     batch, patches = tokens.source.shape
     prefix = tokens.x.shape[1] - patches
     first = torch.arange(prefix, device=bias.device).expand(batch, -1)
     index = torch.cat((first, tokens.source + prefix), dim=1)
-    return bias[:, index.unsqueeze(2), index.unsqueeze(1)].transpose(0, 1)
+    return table[:, index.unsqueeze(2), index.unsqueeze(1)].transpose(0, 1)
 
 
 SPLITS: dict[type, Callable[[Any, Tensor, Tokens, dict[str, Any]], Heads]] = {
@@ -197,7 +197,7 @@ class _ParallelScaling:
         hidden, q, k, v = torch.split(mixed, block.in_split, dim=-1)
         if block.mlp_bias is not None:
             hidden = hidden + block.mlp_bias
-        q, k, v = (part.unflatten(-1, (block.num_heads, block.head_dim)) for part in (q, k, v))
+        q, k, v = (part.reshape(*part.shape[:2], block.num_heads, -1) for part in (q, k, v))
         q, k, v = (part.transpose(1, 2) for part in (block.q_norm(q), block.k_norm(k), v))
         return [Heads(q, k, v, block.scale, block.fused_attn, _dropout(block), rest=hidden)]
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from ..block import Reduction, Seen
@@ -22,12 +21,14 @@ from ..graph import (
 )
 from ..schedule import Stage
 from ..shapes import Float
-from ..similarity import Matching, Metric, Partition, capacity, match, take
+from ..similarity import Matching, Metric, match, take
+from ..similarity import Partition as Groups
 from .top_k import Score, rank
 
 Start = Literal["auto", "cls", "uniform"]
 Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x"]
+Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
 
 
@@ -81,7 +82,7 @@ class ZeroTPrune:
         if not cls and "cls" in (self.start, self.pre_start, self.ranking):
             raise ValueError("this model has no CLS token to start from or to rank by")
         matched = stage.share(patches) if self.order == "i-s" else patches
-        most = capacity(self.partition, matched)
+        most = matched - 1 if self.partition == "none" else matched - matched // 2
         if stage.similar > most:
             raise ValueError(
                 f"the stage at block {stage.block} prunes {stage.similar} similar tokens, "
@@ -101,7 +102,7 @@ class ZeroTPrune:
         found = pre = alive = None
         if stage.similar:
             pre = self._pre_importance(seen)
-            found = self._match(seen, stage, self._features(seen), pre)
+            found = self._match(stage, self._features(seen), self._sorting(seen, stage, pre))
             alive = pre.new_ones(pre.shape[0], seen.prefix + seen.patches)
             alive = alive.scatter(1, found.dropped + seen.prefix, 0.0)
         dropped, partner = (found.dropped, found.partner) if found else (None, None)
@@ -123,7 +124,8 @@ class ZeroTPrune:
         if not stage.similar:
             return Reduction(keep, importance)
         features = take(self._features(seen), keep)
-        found = self._match(seen, stage, features, importance.gather(1, keep))
+        sorting = self._sorting(seen, stage, importance).gather(1, keep)
+        found = self._match(stage, features, sorting)
         dropped, partner = keep.gather(1, found.dropped), keep.gather(1, found.partner)
         return Reduction(keep.gather(1, found.left), importance, None, dropped, partner)
 
@@ -164,13 +166,16 @@ class ZeroTPrune:
             tokens = seen.feature(self.features)
         return tokens[:, seen.prefix :]
 
-    def _match(
-        self, seen: Seen, stage: Stage, features: Tensor, importance: Tensor
-    ) -> Matching:
-        chance = None
-        if self.partition == "random":
-            chance = noise(importance.shape[1], -self.seed * 4096 - stage.block, importance.device)
-        return match(features, importance, stage.similar, self.partition, self.metric, chance)
+    def _sorting(self, seen: Seen, stage: Stage, importance: Tensor) -> Tensor:
+        """What the S-stage sorts the tokens by before it parts them."""
+        if self.partition != "random":
+            return importance
+        drawn = noise(seen.patches, -self.seed * 4096 - stage.block, importance.device)
+        return drawn.expand_as(importance)
+
+    def _match(self, stage: Stage, features: Tensor, sorting: Tensor) -> Matching:
+        groups: Groups = "sequential-u" if self.partition == "random" else self.partition
+        return match(features, sorting, stage.similar, groups, self.metric)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         """Votes and matching."""
@@ -203,7 +208,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "heads": get_args(HeadRule),
     "order": get_args(Order),
     "features": get_args(Feature),
-    "partition": get_args(Partition),
+    "partition": (*get_args(Groups), "random"),
     "metric": get_args(Metric),
     "ranking": ("wpr", *get_args(Score)),
 }

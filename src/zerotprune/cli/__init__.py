@@ -1,0 +1,40 @@
+"""The command line: one list of commands, each imported only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    try:
+        from cyclopts import App, CycloptsError
+    except ImportError:
+        sys.exit("the command line needs more than torch: pip install 'zerotprune[cli]'")
+
+    from .. import __version__
+
+    app = App(
+        name="zerotprune",
+        help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
+        version=__version__,
+    )
+    for name, text in COMMANDS.items():
+        app.command(f"zerotprune.cli.{name}:{name}", name=name, help=text)
+    try:
+        app(exit_on_error=False)
+    except CycloptsError:
+        sys.exit(2)  # cyclopts has said what is wrong
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, TypeError, OSError) as error:
+        if os.environ.get("ZEROTPRUNE_TRACEBACK"):
+            raise
+        print(f"zerotprune: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+COMMANDS = {
+    "demo": "Prune the built-in model: a table and a picture, offline, in a minute.",
+    "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
+}

@@ -1,0 +1,140 @@
+"""`zerotprune demo`: the built-in model, pruned and not, as a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+
+from .. import demo as built_in
+from .. import records
+from ..backbones import backbone
+from ..evaluate import Contender, Result, compare
+from ..methods import TopK, ZeroTPrune
+from ..pruning import prune_, restore_, schedule_for
+from ..tracing import trace
+
+BUDGETS = (0.8, 0.65, 0.5)
+BATCH = 50
+SEED = 2024  # the pictures of the table; training used another
+SCENES = 4
+
+
+def demo(*, pictures: int = 1000, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
+    """Evaluate the built-in model unpruned and pruned by three methods at three budgets.
+
+    Prints a table and writes a picture of what was dropped at each stage and what was kept.
+
+    Parameters
+    ----------
+    pictures
+        How many pictures to evaluate.
+    out
+        Where the picture goes: PNG, SVG or PDF by its ending.
+    csv
+        Append the table's rows to this file.
+    """
+    if pictures < 1:
+        raise ValueError(f"pictures must be at least 1, got {pictures}")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
+    model = built_in.model()
+    console = Console()
+    results = _measure(model, pictures, console)
+    console.print(_table(results, pictures))
+    console.print(
+        "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
+        "in points.\nImages per second: the model alone, float32, turn by turn on the same batches "
+        f"({records.hardware()}).",
+        style="dim",
+        highlight=False,
+    )
+    if csv is not None:
+        records.append(csv, [_row(result, results[0]) for result in results])
+    _draw(model, out)
+    console.print(f"What was dropped, stage by stage: [bold]{out}[/bold]", highlight=False)
+
+
+def _contenders(model: nn.Module) -> list[Contender]:
+    contenders = [Contender("unpruned")]
+    for budget in BUDGETS:
+        schedule = schedule_for(model, keep=budget)
+        contenders += [
+            Contender("Zero-TPrune", schedule, ZeroTPrune()),
+            Contender("average attention", schedule, TopK("average")),
+            Contender("random", schedule, TopK("random")),
+        ]
+    return contenders
+
+
+def _measure(model: nn.Module, pictures: int, console: Console) -> list[Result]:
+    contenders = _contenders(model)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(f"{len(contenders)} ways to run the model", total=pictures)
+        return compare(
+            model, contenders, _batches(pictures), lambda done: progress.advance(task, done)
+        )
+
+
+def _batches(pictures: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for first in range(0, pictures, BATCH):
+        yield built_in.pictures(min(BATCH, pictures - first), SEED, first=first)
+
+
+def _table(results: list[Result], pictures: int) -> Table:
+    table = Table(title=f"Built-in model, {pictures} unseen pictures", header_style="bold")
+    table.add_column("method")
+    for column in ("GMACs", "top-1 %", "change", "images/s", "speed-up"):
+        table.add_column(column, justify="right")
+    unpruned = results[0]
+    for number, result in enumerate(results):
+        change, error = result.change(unpruned)
+        faster = result.images_per_second / unpruned.images_per_second
+        ours = isinstance(result.contender.method, ZeroTPrune) and number > 0
+        table.add_row(
+            result.contender.name,
+            f"{result.gmacs:.3f}",
+            f"{result.top1:.1f}",
+            f"{change:+.1f} ± {error:.1f}" if number else "",
+            f"{result.images_per_second:.0f}",
+            f"{faster:.2f}×" if number else "",
+            style="bold" if ours else None,
+            end_section=number % 3 == 0,
+        )
+    return table
+
+
+def _row(result: Result, unpruned: Result) -> dict[str, object]:
+    change, error = result.change(unpruned)
+    return {
+        "seed": SEED,
+        "model": "demo",
+        "data": "demo/test",
+        "pictures": len(result.hits),
+        "method": repr(result.contender.method) if result.contender.schedule.stages else "none",
+        "schedule": " ".join(result.contender.schedule.to_json().split()),
+        "gmacs": f"{result.gmacs:.6f}",
+        "top1": f"{result.top1:.2f}",
+        "change": f"{change:.3f}",
+        "change_error": f"{error:.3f}",
+        "images_per_second": f"{result.images_per_second:.1f}",
+        "batch": BATCH,
+        "precision": "float32",
+    }
+
+
+def _draw(model: nn.Module, out: Path) -> None:
+    from ..figures import save, stages_figure
+
+    images, labels = built_in.pictures(SCENES, SEED + 1)
+    prune_(model, schedule_for(model, keep=BUDGETS[1]))
+    answers = model(images).argmax(dim=-1)
+    traces = trace(model, images)
+    restore_(model)
+    captions = [f"{label}, read as {answer}" for label, answer in zip(labels, answers, strict=True)]
+    grid = backbone(model).geometry.grid
+    save(stages_figure((images + 1) / 2, traces, grid, captions), out)

@@ -1,0 +1,87 @@
+"""Figures: what each stage dropped and what it kept, drawn on the pictures themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from .shapes import Float
+from .tracing import Fate, StageTrace
+
+# Okabe and Ito's colours: they stay apart for every kind of colour vision, and in grey.
+SIMILAR, UNIMPORTANT, GONE = "#E69F00", "#0072B2", "#F2F2F2"
+
+
+def stages_figure(
+    pictures: Float[Tensor, "pictures 3 height width"],
+    traces: Sequence[StageTrace],
+    grid: tuple[int, int],
+    captions: Sequence[str],
+) -> Figure:
+    """A row for each picture: the picture, then after each stage what is dropped and what stays.
+
+    `pictures` hold values in [0, 1]; `captions` stand under the first and the last of a row.
+    """
+    rows, columns = len(pictures), 1 + len(traces)
+    figure = Figure(figsize=(1.55 * columns, 1.72 * rows + 0.75), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for row, picture in enumerate(pictures):
+        image = picture.permute(1, 2, 0).cpu()
+        _panel(axes[row][0], image)
+        axes[row][0].set_xlabel(captions[row], fontsize=9)
+        for column, stage in enumerate(traces, start=1):
+            fate = stage.fate[row].reshape(grid).cpu()
+            _panel(axes[row][column], _painted(image, fate))
+            kept = int((fate == Fate.KEPT).sum())
+            axes[row][column].set_xlabel(f"{kept} of {fate.numel()} kept", fontsize=9)
+    axes[0][0].set_title("picture", fontsize=10)
+    for column, stage in enumerate(traces, start=1):
+        axes[0][column].set_title(f"after block {stage.block}", fontsize=10)
+    legend = [
+        Patch(facecolor=SIMILAR, label="dropped here: similar to another"),
+        Patch(facecolor=UNIMPORTANT, label="dropped here: unimportant"),
+        Patch(facecolor=GONE, edgecolor="#888888", label="dropped before"),
+    ]
+    figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure in one step: there is never half a file under its name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _panel(axis: Any, image: Tensor) -> None:
+    axis.imshow(image.numpy(), interpolation="nearest")
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for side in axis.spines.values():
+        side.set_visible(False)
+
+
+def _painted(
+    image: Float[Tensor, "height width 3"], fate: Tensor
+) -> Float[Tensor, "height width 3"]:
+    """The picture with every dropped patch covered in the colour of its fate."""
+    height, width = image.shape[0] // fate.shape[0], image.shape[1] // fate.shape[1]
+    fates = fate.repeat_interleave(height, dim=0).repeat_interleave(width, dim=1).unsqueeze(-1)
+    cover = {Fate.SIMILAR: (SIMILAR, 0.85), Fate.UNIMPORTANT: (UNIMPORTANT, 0.85)}
+    cover[Fate.GONE] = (GONE, 1.0)
+    for kind, (colour, strength) in cover.items():
+        paint = torch.tensor([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        image = torch.where(fates == kind, (1 - strength) * image + strength * paint, image)
+    return image

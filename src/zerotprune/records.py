@@ -1,0 +1,87 @@
+"""One CSV row for each measured number: the value, its error, and all that makes it again."""
+
+from __future__ import annotations
+
+import csv
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+FIELDS = (
+    "time",
+    "command",
+    "commit",
+    "versions",
+    "hardware",
+    "seed",
+    "model",
+    "data",
+    "pictures",
+    "method",
+    "schedule",
+    "gmacs",
+    "top1",
+    "change",
+    "change_error",
+    "images_per_second",
+    "batch",
+    "precision",
+)
+
+
+def append(path: Path, rows: list[Mapping[str, object]]) -> None:
+    """Add rows to a CSV, with a header if the file is new. All rows are written at once."""
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            found = next(csv.reader(file), [])
+        if tuple(found) != FIELDS:
+            raise ValueError(f"{path} has other columns than this release writes; name a new file")
+    where = surroundings()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerows([{**where, **row} for row in rows])
+
+
+def surroundings() -> dict[str, str]:
+    """When, by which command, from which commit, with which versions, on which hardware."""
+    name = Path(sys.argv[0]).name
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join([name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "versions": " ".join(_versions()),
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _versions() -> list[str]:
+    found = [f"python={platform.python_version()}"]
+    for name in ("zerotprune", "torch", "timm"):
+        try:
+            found.append(f"{name}={version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,39 @@
+"""Shapes and types are checked at run time throughout the tests; fixtures that many tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import jaxtyping
+import pytest
+
+from tests import strictness  # noqa: F401  the hook below finds it by name
+
+# Everything that computes. Left out is what users call and what says itself, in one sentence, what
+# is wrong with their arguments: those sentences are what the tests want to see.
+CHECKED = ["graph", "similarity", "block", "cost", "methods", "backbones", "evaluate", "figures"]
+jaxtyping.install_import_hook(
+    [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
+)
+
+import torch  # noqa: E402
+
+hypothesis.settings.register_profile("ours", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ours")
+
+SHARED = Path(os.environ.get("ZEROTPRUNE_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real weights and pictures, which are not part of the project."""
+    if not (SHARED / "weights").is_dir():
+        pytest.skip(f"real weights and pictures are not at {SHARED} (set ZEROTPRUNE_SHARED)")
+    return SHARED

@@ -1,0 +1,86 @@
+"""Every family of timm's Vision Transformers, tiny and with random weights that matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+#: name in the test's report → timm's name and what makes it small (6 × 6 patches)
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "deit": ("deit_tiny_patch16_224", {}),
+    "deit distilled": ("deit_tiny_distilled_patch16_224", {}),
+    "augreg": ("vit_tiny_patch16_224", {}),
+    "mae, average pooling": ("vit_base_patch16_224", {"global_pool": "avg"}),
+    "deit-3, layer scale": ("deit3_small_patch16_224", {}),
+    "dinov2, layer scale": ("vit_small_patch14_dinov2", {"img_size": 84}),
+    "dinov2, registers": ("vit_small_patch14_reg4_dinov2", {"img_size": 84}),
+    "dinov2, swiglu": ("vit_giant_patch14_reg4_dinov2", {"img_size": 84}),
+    "clip, pre-norm": ("vit_base_patch32_clip_224", {"img_size": 192}),
+    "siglip, no cls": ("vit_base_patch16_siglip_224", {}),
+    "aimv2, rms norm": ("aimv2_large_patch14_224", {"img_size": 84}),
+    "qk norm": ("vit_base_patch16_224", {"qk_norm": True}),
+    "scale norms": ("vit_base_patch16_224", {"scale_attn_norm": True, "scale_mlp_norm": True}),
+    "registers, map": ("vit_so150m_patch16_reg4_map_256", {}),
+    "registers, gap": ("vit_little_patch16_reg4_gap_256", {}),
+    "residual post-norm": ("vit_base_patch16_rpn_224", {}),
+    "parallel things": ("vit_small_patch16_18x2_224", {}),
+    "parallel scaling": ("vit_base_patch16_xp_224", {}),
+    "parallel scaling, qk norm": ("vit_base_patch16_xp_224", {"qk_norm": True}),
+    "hybrid stem": ("vit_tiny_r_s16_p8_224", {"img_size": 192}),
+    "eva": ("eva_giant_patch14_224", {"img_size": 84}),
+    "eva-02, rotary": ("eva02_tiny_patch14_224", {"img_size": 84}),
+    "eva-02, post-norm": ("eva02_enormous_patch14_clip_224", {"img_size": 84}),
+    "dinov3, rotary": ("vit_small_patch16_dinov3", {}),
+    "dinov3, qkv bias": ("vit_small_patch16_dinov3_qkvb", {}),
+    "rotary, mixed by depth": ("vit_base_patch16_rope_mixed_224", {}),
+    "perception encoder": ("vit_pe_core_tiny_patch16_384", {}),
+    "sapiens2, grouped queries": (
+        "vit_base_patch16_sapiens2",
+        {"num_kv_heads": 1, "img_size": 96},
+    ),
+    "beit, relative bias": ("beit_base_patch16_224", {}),
+    "beit, shared bias": (
+        "beit_base_patch16_224",
+        {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True},
+    ),
+    "test_vit": ("test_vit", {}),
+    "test_vit2": ("test_vit2", {}),
+    "test_vit3": ("test_vit3", {}),
+    "test_vit4": ("test_vit4", {}),
+}
+
+SMALL = {"embed_dim": 48, "num_heads": 3, "depth": 5, "num_classes": 7, "img_size": 96}
+
+
+def build(family: str, seed: int = 0) -> nn.Module:
+    name, options = FAMILIES[family]
+    torch.manual_seed(seed)
+    if not name.startswith("test_"):
+        options = SMALL | options
+    model: nn.Module = timm.create_model(name, **options)
+    return stirred(model).eval()
+
+
+def stirred(model: nn.Module) -> nn.Module:
+    """Fresh models are too tame: zero biases, layer scales near 0, attention near uniform."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in ("gamma", "ls1", "ls2", "norm")):
+                parameter.add_(0.3 * torch.randn_like(parameter) + 0.5)
+            else:
+                parameter.add_(0.12 * torch.randn_like(parameter))
+    return model
+
+
+def precise(model: nn.Module) -> nn.Module:
+    """In float64, for those that timm itself can run in it."""
+    stem, rope = getattr(model.patch_embed, "backbone", None), getattr(model, "rope_mixed", False)
+    return model if stem is not None or rope else model.double()
+
+
+def pictures(model: Any, count: int = 2) -> Tensor:
+    height, width = model.patch_embed.img_size
+    return torch.randn(count, 3, height, width, dtype=next(model.parameters()).dtype)
