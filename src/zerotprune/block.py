@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .cost import Geometry
 from .graph import attention_graph, average_attention
+from .precision import no_autocast
 from .schedule import Stage
 from .shapes import Float, Int
 from .similarity import take
@@ -155,18 +156,21 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     out = parts.feed(parts.join(tokens.x, heads, outputs))
     if task.last:
         return out
-    history = tokens.history
-    if task.remember:
-        assert graph is not None
-        received = average_attention(graph)[:, task.prefix :]
-        history = received if history is None else history + received
-    left = Tokens(out, tokens.source, tokens.moved, history)
-    if task.stage is None:
-        return left
-    with torch.no_grad():
+    with torch.no_grad(), no_autocast(out):
+        history = _remembered(tokens, graph, task) if task.remember else tokens.history
+        left = Tokens(out, tokens.source, tokens.moved, history)
+        if task.stage is None:
+            return left
+        task.method.check(task.stage, tokens.source.shape[1], task.cls)
         seen = Seen(left, tokens.x, heads, graph, task.prefix, task.cls, task.depth)
         reduction = task.method.reduce(seen, task.stage)
     return reduced(left, reduction, task.prefix)
+
+
+def _remembered(tokens: Tokens, graph: Tensor | None, task: Task) -> Tensor:
+    assert graph is not None
+    received = average_attention(graph)[:, task.prefix :]
+    return received if tokens.history is None else tokens.history + received
 
 
 def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:

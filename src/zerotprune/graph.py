@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .precision import no_autocast, widened
 from .shapes import Bool, Float
 
 HeadRule = Literal["eir", "mean", "max"]
@@ -23,11 +24,10 @@ def attention_graph(
     bias: Float[Tensor, "*any tokens tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
-        logits = (q.to(wide) * scale) @ k.to(wide).transpose(-2, -1)
+    with no_autocast(q):
+        logits = (widened(q) * scale) @ widened(k).transpose(-2, -1)
         if bias is not None:
-            logits = logits + bias.to(wide)
+            logits = logits + bias
         return logits.softmax(dim=-1)
 
 
@@ -35,21 +35,20 @@ def start_scores(
     graph: Float[Tensor, "batch heads tokens tokens"],
     cls_weight: float | None = None,
     alive: Float[Tensor, "batch tokens"] | None = None,
-) -> Float[Tensor, "batch 1 tokens"]:
+) -> Float[Tensor, "batch heads tokens"]:
     """The first scores: equal for all tokens, or with `cls_weight` times as much for token 0."""
-    batch, _, tokens, _ = graph.shape
+    batch, heads, tokens, _ = graph.shape
     score = graph.new_ones(1, 1, tokens)
     if cls_weight is not None:
         score[..., 0] = cls_weight
-    score = score.expand(batch, 1, tokens)
     if alive is not None:
         score = score * alive.unsqueeze(1)
-    return score / score.sum(dim=-1, keepdim=True)
+    return (score / score.sum(dim=-1, keepdim=True)).expand(batch, heads, tokens)
 
 
 def vote(
     graph: Float[Tensor, "batch heads tokens tokens"],
-    score: Float[Tensor, "batch #heads tokens"],  # noqa: UP037
+    score: Float[Tensor, "batch heads tokens"],
     rounds: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens"]:
@@ -76,7 +75,8 @@ def row_scale(
     graph: Float[Tensor, "batch heads tokens tokens"], alive: Float[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch heads tokens"]:
     """What brings each row back to sum 1 on the living tokens; 0 for a row that has none of it."""
-    reach = (alive[:, None, None] @ graph.transpose(-2, -1)).squeeze(-2)
+    voters = alive[:, None, None].expand(-1, graph.shape[1], -1, -1)
+    reach = (voters @ graph.transpose(-2, -1)).squeeze(-2)
     lost = reach <= torch.finfo(reach.dtype).tiny
     return torch.where(lost, 0.0, 1 / reach.masked_fill(lost, 1.0))
 

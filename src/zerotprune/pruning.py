@@ -25,6 +25,8 @@ def prune_(model: Model, schedule: Schedule, method: Method | None = None) -> Mo
     if not isinstance(schedule, Schedule):
         raise TypeError(f"prune_ takes a Schedule, got {type(schedule).__name__}")
     method = ZeroTPrune() if method is None else method
+    if not isinstance(method, Method):
+        raise TypeError(f"{method!r} is not a method of token reduction: see zerotprune.methods")
     found = backbone(model)
     _refuse_foreign(found.blocks)
     plan = Plan(schedule, method, found.geometry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from numbers import Integral, Real
@@ -150,18 +150,24 @@ def _stage(entry: Any) -> Stage:
 
 
 def _preset(
-    blocks: Iterable[int], keep: Iterable[float], rounds: Iterable[int], similar: int
+    similar: int,
+    blocks: Sequence[int],
+    keep: Sequence[float],
+    rounds: Sequence[int] | None = None,
 ) -> Schedule:
-    settings = zip(blocks, keep, rounds, strict=True)
+    settings = zip(blocks, keep, rounds or [None] * len(blocks), strict=True)
     return Schedule(tuple(Stage(block, share, similar, votes) for block, share, votes in settings))
 
 
 #: The paper's schedules. The three budgets "zero-tp-*" are published for DeiT-S by their cost alone
 #: (2.97, 2.50 and 3.97 G); the stages here are what ``schedule_for`` solves for them.
 PRESETS: dict[str, Schedule] = {
-    "ablation-is": _preset((1, 3, 6, 9, 11), (1, 0.9, 0.8, 0.7, 1), (30, 5, 5, 1, 1), 10),
-    "ablation-i": _preset((3, 6, 9, 11), (0.8, 0.7, 0.7, 0.6), (5, 5, 1, 1), 0),
+    "ablation-is": _preset(10, (1, 3, 6, 9, 11), (1, 0.9, 0.8, 0.7, 1), (30, 5, 5, 1, 1)),
+    "ablation-i": _preset(0, (3, 6, 9, 11), (0.8, 0.7, 0.7, 0.6), (5, 5, 1, 1)),
     "vhf-search": _preset(
-        (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1), 0
+        0, (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1)
     ),
+    "zero-tp-a": _preset(10, (1, 3, 6, 9, 11), (1, 0.8828, 0.7656, 0.6484, 1)),
+    "zero-tp-b": _preset(10, (1, 3, 6, 9, 11), (1, 0.8021, 0.6042, 0.4062, 1)),
+    "zero-tp-c": _preset(10, (1, 3, 6, 9, 11), (1, 1, 1, 1, 1)),
 }

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .precision import widened
 from .shapes import Float, Int
 
 Partition = Literal["sequential-u", "sequential-i", "alternate", "none"]
@@ -54,16 +55,14 @@ def similarity(
     a: Float[Tensor, "batch group_a width"], b: Float[Tensor, "batch group_b width"], metric: Metric
 ) -> Float[Tensor, "batch group_a group_b"]:
     """Likeness of every token of A with every token of B; distances are negated."""
-    wide = torch.promote_types(a.dtype, torch.float32)
-    with torch.autocast(a.device.type, enabled=False):
-        a, b = a.to(wide), b.to(wide)
-        if metric == "cosine":
-            a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
-        if metric in ("cosine", "dot"):
-            return a @ b.transpose(-2, -1)
-        power = float(metric.removeprefix("minkowski-"))
-        exact = "donot_use_mm_for_euclid_dist"
-        return -torch.cdist(a, b, p=power, compute_mode=exact)
+    a, b = widened(a), widened(b)
+    if metric == "cosine":
+        a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+    if metric in ("cosine", "dot"):
+        return a @ b.transpose(-2, -1)
+    power = float(metric.removeprefix("minkowski-"))
+    exact = "donot_use_mm_for_euclid_dist"
+    return -torch.cdist(a, b, p=power, compute_mode=exact)
 
 
 def match(

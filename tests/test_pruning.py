@@ -1,0 +1,233 @@
+"""prune_ and restore_: nothing changes that should not, and what should does."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import zerotprune as ztp
+from tests.families import FAMILIES, build, pictures
+from zerotprune.methods import Slicing, TopK
+
+SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
+METHODS = [
+    ztp.ZeroTPrune(),
+    ztp.ZeroTPrune(order="i-s"),
+    ztp.ZeroTPrune(ranking="accumulated"),
+    TopK("average"),
+    TopK("accumulated"),
+    TopK("random"),
+    Slicing(),
+]
+
+
+@pytest.fixture
+def model() -> Any:
+    return build("deit")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stages_that_prune_nothing_change_no_bit(family: str) -> None:
+    model: Any = build(family)
+    images = pictures(model)
+    with torch.inference_mode():
+        before = model(images)
+        idle = ztp.Schedule(tuple(ztp.Stage(block) for block in range(1, len(model.blocks))))
+        for schedule in (ztp.Schedule(), idle):
+            ztp.prune_(model, schedule)
+            assert torch.equal(model(images), before)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_restore_leaves_no_trace(model: Any, method: Any) -> None:
+    images = pictures(model)
+    with torch.inference_mode():
+        before = model(images)
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        inside = [sorted(module.__dict__) for module in model.modules()]
+        ztp.prune_(model, SCHEDULE, method)
+        assert not torch.equal(model(images), before)
+        assert list(model.state_dict()) == list(state)
+        ztp.restore_(model)
+        assert torch.equal(model(images), before)
+        assert [sorted(module.__dict__) for module in model.modules()] == inside
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_pruning_again_replaces(model: Any) -> None:
+    images = pictures(model)
+    other = ztp.Schedule((ztp.Stage(3, 0.4),))
+    with torch.inference_mode():
+        expected = ztp.prune_(copy.deepcopy(model), other)(images)
+        ztp.prune_(model, SCHEDULE)
+        ztp.prune_(model, other)
+        assert torch.equal(model(images), expected)
+        assert ztp.gmacs(model) == ztp.gmacs(copy.deepcopy(model), other)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("family", ["deit", "siglip, no cls", "eva-02, rotary"])
+def test_a_picture_does_not_depend_on_its_batch(family: str, method: Any) -> None:
+    model: Any = build(family).double()
+    images = pictures(model, 5)
+    ztp.prune_(model, SCHEDULE, method)
+    with torch.inference_mode():
+        together = model(images)
+        alone = torch.cat([model(image.unsqueeze(0)) for image in images])
+        torch.testing.assert_close(together, alone)
+        assert torch.equal(model(images), together)
+
+
+def test_a_broken_picture_stays_alone(model: Any) -> None:
+    images = pictures(model, 3)
+    ztp.prune_(model, SCHEDULE)
+    with torch.inference_mode():
+        expected = model(images)
+        images[1] = torch.nan
+        found = model(images)
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found[[0, 2]], expected[[0, 2]])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_copy_and_pickle(model: Any, method: Any) -> None:
+    images = pictures(model)
+    ztp.prune_(model, SCHEDULE, method)
+    with torch.inference_mode():
+        expected = model(images)
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert torch.equal(twin(images), expected)
+            with torch.no_grad():
+                twin.blocks[3].mlp.fc1.weight.zero_()
+            assert not torch.equal(twin(images), expected)
+            assert torch.equal(model(images), expected)
+            ztp.restore_(twin)
+            assert "forward" not in twin.blocks[1].__dict__
+            assert "forward" in model.blocks[1].__dict__
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_half_precision_and_autocast(model: Any, precision: torch.dtype) -> None:
+    images = pictures(model)
+    ztp.prune_(model, SCHEDULE)
+    with torch.inference_mode():
+        exact = model(images)
+        with torch.autocast("cpu", dtype=precision):
+            mixed = model(images)
+        narrow = copy.deepcopy(model).to(precision)(images.to(precision))
+    # A rounded score may swap two tokens of nearly equal importance, so this is about sanity.
+    for found in (mixed, narrow):
+        assert found.dtype == precision
+        assert torch.nn.functional.cosine_similarity(found.float(), exact).min() > 0.9
+
+
+def test_gradients_reach_every_weight(model: Any) -> None:
+    ztp.prune_(model.train(), SCHEDULE)
+    model(pictures(model)).square().sum().backward()
+    without = [name for name, weight in model.named_parameters() if weight.grad is None]
+    assert without == []
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(model: Any) -> None:
+    images = pictures(model)
+    gradients = []
+    for checkpointed in (False, True):
+        twin: Any = ztp.prune_(copy.deepcopy(model), SCHEDULE).train()
+        twin.set_grad_checkpointing(checkpointed)
+        twin(images).square().sum().backward()
+        gradients.append([weight.grad for weight in twin.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, checkpointed)
+
+
+def test_distributed_data_parallel(model: Any, tmp_path: Any) -> None:
+    images = pictures(model)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        ztp.prune_(wrapped, SCHEDULE)
+        torch.testing.assert_close(wrapped(images), model(images))
+        wrapped(images).sum().backward()
+        assert ztp.gmacs(wrapped) < ztp.gmacs(model, ztp.Schedule())
+        ztp.restore_(wrapped)
+        assert "forward" not in model.blocks[1].__dict__
+    finally:
+        dist.destroy_process_group()
+
+
+def test_forward_features_and_intermediates(model: Any) -> None:
+    images = pictures(model)
+    full = [kept.shape for kept in model.forward_intermediates(images, intermediates_only=True)]
+    ztp.prune_(model, SCHEDULE)
+    features = model.forward_features(images)
+    assert features.shape == (2, 1 + 11, 48)
+    torch.testing.assert_close(model.forward_head(features), model(images))
+    with pytest.raises(ValueError, match="forward_intermediates has no full grid"):
+        model.forward_intermediates(images)
+    ztp.restore_(model)
+    again = [kept.shape for kept in model.forward_intermediates(images, intermediates_only=True)]
+    assert again == full
+
+
+def test_masks_are_refused(model: Any) -> None:
+    ztp.prune_(model, SCHEDULE)
+    mask = torch.zeros(37, 37)
+    with pytest.raises(ValueError, match="takes no attention mask"):
+        model(pictures(model), attn_mask=mask)
+
+
+def test_dynamic_picture_sizes() -> None:
+    import timm
+
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=96, dynamic_img_size=True, depth=5, num_classes=7
+    ).eval()
+    ztp.prune_(model, SCHEDULE)
+    with torch.inference_mode():
+        assert model(torch.randn(2, 3, 96, 96)).shape == (2, 7)
+        assert model(torch.randn(2, 3, 128, 160)).shape == (2, 7)
+        with pytest.raises(ValueError, match="prunes 4 similar tokens, but its partition of 4"):
+            model(torch.randn(2, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("stages", "says"),
+    [
+        ([ztp.Stage(5, 0.5)], "a stage at block 5: stages go after blocks 1 to 4"),
+        ([ztp.Stage(99, 0.5)], "this model has 5 blocks"),
+        ([ztp.Stage(1, 1.0, 19)], "its partition of 36 patch tokens has only 18 to prune"),
+        ([ztp.Stage(1, 0.5), ztp.Stage(2, 1.0, 10)], "of 18 patch tokens has only 9"),
+        ([ztp.Stage(1, 0.05), ztp.Stage(2, 0.5)], "the stage at block 2 leaves no patch token"),
+    ],
+)
+def test_impossible_schedules_leave_the_model_alone(
+    model: Any, stages: list[ztp.Stage], says: str
+) -> None:
+    images = pictures(model)
+    ztp.prune_(model, SCHEDULE)
+    with torch.inference_mode():
+        before = model(images)
+        with pytest.raises(ValueError, match=says):
+            ztp.prune_(model, ztp.Schedule(tuple(stages)))
+        assert torch.equal(model(images), before)
+
+
+def test_wrong_arguments(model: Any) -> None:
+    with pytest.raises(TypeError, match="prune_ takes a Schedule, got str"):
+        ztp.prune_(model, "ablation-is")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a method of token reduction"):
+        ztp.prune_(model, SCHEDULE, "tome")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "method", [ztp.ZeroTPrune(start="cls"), ztp.ZeroTPrune(ranking="cls"), TopK("cls")]
+)
+def test_no_cls_token_to_look_at(method: Any) -> None:
+    with pytest.raises(ValueError, match="CLS token"):
+        ztp.prune_(build("siglip, no cls"), SCHEDULE, method)

@@ -1,0 +1,110 @@
+"""trace: the fate of every original patch, stage by stage."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import zerotprune as ztp
+from tests.families import build, pictures
+from zerotprune.tracing import Fate
+
+SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
+
+
+@pytest.fixture
+def model() -> Any:
+    return ztp.prune_(build("deit"), SCHEDULE)
+
+
+def test_every_patch_has_one_fate_and_nobody_returns(model: Any) -> None:
+    stages = ztp.trace(model, pictures(model, 3))
+    assert [stage.block for stage in stages] == [1, 2, 4]
+    counts = [[int((stage.fate == fate).sum(1)[0]) for fate in Fate] for stage in stages]
+    #                 kept similar unimportant gone
+    assert counts == [[32, 4, 0, 0], [22, 4, 6, 4], [11, 0, 11, 14]]
+    for before, after in zip(stages, stages[1:], strict=False):
+        assert torch.equal(before.fate != Fate.KEPT, after.fate == Fate.GONE)
+
+
+def test_partners_are_there_and_were_kept_by_the_matching(model: Any) -> None:
+    for stage in ztp.trace(model, pictures(model, 3)):
+        for row, partner in zip(stage.fate, stage.partner, strict=True):
+            assert torch.equal(partner >= 0, row == Fate.SIMILAR)
+            partners = partner[partner >= 0]
+            assert all(row[at] in (Fate.KEPT, Fate.UNIMPORTANT) for at in partners)
+
+
+def test_importance_explains_who_stays(model: Any) -> None:
+    for stage in ztp.trace(model, pictures(model, 3)):
+        seen = torch.tensor([Fate.KEPT, Fate.UNIMPORTANT])
+        for fate, importance in zip(stage.fate, stage.importance, strict=True):
+            assert importance[fate == Fate.GONE].isnan().all()
+            if stage.block > 1:
+                assert torch.equal(~importance.isnan(), torch.isin(fate, seen))
+                least = importance[fate == Fate.KEPT].min()
+                assert least >= importance[fate == Fate.UNIMPORTANT].max()
+        has_s = stage.block < 4
+        assert stage.pre_importance.isnan().all() != has_s
+
+
+def test_trace_changes_nothing(model: Any) -> None:
+    images = pictures(model)
+    with torch.inference_mode():
+        before = model(images)
+        ztp.trace(model, images)
+        assert torch.equal(model(images), before)
+    assert not any(block._forward_hooks for block in model.blocks)
+
+
+def test_other_threads_are_not_traced(model: Any) -> None:
+    mine, theirs = pictures(model, 2), pictures(model, 3)
+    expected = ztp.trace(model, mine)
+    stop = threading.Event()
+
+    def busy() -> None:
+        with torch.inference_mode():
+            while not stop.is_set():
+                model(theirs)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        for _ in range(5):
+            found = ztp.trace(model, mine)
+            assert [stage.block for stage in found] == [1, 2, 4]
+            for one, other in zip(found, expected, strict=True):
+                assert torch.equal(one.fate, other.fate)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_works_on_a_wrapped_model(model: Any) -> None:
+    compiled = torch.compile(model)
+    assert len(ztp.trace(compiled, pictures(model))) == 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "says"),
+    [
+        (lambda images: images.fill_(torch.nan), ValueError, "NaN or infinite"),
+        (lambda images: images.fill_(torch.inf), ValueError, "NaN or infinite"),
+        (lambda images: images[:, :, :80], ValueError, "the pictures do not fit the model"),
+        (lambda images: images[0], TypeError, r"must be a tensor of shape \(batch, channels"),
+        (lambda images: images.numpy(), TypeError, "must be a tensor"),
+    ],
+)
+def test_bad_pictures(model: Any, spoil: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        ztp.trace(model, spoil(pictures(model)))
+    assert not any(block._forward_hooks for block in model.blocks)
+
+
+def test_an_unpruned_model_has_nothing_to_trace() -> None:
+    model: Any = build("deit")
+    with pytest.raises(ValueError, match="nothing to trace"):
+        ztp.trace(model, pictures(model))
