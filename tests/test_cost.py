@@ -152,10 +152,11 @@ def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
     try:
         found = solve(shape, budget, price, unpruned)
     except ValueError as error:
-        assert "cannot be met" in str(error)
-        assert "unpruned and" in str(error)
+        if "cannot be met" not in str(error) or "unpruned and" not in str(error):
+            raise
         # On a large grid and a deep model nothing above a third of the cost may be refused.
-        assert share < 0.34 or side < 12 or depth < 6
+        if share > 0.34 and side >= 12 and depth >= 6:
+            raise
         return
     Plan(found, ztp.ZeroTPrune(), shape).check()
     assert price(found) == pytest.approx(budget, rel=0.01)

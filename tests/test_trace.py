@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_every_patch_has_one_fate_and_nobody_returns(model: Any) -> None:
     counts = [[int((stage.fate == fate).sum(1)[0]) for fate in Fate] for stage in stages]
     #                 kept similar unimportant gone
     assert counts == [[32, 4, 0, 0], [22, 4, 6, 4], [11, 0, 11, 14]]
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in pairwise(stages):
         assert torch.equal(before.fate != Fate.KEPT, after.fate == Fate.GONE)
 
 
@@ -84,7 +85,7 @@ def test_other_threads_are_not_traced(model: Any) -> None:
 
 
 def test_works_on_a_wrapped_model(model: Any) -> None:
-    compiled = torch.compile(model)
+    compiled: Any = torch.compile(model)
     assert len(ztp.trace(compiled, pictures(model))) == 3
 
 

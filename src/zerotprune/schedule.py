@@ -155,7 +155,8 @@ def _preset(
     keep: Sequence[float],
     rounds: Sequence[int] | None = None,
 ) -> Schedule:
-    settings = zip(blocks, keep, rounds or [None] * len(blocks), strict=True)
+    votes_by_stage = [None] * len(blocks) if rounds is None else rounds
+    settings = zip(blocks, keep, votes_by_stage, strict=True)
     return Schedule(tuple(Stage(block, share, similar, votes) for block, share, votes in settings))
 
 

@@ -1,0 +1,88 @@
+"""The command line as a user types it: output, exit codes, one sentence for each mistake."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    code = "from zerotprune.cli import main; main()"
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+def test_demo_prints_a_table_and_writes_a_picture(tmp_path: Path) -> None:
+    done = zerotprune("demo", "--pictures", "60", "--csv", "rows.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("unpruned", "Zero-TPrune", "average attention", "random"):
+        assert name in done.stdout
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.png", "rows.csv"]
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert float(rows[0]["top1"]) > 90
+    assert all(float(row["gmacs"]) < float(rows[0]["gmacs"]) for row in rows[1:])
+    assert {row["pictures"] for row in rows} == {"60"}
+
+
+def test_info_shows_geometry_cost_and_schedule() -> None:
+    done = zerotprune("info", "deit_small_patch16_224", "--schedule", "ablation-is")
+    assert done.returncode == 0, done.stderr
+    for figure in ("14 × 14 = 196", "4.599", "4.551", "3.131", "3.080"):
+        assert figure in done.stdout
+
+
+def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
+    from zerotprune import Schedule, Stage
+
+    Schedule((Stage(6, 0.5),)).save(tmp_path / "own.json")
+    done = zerotprune("info", "demo", "--schedule", str(tmp_path / "own.json"))
+    assert done.returncode == 0, done.stderr
+    assert "keep 0.5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("info", "resnet18"), "cannot prune timm's ResNet"),
+        (("info", "no_such_model"), "unknown model 'no_such_model'"),
+        (("info", "deit_tiny_patch16_224", "--schedule", "nope"), "neither a preset"),
+        (("info", "deit_tiny_patch16_224", "--gmacs", "0.01"), "cannot be met"),
+        (("info", "deit_tiny_patch16_224", "--keep", "1.5"), "keep must be in (0, 1]"),
+        (("info", "deit_tiny_patch16_224", "--keep", "0.5", "--gmacs", "1"), "give one of"),
+        (("info", "test_vit", "--schedule", "ablation-is"), "a stage at block 6"),
+        (("demo", "--pictures", "0"), "pictures must be at least 1"),
+        (("demo", "--out", "no/such/folder/demo.png"), "no folder"),
+        (("demo", "--out", "demo.xyz"), "demo.xyz"),
+        (("demo", "--pictures", "many"), "many"),
+        (("dmo",), "dmo"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_exit_code_2(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    done = zerotprune(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    said = done.stdout + done.stderr
+    assert says in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"version": 9, "stages": []}', "{", '{"version": 1, "stages": [{"block": 1, "x": 2}]}'],
+)
+def test_bad_schedule_files(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    done = zerotprune("info", "demo", "--schedule", str(path))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "bad.json" in done.stderr
