@@ -84,6 +84,16 @@ def test_a_picture_does_not_depend_on_its_batch(family: str, method: Any) -> Non
         assert torch.equal(model(images), together)
 
 
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
+    images = pictures(model, 19)  # the CPU takes 8 pictures at a time
+    ztp.prune_(model, SCHEDULE, method)
+    with torch.inference_mode():
+        parts = [model(part) for part in images.split(7)]
+        torch.testing.assert_close(model(images), torch.cat(parts))
+    assert all(stage.fate.shape == (19, 36) for stage in ztp.trace(model, images))
+
+
 def test_a_broken_picture_stays_alone(model: Any) -> None:
     images = pictures(model, 3)
     ztp.prune_(model, SCHEDULE)

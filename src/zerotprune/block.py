@@ -6,6 +6,7 @@ comes apart), `Method` (which tokens to keep), and `Tokens` (what travels from b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -131,6 +132,11 @@ class Method(Protocol):
         """Multiply-accumulates of the decision itself, for one picture."""
 
 
+#: A CPU scores so many pictures at a time: their graphs stay in its cache, and their memory is
+#: small. A picture's result does not depend on its batch, so nothing else changes.
+AT_ONCE = 8
+
+
 @dataclass(frozen=True)
 class Task:
     """What one block has to do in a pruned model."""
@@ -151,6 +157,17 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     """
     tokens = Tokens.of(x, task.prefix)
     score = task.stage is not None and task.method.wants_graph(task.stage)
+    if score and tokens.x.device.type == "cpu" and not torch.compiler.is_compiling():
+        starts = range(0, len(tokens.x), AT_ONCE)
+        turns = [_pictures(tokens, slice(at, at + AT_ONCE)) for at in starts]
+        out: Tensor | Tokens = _together([_run(parts, task, turn, given, score) for turn in turns])
+        return out
+    return _run(parts, task, tokens, given, score)
+
+
+def _run(
+    parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool
+) -> Tensor | Tokens:
     heads = parts.attend(tokens, given)
     outputs, graph = _attention(heads, score or task.remember)
     out = parts.feed(parts.join(tokens.x, heads, outputs))
@@ -165,6 +182,25 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
         seen = Seen(left, tokens.x, heads, graph, task.prefix, task.cls, task.depth)
         reduction = task.method.reduce(seen, task.stage)
     return reduced(left, reduction, task.prefix)
+
+
+def _pictures(value: Any, which: slice) -> Any:
+    """Some pictures of a batch, in everything that a (nested) tuple of tensors holds."""
+    if isinstance(value, Tensor):
+        return value[which]
+    if isinstance(value, tuple):
+        return type(value)(*(_pictures(field, which) for field in value))
+    return value
+
+
+def _together(values: Sequence[Any]) -> Any:
+    """The batches as one again."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(tuple(values)) if len(values) > 1 else values[0]
+    if isinstance(values[0], tuple):
+        fields = zip(*values, strict=True)
+        return type(values[0])(*(_together(field) for field in fields))
+    return values[0]
 
 
 def _remembered(tokens: Tokens, graph: Tensor | None, task: Task) -> Tensor:

@@ -18,6 +18,7 @@ from .tracing import Fate, StageTrace
 
 # Okabe and Ito's colours: they stay apart for every kind of colour vision, and in grey.
 SIMILAR, UNIMPORTANT, GONE = "#E69F00", "#0072B2", "#F2F2F2"
+FORMATS = (".png", ".svg", ".pdf")
 
 
 def stages_figure(
@@ -55,11 +56,19 @@ def stages_figure(
     return figure
 
 
+def check_target(path: Path) -> None:
+    """Say at once, before any work is done, that a figure could not be written there."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"cannot draw {path.name}: the ending must be one of {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure in one step: there is never half a file under its name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip("."))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

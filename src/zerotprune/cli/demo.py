@@ -14,6 +14,7 @@ from .. import demo as built_in
 from .. import records
 from ..backbones import backbone
 from ..evaluate import Contender, Result, compare
+from ..figures import check_target, save, stages_figure
 from ..methods import TopK, ZeroTPrune
 from ..pruning import prune_, restore_, schedule_for
 from ..tracing import trace
@@ -40,8 +41,7 @@ def demo(*, pictures: int = 1000, out: Path = Path("demo.png"), csv: Path | None
     """
     if pictures < 1:
         raise ValueError(f"pictures must be at least 1, got {pictures}")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
+    check_target(out)
     model = built_in.model()
     console = Console()
     results = _measure(model, pictures, console)
@@ -128,8 +128,6 @@ def _row(result: Result, unpruned: Result) -> dict[str, object]:
 
 
 def _draw(model: nn.Module, out: Path) -> None:
-    from ..figures import save, stages_figure
-
     images, labels = built_in.pictures(SCENES, SEED + 1)
     prune_(model, schedule_for(model, keep=BUDGETS[1]))
     answers = model(images).argmax(dim=-1)
