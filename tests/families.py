@@ -8,6 +8,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from zerotprune.cost import BlockShape, Geometry
+
 #: name in the test's report → timm's name and what makes it small (6 × 6 patches)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "deit": ("deit_tiny_patch16_224", {}),
@@ -73,6 +75,26 @@ def stirred(model: nn.Module) -> nn.Module:
             else:
                 parameter.add_(0.12 * torch.randn_like(parameter))
     return model
+
+
+def plain_geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
+    """That of a plain ViT with CLS pooling, patch 16 and 10 classes."""
+    block = BlockShape(4 * dim * dim, 8 * dim * dim, dim, 4, dim, dim)
+    return Geometry(
+        blocks=(block,) * depth,
+        grid=(side, side),
+        prefix=prefix,
+        cls=prefix > 0,
+        pools_patches=False,
+        dim=dim,
+        stem=side * side * 768 * dim,
+        stem_norms=0,
+        head=10 * dim,
+        head_token=0,
+        head_pair=0,
+        head_norms=dim,
+        head_norms_once=0,
+    )
 
 
 def precise(model: nn.Module) -> nn.Module:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
-from tests.families import FAMILIES, build, pictures
-from zerotprune.cost import BlockShape, Geometry, solve
+from tests.families import FAMILIES, build, pictures, plain_geometry
+from zerotprune.cost import solve
 from zerotprune.methods import Slicing, TopK
 from zerotprune.pruning import Plan
 
@@ -124,14 +124,6 @@ def test_presets_by_budget_are_what_the_solver_gives(name: str, budget: float) -
     assert ztp.gmacs(model, preset, convention="paper") == pytest.approx(budget, rel=0.01)
 
 
-def geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
-    shape = BlockShape(4 * dim * dim, 8 * dim * dim, dim, 4, 2 * dim)
-    return Geometry(
-        (shape,) * depth, (side, side), prefix, prefix > 0, dim, stem=side * side * 768 * dim,
-        stem_norms=0, head=10 * dim, head_token=0, head_pair=0, head_norms=dim, head_norms_once=0,
-    )  # fmt: skip
-
-
 @given(
     st.integers(2, 40),
     st.integers(3, 40),
@@ -142,7 +134,7 @@ def geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
 def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
     depth: int, side: int, prefix: int, dim: int, share: float
 ) -> None:
-    shape = geometry(depth, side, prefix, dim)
+    shape = plain_geometry(depth, side, prefix, dim)
 
     def price(schedule: ztp.Schedule) -> float:
         return Plan(schedule, ztp.ZeroTPrune(), shape).gmacs()

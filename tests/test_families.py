@@ -53,7 +53,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, fused: bool) -> None:
     with torch.inference_mode(), blocks_called_with(model) as calls:
         model(pictures(model))
     geometry = taken.geometry
-    task = Task(ztp.ZeroTPrune(), None, geometry.prefix, geometry.cls, geometry.depth, last=True)
+    task = Task(ztp.ZeroTPrune(), None, geometry, last=True)
     assert len(calls) == geometry.depth
     for block, x, given in calls:
         given = {name: value for name, value in given.items() if name not in MASKS}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, graph, methods
 from zerotprune.block import Heads, Reduction, Seen, Tokens
@@ -33,9 +34,8 @@ def picture(
     source = torch.arange(tokens - prefix).expand(batch, -1)
     history = torch.rand(batch, tokens - prefix, dtype=torch.float64)
     split = Heads(q, k, v, width**-0.5, True, 0.0)
-    seen = Seen(
-        Tokens(x, source, False, history), pre, [split], attention, prefix, prefix > 0, DEPTH
-    )
+    geometry = plain_geometry(DEPTH, 6, prefix, heads * width)
+    seen = Seen(Tokens(x, source, False, history), pre, [split], attention, geometry)
     return seen, attention
 
 
@@ -54,7 +54,7 @@ def twin(seen: Seen, stage: Stage, method: ZeroTPrune, at: int = 0) -> Layer:
         name: getattr(method, name)
         for name in ("cls_weight", "heads", "vhf", "order", "partition", "metric", "ranking")
     }
-    cls = seen.cls
+    cls = seen.geometry.cls
     assert seen.graph is not None
     assert seen.tokens.history is not None
     return pruning_layer(

@@ -6,9 +6,10 @@ comes apart), `Method` (which tokens to keep), and `Tokens` (what travels from b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from .cost import Geometry
 from .graph import attention_graph, average_attention
-from .precision import no_autocast
+from .precision import no_autocast, widened
 from .schedule import Stage
-from .shapes import Float, Int
+from .shapes import Bool, Float, Int
 from .similarity import take
 
 
@@ -28,8 +29,11 @@ class Reduction(NamedTuple):
     keep: Int[Tensor, "batch kept"]
     importance: Float[Tensor, "batch patches"] | None = None  # of the I-stage
     pre_importance: Float[Tensor, "batch patches"] | None = None  # of the I′-stage
-    similar: Int[Tensor, "batch similar"] | None = None  # dropped by the S-stage …
-    partner: Int[Tensor, "batch similar"] | None = None  # … for being like this one
+    similar: Int[Tensor, "batch similar"] | None = None  # gone for being like another token …
+    partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
+    into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
+    fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
+    alive: Bool[Tensor, "batch kept"] | None = None  # False: padding of a picture that keeps fewer
 
 
 class Tokens(NamedTuple):
@@ -39,6 +43,8 @@ class Tokens(NamedTuple):
     source: Int[Tensor, "batch patches"]  # each patch token's place in the original grid
     moved: bool = False  # has a stage been passed, so that the order is no longer the grid's?
     history: Float[Tensor, "batch patches"] | None = None  # attention received in earlier blocks
+    size: Float[Tensor, "batch tokens"] | None = None  # how many patches were merged into each
+    alive: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
     reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
 
     @classmethod
@@ -59,7 +65,7 @@ class Heads(NamedTuple):
     scale: float
     fused: bool  # does the library use fused attention here?
     dropout: float  # 0 outside training
-    bias: Float[Tensor, "*any tokens tokens"] | None = None
+    bias: Float[Tensor, "*any #tokens tokens"] | None = None
     plain_q: Float[Tensor, "batch heads tokens qk_width"] | None = None  # where a rotary position
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
@@ -87,9 +93,11 @@ class Seen(NamedTuple):
     x_pre: Float[Tensor, "batch tokens width"]  # the block's input
     heads: list[Heads]
     graph: Float[Tensor, "batch heads tokens tokens"] | None  # where the method asked for it
-    prefix: int
-    cls: bool
-    depth: int
+    geometry: Geometry
+
+    @property
+    def prefix(self) -> int:
+        return self.geometry.prefix
 
     @property
     def patches(self) -> int:
@@ -109,27 +117,42 @@ def _content(heads: Heads, name: str) -> Tensor:
     return turned if plain is None else plain
 
 
-@runtime_checkable
-class Method(Protocol):
-    """The socket for everything that reduces tokens. Must be hashable, picklable, free of state."""
+class Method(ABC):
+    """The socket for everything that reduces tokens. Must be hashable, picklable, free of state.
+
+    The defaults are those of a method that keeps as many tokens as Zero-TPrune would at the same
+    stage, at the end of a block, and looks at nothing.
+    """
+
+    #: where it acts: at the end of a block, or between its attention and its MLP
+    place: ClassVar[Literal["end", "middle"]] = "end"
+    #: do pictures keep different numbers of tokens? Then the cost must be measured.
+    adaptive: ClassVar[bool] = False
+    #: does attention go to a merged token in proportion to the patches in it?
+    proportional: bool = True
 
     def kept(self, stage: Stage, patches: int) -> int:
         """How many of so many patch tokens it keeps: known before any picture is seen."""
+        return stage.kept(patches)
 
-    def check(self, stage: Stage, patches: int, cls: bool) -> None:
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:  # noqa: B027
         """Raise ValueError if the stage asks for what the method cannot do."""
 
     def wants_graph(self, stage: Stage) -> bool:
         """Does it look at the attention graph at this stage?"""
+        return False
 
     def wants_history(self) -> bool:
         """Does it look at the attention received in all blocks so far?"""
+        return False
 
+    @abstractmethod
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         """Decide which patch tokens stay."""
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         """Multiply-accumulates of the decision itself, for one picture."""
+        return 0
 
 
 #: A CPU scores so many pictures at a time: their graphs stay in its cache, and their memory is
@@ -143,9 +166,7 @@ class Task:
 
     method: Method
     stage: Stage | None  # None: only pass the tokens on
-    prefix: int
-    cls: bool
-    depth: int
+    geometry: Geometry
     last: bool  # hands back a plain tensor
     remember: bool = False  # add this block's attention to the tokens' history
 
@@ -155,7 +176,7 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
 
     `given` is whatever else the library handed to the block (positions, masks).
     """
-    tokens = Tokens.of(x, task.prefix)
+    tokens = Tokens.of(x, task.geometry.prefix)
     score = task.stage is not None and task.method.wants_graph(task.stage)
     if score and tokens.x.device.type == "cpu" and not torch.compiler.is_compiling():
         starts = range(0, len(tokens.x), AT_ONCE)
@@ -169,19 +190,30 @@ def _run(
     parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool
 ) -> Tensor | Tokens:
     heads = parts.attend(tokens, given)
-    outputs, graph = _attention(heads, score or task.remember)
-    out = parts.feed(parts.join(tokens.x, heads, outputs))
-    if task.last:
-        return out
-    with torch.no_grad(), no_autocast(out):
-        history = _remembered(tokens, graph, task) if task.remember else tokens.history
-        left = Tokens(out, tokens.source, tokens.moved, history)
-        if task.stage is None:
-            return left
-        task.method.check(task.stage, tokens.source.shape[1], task.cls)
-        seen = Seen(left, tokens.x, heads, graph, task.prefix, task.cls, task.depth)
+    outputs, graph = _attention(heads, _key_bias(tokens, task.method), score or task.remember)
+    now = tokens._replace(x=parts.join(tokens.x, heads, outputs), reduction=None)
+    if task.remember:
+        now = now._replace(history=_remembered(tokens, graph, task.geometry.prefix))
+    middle = task.method.place == "middle"
+    if middle:
+        now = _staged(task, now, tokens.x, heads, graph)
+    now = now._replace(x=parts.feed(now.x))
+    if not middle:
+        now = _staged(task, now, tokens.x, heads, graph)
+    return now.x if task.last else now
+
+
+def _staged(
+    task: Task, now: Tokens, x_pre: Tensor, heads: list[Heads], graph: Tensor | None
+) -> Tokens:
+    """The tokens that the block's stage leaves, if it has one."""
+    if task.stage is None:
+        return now
+    with torch.no_grad(), no_autocast(now.x):
+        task.method.check(task.stage, now.source.shape[1], task.geometry)
+        seen = Seen(now, x_pre, heads, graph, task.geometry)
         reduction = task.method.reduce(seen, task.stage)
-    return reduced(left, reduction, task.prefix)
+    return reduced(now, reduction, task.geometry.prefix)
 
 
 def _pictures(value: Any, which: slice) -> Any:
@@ -203,9 +235,10 @@ def _together(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def _remembered(tokens: Tokens, graph: Tensor | None, task: Task) -> Tensor:
+def _remembered(tokens: Tokens, graph: Tensor | None, prefix: int) -> Tensor:
     assert graph is not None
-    received = average_attention(graph)[:, task.prefix :]
+    with torch.no_grad(), no_autocast(graph):
+        received = average_attention(graph)[:, prefix:]
     return received if tokens.history is None else tokens.history + received
 
 
@@ -213,13 +246,66 @@ def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
     """The prefix tokens and the kept patch tokens, with all that travels along."""
     keep = reduction.keep
     first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
-    x = take(tokens.x, torch.cat((first, keep + prefix), dim=1))
-    history = None if tokens.history is None else tokens.history.gather(1, keep)
-    return Tokens(x, tokens.source.gather(1, keep), True, history, reduction)
+    index = torch.cat((first, keep + prefix), dim=1)
+    left = Tokens(
+        x=take(tokens.x, index),
+        source=tokens.source.gather(1, keep),
+        moved=True,
+        history=None if tokens.history is None else tokens.history.gather(1, keep),
+        size=None if tokens.size is None else tokens.size.gather(1, index),
+        reduction=reduction,
+    )
+    if reduction.into is not None:
+        left = _merge(left, tokens, reduction, prefix)
+    if reduction.fused is not None:
+        left = _fuse(left, tokens, reduction.fused, prefix)
+    if reduction.alive is not None:
+        alive = torch.ones_like(first, dtype=torch.bool)
+        left = left._replace(alive=torch.cat((alive, reduction.alive), dim=1))
+    return left
 
 
-def _attention(heads: list[Heads], score: bool) -> tuple[list[Tensor], Tensor | None]:
+def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
+    """Mean of the merged tokens, each weighted by the number of patches already in it."""
+    assert reduction.similar is not None
+    assert reduction.into is not None
+    gone, into = reduction.similar + prefix, reduction.into + prefix
+    ones = torch.ones(left.x.shape[:2], dtype=torch.float32, device=left.x.device)
+    size = ones if left.size is None else left.size
+    size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
+    total = size.scatter_add(1, into, size_gone)
+    own = widened(left.x) * size.unsqueeze(-1)
+    other = widened(take(tokens.x, gone)) * size_gone.unsqueeze(-1)
+    mixed = own.scatter_add(1, into.unsqueeze(-1).expand_as(other), other.to(own.dtype))
+    return left._replace(x=(mixed / total.unsqueeze(-1)).to(left.x.dtype), size=total)
+
+
+def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
+    """One token more: the weighted sum, standing where its heaviest part stood."""
+    extra = (widened(tokens.x[:, prefix:]) * weight.unsqueeze(-1)).sum(dim=1, keepdim=True)
+    place = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
+    x = torch.cat((left.x, extra.to(left.x.dtype)), dim=1)
+    return left._replace(x=x, source=torch.cat((left.source, place), dim=1))
+
+
+def _key_bias(tokens: Tokens, method: Method) -> Float[Tensor, "batch 1 1 tokens"] | None:
+    """What the tokens' sizes and their padding add to the logits of attention."""
+    bias = None
+    if tokens.size is not None and method.proportional:
+        bias = tokens.size.log()
+    if tokens.alive is not None:
+        base = torch.zeros_like(tokens.alive, dtype=torch.float32) if bias is None else bias
+        bias = base.masked_fill(~tokens.alive, -torch.inf)
+    return None if bias is None else bias[:, None, None]
+
+
+def _attention(
+    heads: list[Heads], key_bias: Tensor | None, score: bool
+) -> tuple[list[Tensor], Tensor | None]:
     """Each attention's output, and the graph of all their heads if it is asked for."""
+    if key_bias is not None:
+        biased = key_bias.to(heads[0].q.dtype)
+        heads = [part._replace(bias=_sum(part.bias, biased)) for part in heads]
     if not score:
         return [_fused(part) if part.fused else _unfused(part) for part in heads], None
     graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
@@ -229,6 +315,10 @@ def _attention(heads: list[Heads], score: bool) -> tuple[list[Tensor], Tensor | 
     ]
     graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
     return outputs, graph.detach()
+
+
+def _sum(bias: Tensor | None, other: Tensor) -> Tensor:
+    return other if bias is None else bias + other
 
 
 def _fused(part: Heads) -> Tensor:

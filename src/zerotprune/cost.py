@@ -26,7 +26,8 @@ class BlockShape:
     mlp: int  # of its MLP's linear layers, for each token
     width: int  # of all its heads together; attention itself costs twice this for a pair of tokens
     heads: int
-    norms: int  # normalised values for each token
+    attention_norms: int  # normalised values for each token
+    mlp_norms: int
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Geometry:
     grid: tuple[int, int]
     prefix: int  # tokens that are not patches: CLS, distillation, registers
     cls: bool  # is token 0 a CLS token?
+    pools_patches: bool  # does the head read the patch tokens, and not the prefix tokens alone?
     dim: int
     stem: int  # patch embedding
     stem_norms: int  # normalised values between patch embedding and first block, for each token
@@ -74,7 +76,9 @@ class Load(NamedTuple):
 def block_macs(shape: BlockShape, load: Load, convention: Convention = "full") -> int:
     total = load.attention * shape.attention + load.mlp * shape.mlp + load.method
     total += 2 * load.attention**2 * shape.width
-    return total + (5 * load.attention * shape.norms if convention == "paper" else 0)
+    if convention == "paper":
+        total += 5 * (load.attention * shape.attention_norms + load.mlp * shape.mlp_norms)
+    return total
 
 
 def total_macs(

@@ -21,7 +21,7 @@ def attention_graph(
     q: Float[Tensor, "batch heads tokens width"],
     k: Float[Tensor, "batch heads tokens width"],
     scale: float,
-    bias: Float[Tensor, "*any tokens tokens"] | None = None,
+    bias: Float[Tensor, "*any #tokens tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
     with no_autocast(q):

@@ -114,13 +114,15 @@ class Plan:
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
         patches, depth = self.geometry.patches, self.geometry.depth
+        # What acts inside a block can still spare the last block's MLP.
+        last = depth if self.method.place == "middle" else depth - 1
         for stage in self.schedule.stages:
-            if stage.block >= depth:
+            if stage.block > last:
                 raise ValueError(
-                    f"a stage at block {stage.block}: stages go after blocks 1 to {depth - 1}, "
+                    f"a stage at block {stage.block}: stages go after blocks 1 to {last}, "
                     f"this model has {depth} blocks"
                 )
-            self.method.check(stage, patches, self.geometry.cls)
+            self.method.check(stage, patches, self.geometry)
             patches = self.method.kept(stage, patches)
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
@@ -131,14 +133,12 @@ class Plan:
             return [None] * self.geometry.depth
         remember = self.method.wants_history()
         first = 1 if remember else min(self.stages)
-        prefix, cls, depth = self.geometry.prefix, self.geometry.cls, self.geometry.depth
+        depth = self.geometry.depth
         return [
             Task(
                 method=self.method,
                 stage=self.stages.get(block),
-                prefix=prefix,
-                cls=cls,
-                depth=depth,
+                geometry=self.geometry,
                 last=block == depth,
                 remember=remember and block <= self.last_stage,
             )
@@ -157,7 +157,8 @@ class Plan:
             if (stage := self.stages.get(block)) is not None:
                 own += self.method.macs(stage, patches, self.geometry)
                 patches = self.method.kept(stage, patches)
-            loads.append(Load(tokens, tokens, own))
+            after = prefix + patches if self.method.place == "middle" else tokens
+            loads.append(Load(tokens, after, own))
         return loads, prefix + patches
 
     def gmacs(self, convention: Convention = "full") -> float:

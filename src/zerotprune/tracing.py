@@ -86,7 +86,7 @@ def _watch(block: nn.Module, task: Task, seen: list[_Sight]) -> RemovableHandle:
         assert isinstance(out, Tokens)
         assert out.reduction is not None
         assert task.stage is not None
-        source = Tokens.of(args[0], task.prefix).source
+        source = Tokens.of(args[0], task.geometry.prefix).source
         seen.append(_Sight(task.stage.block, source, out.reduction))
 
     return block.register_forward_hook(look)

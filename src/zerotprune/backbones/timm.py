@@ -89,6 +89,7 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
         grid=(int(grid[0]), int(grid[1])),
         prefix=prefix,
         cls=getattr(model, "cls_token", None) is not None,
+        pools_patches=model.global_pool != "token",
         dim=dim,
         stem=_stem(model.patch_embed),
         stem_norms=norm_values(getattr(model, "norm_pre", None)),
@@ -122,4 +123,6 @@ def _shape(block: Any) -> BlockShape:
         mlp = linear_macs(block) - attention
         width = sum(module.proj.in_features for module in found)
     heads = sum(module.num_heads for module in found)
-    return BlockShape(attention, mlp, width, heads, norm_values(block))
+    fed = [getattr(block, "norm2", None), getattr(block, "mlp", None), getattr(block, "ffns", None)]
+    mlp_norms = sum(norm_values(module) for module in fed)
+    return BlockShape(attention, mlp, width, heads, norm_values(block) - mlp_norms, mlp_norms)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..block import Reduction, Seen
+from ..block import Method, Reduction, Seen
 from ..cost import Geometry
 from ..graph import average_attention, cls_attention, noise
 from ..schedule import Stage
@@ -33,7 +33,7 @@ def rank(
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Method):
     """Keep the tokens with the highest score, as many as Zero-TPrune would at the same stage.
 
     by:   "cls" or "average" attention in this block, average attention "accumulated" over the
@@ -44,11 +44,8 @@ class TopK:
     by: Score = "average"
     seed: int = 0
 
-    def kept(self, stage: Stage, patches: int) -> int:
-        return stage.kept(patches)
-
-    def check(self, stage: Stage, patches: int, cls: bool) -> None:
-        if self.by == "cls" and not cls:
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
+        if self.by == "cls" and not geometry.cls:
             raise ValueError("ranking by CLS attention needs a CLS token, and this model has none")
 
     def wants_graph(self, stage: Stage) -> bool:

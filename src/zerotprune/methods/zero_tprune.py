@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from ..block import Reduction, Seen
+from ..block import Method, Reduction, Seen
 from ..cost import Geometry
 from ..graph import (
     HeadRule,
@@ -33,7 +33,7 @@ Ranking = Literal["wpr"] | Score
 
 
 @dataclass(frozen=True)
-class ZeroTPrune:
+class ZeroTPrune(Method):
     """The published method by default; each option is one row of its ablations.
 
     start:      first scores of the I-stage: "uniform" (the paper's Zero-TPrune-uni), "cls"
@@ -78,8 +78,8 @@ class ZeroTPrune:
             return stage.share(patches) - stage.similar
         return stage.kept(patches)
 
-    def check(self, stage: Stage, patches: int, cls: bool) -> None:
-        if not cls and "cls" in (self.start, self.pre_start, self.ranking):
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
+        if not geometry.cls and "cls" in (self.start, self.pre_start, self.ranking):
             raise ValueError("this model has no CLS token to start from or to rank by")
         matched = stage.share(patches) if self.order == "i-s" else patches
         most = matched - 1 if self.partition == "none" else matched - matched // 2
@@ -144,14 +144,14 @@ class ZeroTPrune:
         assert seen.graph is not None
         dead = 0 if alive is None else stage.similar
         start = start_scores(seen.graph, self._cls_weight(self.start, seen, dead), alive)
-        score = vote(seen.graph, start, stage.votes(seen.depth), alive)
+        score = vote(seen.graph, start, stage.votes(seen.geometry.depth), alive)
         counted = None
         if self.vhf is not None:
             counted = heads_in_range(head_variance(score, seen.prefix, alive), *self.vhf)
         return combine_heads(score, self.heads, counted)[:, seen.prefix :]
 
     def _cls_weight(self, start: Start, seen: Seen, dead: int = 0) -> float | None:
-        if start == "uniform" or not seen.cls:
+        if start == "uniform" or not seen.geometry.cls:
             return None
         if self.cls_weight is not None:
             return self.cls_weight
