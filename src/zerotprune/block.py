@@ -103,10 +103,16 @@ class Seen(NamedTuple):
     def patches(self) -> int:
         return self.tokens.source.shape[1]
 
+    def vectors(
+        self, name: Literal["key", "query", "value"]
+    ) -> Float[Tensor, "batch heads tokens width"]:
+        """One kind of the attention's vectors, of all heads."""
+        parts = [_content(heads, name) for heads in self.heads]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
     def feature(self, name: Literal["key", "query", "value"]) -> Float[Tensor, "batch tokens w"]:
-        """One of the attention's vectors, heads concatenated."""
-        parts = [_content(heads, name).transpose(1, 2).flatten(2) for heads in self.heads]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        """The same with heads concatenated."""
+        return self.vectors(name).transpose(1, 2).flatten(2)
 
 
 def _content(heads: Heads, name: str) -> Tensor:
@@ -282,7 +288,7 @@ def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> T
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
     """One token more: the weighted sum, standing where its heaviest part stood."""
-    extra = (widened(tokens.x[:, prefix:]) * weight.unsqueeze(-1)).sum(dim=1, keepdim=True)
+    extra = weight.unsqueeze(1) @ widened(tokens.x[:, prefix:])
     place = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, extra.to(left.x.dtype)), dim=1)
     return left._replace(x=x, source=torch.cat((left.source, place), dim=1))

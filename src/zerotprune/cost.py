@@ -99,10 +99,11 @@ def solve(
 ) -> Schedule:
     """The schedule of the paper's form whose price is nearest to the budget.
 
-    The form: stages at 1/12, 3/12, 6/12, 9/12 and 11/12 of the depth, `similar` the same in all of
-    them, and shares that decline uniformly over the stages between the first and the last; for
-    budgets too small for that, one constant share in all stages. The paper's share of similar
-    tokens is taken where it comes within half a percent, else the nearest to it that does.
+    The form: stages at 1/12, 3/12, 6/12, 9/12 and 11/12 of the depth with 30, 5, 5, 1 and 1
+    rounds as in the paper's ablation, `similar` the same in all of them, and shares that decline
+    uniformly over the stages between the first and the last; for budgets too small for that, one
+    constant share in all stages. The paper's share of similar tokens is taken where it comes
+    within half a percent, else the nearest to it that does.
     """
     if abs(budget - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule()
@@ -149,10 +150,13 @@ class _Search:
 
     def __init__(self, geometry: Geometry, price: Callable[[Schedule], float]) -> None:
         depth = geometry.depth
-        places = {min(max(round(depth * at / 12), 1), depth - 1) for at in (1, 3, 6, 9, 11)}
-        self.places = sorted(place for place in places if place > 0)
-        if not self.places:
+        if depth < 2:
             raise ValueError(f"a model of depth {depth} has no place for a stage")
+        twelfths = {11: 1, 9: 1, 6: 5, 3: 5, 1: 30}  # the paper's rounds at its places
+        self.rounds = {
+            min(max(round(depth * at / 12), 1), depth - 1): votes for at, votes in twelfths.items()
+        }
+        self.places = sorted(self.rounds)
         self.patches, self.price = geometry.patches, price
         self.prices: dict[Schedule, float] = {}
 
@@ -177,7 +181,7 @@ class _Search:
         for place, share in zip(self.places, shares, strict=True):
             if not round(share, 4) > 0 or similar > patches - patches // 2:
                 return None
-            stage = Stage(place, round(share, 4), similar)
+            stage = Stage(place, round(share, 4), similar, self.rounds[place])
             patches = stage.kept(patches)
             if patches < 1:
                 return None

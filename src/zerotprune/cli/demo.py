@@ -20,7 +20,7 @@ from ..pruning import prune_, restore_, schedule_for
 from ..tracing import trace
 
 BUDGETS = (0.8, 0.65, 0.5)
-BATCH = 50
+BATCH = 25
 SEED = 2024  # the pictures of the table; training used another
 SCENES = 4
 

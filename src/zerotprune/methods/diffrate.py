@@ -1,0 +1,59 @@
+"""DiffRate at given counts: prune the unimportant, merge the next (Chen et al., ICCV 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..block import Method, Reduction, Seen
+from ..cost import Geometry
+from ..graph import cls_attention
+from ..schedule import Stage
+from ..similarity import similarity, take
+from .tome import refuse_pooling
+
+
+@dataclass(frozen=True)
+class DiffRate(Method):
+    """Each stage sorts the tokens by the attention of CLS, prunes all but the share `keep`, and
+    merges the `similar` least important of the rest, each into the most similar of the others.
+
+    DiffRate learns these counts for each block; here the schedule gives them.
+    """
+
+    place = "middle"
+    proportional: bool = True
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        return stage.share(patches) - stage.similar
+
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
+        if not geometry.cls:
+            raise ValueError("DiffRate ranks by the attention of CLS; this model has no CLS token")
+        if stage.similar >= stage.share(patches):
+            raise ValueError(
+                f"the stage at block {stage.block} merges {stage.similar} tokens, but only "
+                f"{stage.share(patches)} are left after its pruning"
+            )
+        refuse_pooling(geometry, "merged")
+
+    def wants_graph(self, stage: Stage) -> bool:
+        return True
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        assert seen.graph is not None
+        importance = cls_attention(seen.graph)[:, seen.prefix :]
+        order = importance.argsort(dim=-1, descending=True, stable=True)
+        rest = order[:, : stage.share(seen.patches)]
+        keep = rest[:, : self.kept(stage, seen.patches)]
+        if not stage.similar:
+            return Reduction(keep, importance)
+        merged = rest[:, keep.shape[1] :]
+        x = seen.tokens.x[:, seen.prefix :]
+        into = similarity(take(x, merged), take(x, keep), "cosine").argmax(dim=-1)
+        partner = torch.gather(keep, 1, into)
+        return Reduction(keep, importance, similar=merged, partner=partner, into=into)
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        return stage.similar * self.kept(stage, patches) * geometry.dim

@@ -1,0 +1,49 @@
+"""EViT without its training: keep what CLS attends to, fuse the rest (Liang et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..block import Method, Reduction, Seen
+from ..cost import Geometry
+from ..graph import cls_attention
+from ..schedule import Stage
+from .tome import refuse_pooling
+
+
+@dataclass(frozen=True)
+class EViT(Method):
+    """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
+    token more: the sum of all others, each times the attention that CLS pays to it."""
+
+    place = "middle"
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        attentive = self._attentive(stage, patches)
+        return attentive + 1 if attentive < patches else patches
+
+    def _attentive(self, stage: Stage, patches: int) -> int:
+        return math.ceil(stage.keep * patches - 1e-9)
+
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
+        if not geometry.cls:
+            raise ValueError("EViT ranks by the attention of CLS, and this model has no CLS token")
+        if stage.similar:
+            raise ValueError("EViT has no S-stage: leave `similar` at 0")
+        refuse_pooling(geometry, "fused")
+
+    def wants_graph(self, stage: Stage) -> bool:
+        return True
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        assert seen.graph is not None
+        attention = cls_attention(seen.graph)[:, seen.prefix :]
+        count = self._attentive(stage, seen.patches)
+        keep = attention.topk(count, dim=-1).indices
+        if count == seen.patches:
+            return Reduction(keep, attention)
+        return Reduction(keep, attention, fused=attention.scatter(1, keep, 0.0))
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        return patches * geometry.dim if self._attentive(stage, patches) < patches else 0

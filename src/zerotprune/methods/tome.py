@@ -1,0 +1,65 @@
+"""ToMe: merge the most similar tokens in every block (Bolya et al., Token Merging, ICLR 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..block import Method, Reduction, Seen
+from ..cost import Geometry
+from ..schedule import Stage
+from ..similarity import similarity
+
+
+@dataclass(frozen=True)
+class ToMe(Method):
+    """Each stage merges `similar` tokens (the paper's r), between attention and MLP.
+
+    Every second token is matched with its most similar one of the others, by the cosine of their
+    keys averaged over heads; the most similar pairs become their mean, weighted by the patches
+    already in them. With `proportional` the logarithm of that number is added to a token's
+    logits in later attention; without it this is ToMe-uni.
+    """
+
+    place = "middle"
+    proportional: bool = True
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        return patches - min(stage.similar, patches // 2)
+
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
+        if stage.keep < 1:
+            raise ValueError("ToMe merges `similar` tokens and drops none: leave keep at 1")
+        refuse_pooling(geometry, "merged")
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        patches, prefix = seen.patches, seen.prefix
+        keys = seen.vectors("key").mean(dim=1)[:, prefix:]
+        place = torch.arange(patches, device=keys.device)
+        # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
+        group_a, group_b = place[prefix % 2 :: 2], place[1 - prefix % 2 :: 2]
+        best, choice = similarity(keys[:, group_a], keys[:, group_b], "cosine").max(dim=-1)
+        order = best.argsort(dim=-1, descending=True)
+        count = patches - self.kept(stage, patches)
+        merged, stay = order[:, :count], order[:, count:].sort(dim=-1).values
+        keep = torch.cat((group_a[stay], group_b.expand(len(keys), -1)), dim=1)
+        target = choice.gather(1, merged)
+        return Reduction(
+            keep,
+            similar=group_a[merged],
+            partner=group_b[target],
+            into=target + stay.shape[1],
+        )
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        block = geometry.blocks[stage.block - 1]
+        return (patches // 2) * (patches - patches // 2) * (block.width // block.heads)
+
+
+def refuse_pooling(geometry: Geometry, tokens: str) -> None:
+    if geometry.pools_patches:
+        raise ValueError(
+            f"this model's head pools the patch tokens, and would take {tokens} ones for single "
+            "patches; the method needs a head that reads the prefix tokens alone"
+        )
