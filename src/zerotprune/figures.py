@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,12 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from .evaluate import Result
 from .shapes import Float
 from .tracing import Fate, StageTrace
 
 # Okabe and Ito's colours: they stay apart for every kind of colour vision, and in grey.
 SIMILAR, UNIMPORTANT, GONE = "#E69F00", "#0072B2", "#F2F2F2"
 FORMATS = (".png", ".svg", ".pdf")
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = "osD^vPX<>h"
 
 
 def stages_figure(
@@ -54,6 +57,42 @@ def stages_figure(
     ]
     figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
     return figure
+
+
+def trade_off_figure(
+    results: Sequence[Result], by: Literal["gmacs", "speed"], title: str
+) -> Figure:
+    """Accuracy against cost or against measured speed, a line for each method, with error bars."""
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    unpruned = results[0]
+    lines: dict[str, list[Result]] = {}
+    for result in results[1:]:
+        lines.setdefault(result.contender.name, []).append(result)
+    for number, (name, found) in enumerate(lines.items()):
+        points = sorted((_place(each, by), *each.change(unpruned)) for each in found)
+        across, change, error = zip(*points, strict=True)
+        style: dict[str, Any] = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKERS[number % len(MARKERS)],
+        }
+        width = 2.4 if name == "zero-tprune" else 1.2
+        axis.errorbar(across, change, error, label=name, lw=width, ms=5, capsize=2, **style)
+    axis.axhline(0, color="#444444", lw=1, ls=":")
+    axis.plot([_place(unpruned, by)], [0], "k*", ms=11, label=f"unpruned, {unpruned.top1:.2f} %")
+    axis.set_xlabel(
+        "GMACs, with patch embedding and scoring" if by == "gmacs" else "images per second"
+    )
+    axis.set_ylabel("change in top-1, points (paired standard error)")
+    axis.set_title(f"{title}, {len(unpruned.hits)} pictures", fontsize=11)
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8, ncols=2)
+    return figure
+
+
+def _place(result: Result, by: Literal["gmacs", "speed"]) -> float:
+    return result.gmacs() if by == "gmacs" else result.images_per_second
 
 
 def check_target(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from torch import Tensor, nn
@@ -147,8 +148,12 @@ class Plan:
             for block in range(1, depth + 1)
         ]
 
-    def loads(self) -> tuple[list[Load], int]:
-        """What each block has to handle, and how many tokens reach the head."""
+    def loads(self, kept: Sequence[int] | None = None) -> tuple[list[Load], int]:
+        """What each block has to handle, and how many tokens reach the head.
+
+        `kept` are the patch tokens that each stage left, where they differ from picture to picture.
+        """
+        counts = None if kept is None else iter(kept)
         patches, prefix, loads = self.geometry.patches, self.geometry.prefix, []
         for block in range(1, self.geometry.depth + 1):
             own, tokens = 0, prefix + patches
@@ -156,13 +161,13 @@ class Plan:
                 own += self.geometry.votes(block, patches)
             if (stage := self.stages.get(block)) is not None:
                 own += self.method.macs(stage, patches, self.geometry)
-                patches = self.method.kept(stage, patches)
+                patches = self.method.kept(stage, patches) if counts is None else next(counts)
             after = prefix + patches if self.method.place == "middle" else tokens
             loads.append(Load(tokens, after, own))
         return loads, prefix + patches
 
-    def gmacs(self, convention: Convention = "full") -> float:
-        loads, left = self.loads()
+    def gmacs(self, convention: Convention = "full", kept: Sequence[int] | None = None) -> float:
+        loads, left = self.loads(kept)
         return total_macs(self.geometry, loads, left, convention) / 1e9
 
 

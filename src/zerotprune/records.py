@@ -6,7 +6,7 @@ import csv
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,25 +23,38 @@ FIELDS = (
     "model",
     "data",
     "pictures",
+    "measure",
+    "name",
     "method",
     "schedule",
     "gmacs",
+    "gmacs_paper",
     "top1",
+    "top1_error",
+    "top5",
     "change",
     "change_error",
     "images_per_second",
+    "peak_memory_mb",
     "batch",
     "precision",
 )
 
 
-def append(path: Path, rows: list[Mapping[str, object]]) -> None:
-    """Add rows to a CSV, with a header if the file is new. All rows are written at once."""
+def check_target(path: Path) -> None:
+    """Say at once, before any work is done, that rows could not be added there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
     if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            found = next(csv.reader(file), [])
-        if tuple(found) != FIELDS:
+        with path.open("r+", newline="", encoding="utf-8") as file:
+            found = next(csv.reader(file), None)
+        if found is not None and tuple(found) != FIELDS:
             raise ValueError(f"{path} has other columns than this release writes; name a new file")
+
+
+def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Add rows to a CSV, with a header if the file is new."""
+    check_target(path)
     where = surroundings()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -49,7 +51,7 @@ def trace(
 
     The model is looked at through forward hooks, which are gone again afterwards.
     """
-    watched = [(block, task) for block, task in pruned_blocks(model) if task.stage is not None]
+    watched = _staged_blocks(model)
     if not watched:
         raise ValueError("nothing to trace: call prune_(model, schedule) with a stage first")
     if not isinstance(images, Tensor) or images.dim() != 4:
@@ -70,9 +72,44 @@ def trace(
     return [_stage_trace(sight, patches) for sight in seen]
 
 
+@contextmanager
+def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
+    """While it is open, note for every call how many patch tokens of each picture each stage left:
+    a list of calls, each a list over stages of counts (one for each picture)."""
+    calls: list[list[Tensor]] = []
+    blocks = [block for block, _ in _staged_blocks(model)]
+
+    def look(block: nn.Module, _: Any, out: Tokens) -> None:
+        patches = out.source.shape[1]
+        if out.alive is None:
+            counts = torch.full((len(out.source),), patches)
+        else:
+            counts = out.alive[:, -patches:].sum(dim=1)
+        if block is blocks[0]:
+            calls.append([])
+        calls[-1].append(counts)
+
+    hooks = [block.register_forward_hook(look) for block in blocks]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _staged_blocks(model: nn.Module) -> list[tuple[nn.Module, Task]]:
+    """The blocks with a stage whose tokens go on to another block."""
+    return [
+        (block, task)
+        for block, task in pruned_blocks(model)
+        if task.stage is not None and not task.last
+    ]
+
+
 class _Sight(NamedTuple):
     block: int
     source: Tensor  # the original patches that the stage was shown
+    alive: Tensor | None  # which of them are not padding
     reduction: Reduction
 
 
@@ -86,8 +123,9 @@ def _watch(block: nn.Module, task: Task, seen: list[_Sight]) -> RemovableHandle:
         assert isinstance(out, Tokens)
         assert out.reduction is not None
         assert task.stage is not None
-        source = Tokens.of(args[0], task.geometry.prefix).source
-        seen.append(_Sight(task.stage.block, source, out.reduction))
+        shown = Tokens.of(args[0], task.geometry.prefix)
+        alive = None if shown.alive is None else shown.alive[:, task.geometry.prefix :]
+        seen.append(_Sight(task.stage.block, shown.source, alive, out.reduction))
 
     return block.register_forward_hook(look)
 
@@ -96,8 +134,14 @@ def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
     source, reduction = sight.source, sight.reduction
     batch = source.shape[0]
     fate = source.new_full((batch, patches), Fate.GONE)
-    fate.scatter_(1, source, Fate.UNIMPORTANT)
-    fate.scatter_(1, source.gather(1, reduction.keep), Fate.KEPT)
+    shown = torch.full_like(source, Fate.UNIMPORTANT)
+    if sight.alive is not None:
+        shown = shown.masked_fill(~sight.alive, Fate.GONE)
+    kept = torch.full_like(reduction.keep, Fate.KEPT)
+    if reduction.alive is not None:
+        kept = torch.where(reduction.alive, kept, shown.gather(1, reduction.keep))
+    fate.scatter_(1, source, shown)
+    fate.scatter_(1, source.gather(1, reduction.keep), kept)
     partner = source.new_full((batch, patches), -1)
     importance = reduction.importance
     if reduction.similar is not None and reduction.partner is not None:

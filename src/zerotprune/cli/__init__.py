@@ -35,6 +35,8 @@ def main() -> None:
 
 
 COMMANDS = {
+    "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
     "demo": "Prune the built-in model: a table and a picture, offline, in a minute.",
+    "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
 }

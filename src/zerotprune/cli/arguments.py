@@ -20,6 +20,10 @@ def read_schedule(
         if gmacs is None and keep is None:
             return None
         return schedule_for(model, gmacs=gmacs, keep=keep)
+    return preset_or_file(schedule)
+
+
+def preset_or_file(schedule: str) -> Schedule:
     if schedule in PRESETS:
         return PRESETS[schedule]
     if not Path(schedule).is_file():

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from .. import demo as built_in
 from .. import records
 from ..backbones import backbone
-from ..evaluate import Contender, Result, compare
+from ..budgets import Contender, contender
+from ..evaluate import Batch, Result, compare
 from ..figures import check_target, save, stages_figure
-from ..methods import TopK, ZeroTPrune
-from ..pruning import prune_, restore_, schedule_for
+from ..pruning import gmacs, prune_, restore_, schedule_for
 from ..tracing import trace
+from .session import row
 
+METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
 BUDGETS = (0.8, 0.65, 0.5)
 BATCH = 25
 SEED = 2024  # the pictures of the table; training used another
@@ -54,35 +57,37 @@ def demo(*, pictures: int = 1000, out: Path = Path("demo.png"), csv: Path | None
         highlight=False,
     )
     if csv is not None:
-        records.append(csv, [_row(result, results[0]) for result in results])
+        about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
+        rows = [row(result, results[0]) | about for result in results]
+        records.append(csv, rows)
     _draw(model, out)
     console.print(f"What was dropped, stage by stage: [bold]{out}[/bold]", highlight=False)
 
 
 def _contenders(model: nn.Module) -> list[Contender]:
+    full, some = gmacs(model), built_in.pictures(BATCH, SEED)[0]
     contenders = [Contender("unpruned")]
     for budget in BUDGETS:
-        schedule = schedule_for(model, keep=budget)
-        contenders += [
-            Contender("Zero-TPrune", schedule, ZeroTPrune()),
-            Contender("average attention", schedule, TopK("average")),
-            Contender("random", schedule, TopK("random")),
-        ]
+        contenders += [contender(name, model, budget * full, some) for name in METHODS]
     return contenders
 
 
 def _measure(model: nn.Module, pictures: int, console: Console) -> list[Result]:
     contenders = _contenders(model)
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task(f"{len(contenders)} ways to run the model", total=pictures)
-        return compare(
-            model, contenders, _batches(pictures), lambda done: progress.advance(task, done)
-        )
+        bar = progress.add_task(f"{len(contenders)} ways to run the model", total=pictures)
+
+        def advance(results: list[Result]) -> None:
+            progress.update(bar, completed=len(results[0].index))
+
+        return compare(model, contenders, _batches(pictures), advance)
 
 
-def _batches(pictures: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(pictures: int) -> Iterator[Batch]:
     for first in range(0, pictures, BATCH):
-        yield built_in.pictures(min(BATCH, pictures - first), SEED, first=first)
+        count = min(BATCH, pictures - first)
+        images, labels = built_in.pictures(count, SEED, first=first)
+        yield images, labels, torch.arange(first, first + count)
 
 
 def _table(results: list[Result], pictures: int) -> Table:
@@ -94,37 +99,18 @@ def _table(results: list[Result], pictures: int) -> Table:
     for number, result in enumerate(results):
         change, error = result.change(unpruned)
         faster = result.images_per_second / unpruned.images_per_second
-        ours = isinstance(result.contender.method, ZeroTPrune) and number > 0
+        ours = result.contender.name == METHODS[0]
         table.add_row(
             result.contender.name,
-            f"{result.gmacs:.3f}",
+            f"{result.gmacs():.3f}",
             f"{result.top1:.1f}",
             f"{change:+.1f} ± {error:.1f}" if number else "",
             f"{result.images_per_second:.0f}",
             f"{faster:.2f}×" if number else "",
             style="bold" if ours else None,
-            end_section=number % 3 == 0,
+            end_section=number % len(METHODS) == 0,
         )
     return table
-
-
-def _row(result: Result, unpruned: Result) -> dict[str, object]:
-    change, error = result.change(unpruned)
-    return {
-        "seed": SEED,
-        "model": "demo",
-        "data": "demo/test",
-        "pictures": len(result.hits),
-        "method": repr(result.contender.method) if result.contender.schedule.stages else "none",
-        "schedule": " ".join(result.contender.schedule.to_json().split()),
-        "gmacs": f"{result.gmacs:.6f}",
-        "top1": f"{result.top1:.2f}",
-        "change": f"{change:.3f}",
-        "change_error": f"{error:.3f}",
-        "images_per_second": f"{result.images_per_second:.1f}",
-        "batch": BATCH,
-        "precision": "float32",
-    }
 
 
 def _draw(model: nn.Module, out: Path) -> None:

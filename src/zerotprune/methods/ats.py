@@ -50,7 +50,7 @@ class ATS(Method):
         order = score.argsort(dim=-1)
         cumulated = score.gather(1, order).cumsum(dim=-1)
         points = torch.arange(1, 2 * self.samples, 2, device=score.device) / (2 * self.samples)
-        drawn = torch.searchsorted(cumulated, points.to(score.dtype).expand(len(score), -1))
+        drawn = torch.searchsorted(cumulated, points.to(score.dtype).repeat(len(score), 1))
         drawn = order.gather(1, drawn.clamp_max(seen.patches - 1))
         hit = torch.zeros_like(score, dtype=torch.bool).scatter(1, drawn, True)
         first = hit.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)

@@ -1,0 +1,190 @@
+"""Every method by its name, and set to a budget by its own knob: the ground for fair comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from .backbones import backbone
+from .cost import TOLERANCE, Convention, Geometry
+from .methods import ATS, DiffRate, EViT, Method, Slicing, ToMe, TopK, ZeroTPrune
+from .pruning import Plan, prune_, restore_, schedule_for
+from .schedule import Schedule, Stage
+from .tracing import survivors
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run the model. A schedule without stages is the unpruned model."""
+
+    name: str
+    schedule: Schedule = field(default_factory=Schedule)
+    method: Method = field(default_factory=ZeroTPrune)
+
+
+#: methods that keep as many tokens as Zero-TPrune does by the same schedule
+_ON_SCHEDULE: dict[str, Method] = {
+    "zero-tprune": ZeroTPrune(),
+    "zero-tprune-uni": ZeroTPrune(start="uniform"),
+    "cls-attention": TopK("cls"),
+    "average-attention": TopK("average"),
+    "accumulated-attention": TopK("accumulated"),
+    "random": TopK("random"),
+    "slicing": Slicing(),
+}
+
+Knob = Callable[[Geometry, float], tuple[Schedule, Method]]
+
+
+def _merging(method: Method) -> Knob:
+    """ToMe's r, the same in all blocks as nearly as whole numbers allow."""
+
+    def turn(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
+        each = cut * geometry.patches / 2
+        counts = _spread(each, geometry.depth)
+        stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
+        return Schedule(tuple(stages)), method
+
+    return turn
+
+
+def _fusing(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
+    """EViT's keep rate, at its places: after 4/12, 7/12 and 10/12 of the blocks."""
+    places = {max(1, round(geometry.depth * at / 12)) for at in (4, 7, 10)}
+    return Schedule(tuple(Stage(block, max(1 - cut, 1e-3)) for block in places)), EViT()
+
+
+def _sampling(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
+    """ATS's number of samples, in every block after the first quarter. It may exceed the number of
+    tokens by far: a token that is drawn again and again counts once."""
+    blocks = range(geometry.depth // 4 + 1, geometry.depth)
+    most = 64 * geometry.patches
+    samples = round(most ** (1 - cut))
+    return Schedule(tuple(Stage(block, 0.5) for block in blocks)), ATS(samples)
+
+
+def _pruning_and_merging(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
+    """DiffRate's counts, half pruned and half merged, the same in all blocks."""
+    each, patches, stages = cut * geometry.patches / 2, geometry.patches, []
+    pruned = _spread(each / 2, geometry.depth)
+    merged = _spread(each / 2, geometry.depth)
+    for block in range(1, geometry.depth + 1):
+        prune = min(pruned[block - 1], patches - 1)
+        merge = min(merged[block - 1], patches - prune - 1)
+        stages.append(Stage(block, (patches - prune) / patches, merge))
+        patches -= prune + merge
+    return Schedule(tuple(stages)), DiffRate()
+
+
+def _spread(each: float, blocks: int) -> list[int]:
+    """Whole numbers that add up to `each` for each block, as evenly as can be."""
+    sums = [int(each * block + 1e-9) for block in range(blocks + 1)]
+    return [after - before for before, after in pairwise(sums)]
+
+
+_KNOBS: dict[str, Knob] = {
+    "tome": _merging(ToMe()),
+    "tome-uni": _merging(ToMe(proportional=False)),
+    "evit": _fusing,
+    "diffrate": _pruning_and_merging,
+    "ats": _sampling,
+}
+
+METHODS = (*_ON_SCHEDULE, *_KNOBS)
+
+
+def method_named(name: str) -> Method:
+    """The method with its defaults, for a schedule of the user's own."""
+    if name in _ON_SCHEDULE:
+        return _ON_SCHEDULE[name]
+    if name in _KNOBS:
+        return {"tome-uni": ToMe(proportional=False), "evit": EViT(), "diffrate": DiffRate(),
+                "ats": ATS()}.get(name, ToMe())  # fmt: skip
+    raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+
+
+def contender(
+    name: str,
+    model: nn.Module,
+    budget: float,
+    images: Tensor | None = None,
+    convention: Convention = "full",
+) -> Contender:
+    """The method set to a budget in GMACs, met within 1 %.
+
+    `images` are needed for a method whose cost depends on the pictures.
+    """
+    if name in _ON_SCHEDULE:
+        method = _ON_SCHEDULE[name]
+        schedule = schedule_for(model, gmacs=budget, method=method, convention=convention)
+        return Contender(name, schedule, method)
+    if name not in _KNOBS:
+        raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+    geometry, turn = backbone(model).geometry, _KNOBS[name]
+
+    def price(schedule: Schedule, method: Method) -> float:
+        plan = Plan(schedule, method, geometry)
+        plan.check()
+        if not method.adaptive:
+            return plan.gmacs(convention)
+        if images is None:
+            raise ValueError(f"the cost of {name} depends on the pictures: give some to measure it")
+        return measured_gmacs(model, plan, images, convention)
+
+    return _bisected(name, lambda cut: turn(geometry, cut), price, budget)
+
+
+def _bisected(
+    name: str,
+    turn: Callable[[float], tuple[Schedule, Method]],
+    price: Callable[[Schedule, Method], float],
+    budget: float,
+) -> Contender:
+    low, high = 0.0, 1.0
+    best, missed = None, float("inf")
+    for _ in range(18):
+        cut = (low + high) / 2
+        schedule, method = turn(cut)
+        try:
+            found = price(schedule, method)
+        except ValueError as error:
+            if "depends on the pictures" in str(error) or "CLS token" in str(error):
+                raise
+            high = cut
+            continue
+        if abs(found - budget) < missed:
+            best, missed = Contender(name, schedule, method), abs(found - budget)
+        if missed <= TOLERANCE / 5 * budget:
+            break
+        if found >= budget:
+            low = cut
+        else:
+            high = cut
+    if best is None or missed > TOLERANCE * budget:
+        raise ValueError(f"{name} cannot meet a budget of {budget:.4g} GMACs within 1 %")
+    return best
+
+
+@torch.inference_mode()
+def measured_gmacs(
+    model: nn.Module, plan: Plan, images: Tensor, convention: Convention = "full"
+) -> float:
+    """The mean cost over pictures that keep different numbers of tokens."""
+    prune_(model, plan.schedule, plan.method)
+    try:
+        with survivors(model) as calls:
+            model(images)
+    finally:
+        restore_(model)
+    return mean_gmacs(plan, calls, convention)
+
+
+def mean_gmacs(plan: Plan, calls: list[list[Tensor]], convention: Convention = "full") -> float:
+    """The mean cost of pictures of which `survivors` has noted what each stage left."""
+    pictures = [row for call in calls for row in torch.stack(call, dim=1).tolist()]
+    costs = {tuple(row): plan.gmacs(convention, row) for row in pictures}
+    return sum(costs[tuple(row)] for row in pictures) / len(pictures)

@@ -1,0 +1,242 @@
+"""What the measuring commands share: model, data, a run with a progress bar, rows for the CSV."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from ..budgets import Contender
+from ..data import Pictures, batches, check_classes, open_data, transform_for
+from ..evaluate import Batch, Result, Setting, compare
+from ..models import load
+from ..probe import Probe, predict
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Source:
+    """Which model on which pictures."""
+
+    model: str
+    "`demo` or the name of a timm model."
+    data: str
+    "A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET."
+    weights: Path | None = None
+    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
+    mapping: Path | None = None
+    "For a flat folder: a file with lines `picture label`."
+    split: str = "validation"
+    "Of a Hugging Face dataset."
+    size: int | None = None
+    "Side of the pictures in pixels, if not the model's own."
+    limit: int | None = None
+    "Take only so many pictures, spread evenly over the data."
+    strict: bool = False
+    "Stop at the first picture that cannot be read; else it is named and left out."
+    probe: Probe | None = None
+    "For a model without a head: nearest neighbours (`knn`) or a `linear` probe …"
+    train: str | None = None
+    "… learned on these pictures."
+    batch: int = 32
+    "Pictures at a time."
+    workers: int = 2
+    "Processes that decode pictures."
+    device: str = "auto"
+    "cpu, cuda, or auto: cuda where there is one."
+    precision: Precision = "float32"
+    "Of the model; scores are float32 in any case."
+
+
+@dataclass
+class Session:
+    """A model on its device, its pictures, and this process's share of them."""
+
+    source: Source
+    model: nn.Module
+    pictures: Pictures
+    train: Pictures | None
+    setting: Setting
+    console: Console
+    rank: int = 0
+    world: int = 1
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def leads(self) -> bool:
+        """Of several processes, one speaks and writes."""
+        return self.rank == 0
+
+    def some_images(self, count: int = 32) -> Tensor:
+        """A few pictures, spread over the data, for methods whose cost depends on them."""
+        items = self.pictures.items
+        chosen = [items[at * len(items) // count] for at in range(count)]
+        some = replace(self.pictures, items=chosen)
+        images = next(batches(some, count, report=lambda name: None))[0]
+        return images.to(self.setting.device, self.setting.precision)
+
+    def run(self, contenders: Sequence[Contender]) -> list[Result]:
+        """Every contender on every picture; with a probe, on the training pictures before."""
+        trained = None if self.train is None else self._run(contenders, self.train, "training")
+        results = self._run(contenders, self.pictures, "evaluating")
+        if trained is not None and self.train is not None and self.source.probe is not None:
+            labels = torch.tensor([item.label for item in self.train.items])
+            truth = torch.tensor([item.label for item in self.pictures.items])
+            for learned, result in zip(trained, results, strict=True):
+                _probe(self.source.probe, learned, result, labels, truth)
+        return results
+
+    def _run(self, contenders: Sequence[Contender], pictures: Pictures, what: str) -> list[Result]:
+        share = len(range(self.rank, len(pictures), self.world))
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                   TextColumn("{task.fields[note]}"), TimeRemainingColumn())  # fmt: skip
+        progress = Progress(*columns, console=self.console, transient=True, disable=not self.leads)
+        with progress:
+            bar = progress.add_task(what, total=share, note="")
+
+            def advance(results: list[Result]) -> None:
+                best = "  ".join(f"{each.top1:.1f}" for each in results[:4])
+                note = f"{results[-1].images_per_second:.0f} images/s"
+                if self.source.probe is None:
+                    note += f", top-1 so far {best}"
+                progress.update(bar, completed=len(results[0].index), note=note)
+
+            found = compare(self.model, contenders, self._batches(pictures), advance, self.setting)
+        return _gathered(found, self.world)
+
+    def _batches(self, pictures: Pictures) -> Iterator[Batch]:
+        return batches(
+            pictures,
+            self.source.batch,
+            report=lambda message: self.console.print(f"left out: {message}", style="yellow"),
+            workers=self.source.workers,
+            strict=self.source.strict,
+            rank=self.rank,
+            world=self.world,
+            skipped=self.unreadable,
+        )
+
+    def row(self, result: Result, reference: Result) -> dict[str, object]:
+        """One row of the CSV."""
+        source = self.source
+        about: dict[str, object] = {
+            "model": source.model,
+            "data": Path(source.data).name,
+            "measure": source.probe or "top1",
+            "batch": source.batch,
+            "precision": source.precision,
+        }
+        return row(result, reference) | about
+
+
+def row(result: Result, reference: Result) -> dict[str, object]:
+    """What a row of the CSV says of the result itself."""
+    change, error = result.change(reference)
+    contender = result.contender
+    pruned = bool(contender.schedule.stages)
+    return {
+        "pictures": len(result.hits),
+        "measure": "top1",
+        "name": contender.name,
+        "method": repr(contender.method) if pruned else "",
+        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
+        "gmacs": round(result.gmacs(), 6),
+        "gmacs_paper": round(result.gmacs("paper"), 6),
+        "top1": round(result.top1, 3),
+        "top1_error": round(result.top1_error, 3),
+        "top5": round(result.top5, 3),
+        "change": round(change, 3),
+        "change_error": round(error, 3),
+        "images_per_second": round(result.images_per_second, 1),
+        "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
+        "precision": "float32",
+    }
+
+
+def start(source: Source, quiet: bool = False) -> Session:
+    """Load the model and the data, and find the place of this process among the others."""
+    if (source.probe is None) != (source.train is None):
+        raise ValueError("--probe and --train go together")
+    rank, world, device = _place(source.device)
+    precision: torch.dtype = getattr(torch, source.precision)
+    model = load(source.model, weights=source.weights, pretrained=source.weights is None)
+    if source.size is not None:
+        resize: Any = model
+        resize.set_input_size((source.size, source.size))
+    transform = transform_for(model, source.size)
+    pictures = open_data(
+        source.data,
+        mapping=source.mapping,
+        split=source.split,
+        limit=source.limit,
+        transform=transform,
+    )
+    train = None if source.train is None else open_data(source.train, transform=transform)
+    outputs = int(getattr(model, "num_classes", 0))
+    if train is not None:
+        check_classes(pictures, train.classes)
+    elif outputs == 0:
+        raise ValueError(f"{source.model} has no head: give --probe and --train")
+    else:
+        check_classes(pictures, outputs)
+    model = model.to(device, precision)
+    setting = Setting(device, precision, keep_outputs=train is not None)
+    console = Console(file=sys.stderr if quiet else None)
+    return Session(source, model, pictures, train, setting, console, rank, world)
+
+
+def _place(device: str) -> tuple[int, int, str]:
+    """Rank, number of processes and device; several processes only under torchrun."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState
+
+        state = PartialState(cpu=device == "cpu")
+        return state.process_index, state.num_processes, str(state.device)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("no CUDA device is to be seen here: use --device cpu")
+    return 0, 1, device
+
+
+def _gathered(results: list[Result], world: int) -> list[Result]:
+    """The shares of all processes, with the pictures back in their order."""
+    if world > 1:
+        from accelerate.utils import gather_object
+
+        shares = [gather_object([_portable(result)]) for result in results]
+        for result, parts in zip(results, shares, strict=True):
+            for name in _portable(result):
+                setattr(result, name, [value for part in parts for value in part[name]])
+    for result in results:
+        order = sorted(range(len(result.index)), key=result.index.__getitem__)
+        for name in ("hits", "hits5", "index"):
+            values = getattr(result, name)
+            setattr(result, name, [values[at] for at in order])
+        if result.outputs:
+            result.outputs = [torch.cat(result.outputs)[order]]
+    return results
+
+
+def _portable(result: Result) -> dict[str, list[Any]]:
+    names = ("index", "hits", "hits5", "outputs", "seconds_per_image", "kept")
+    return {name: getattr(result, name) for name in names}
+
+
+def _probe(probe: Probe, learned: Result, result: Result, labels: Tensor, truth: Tensor) -> None:
+    """Replace what the raw features scored by what the probe makes of them."""
+    scores = predict(probe, learned.outputs[0], labels[learned.index], result.outputs[0])
+    best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
+    right = best == truth[result.index].unsqueeze(-1)
+    result.hits, result.hits5 = right[:, 0].tolist(), right.any(dim=-1).tolist()

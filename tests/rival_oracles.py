@@ -1,0 +1,245 @@
+"""Test oracle: brute-force float64 NumPy twins of the rivals, each in a whole ViT on one picture.
+
+Written from the rivals' papers. A picture is a list of tokens, each of which knows which patches of
+the original grid are in it; what a rival drops is simply no longer in the list.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.oracle import Floats, descending, embed, erf, layer_norm, linear, similarity
+
+Weights = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Token:
+    x: Floats
+    patches: tuple[int, ...] = ()  # of the original grid; none in a prefix token
+    place: int = -1  # the patch whose place in the grid it has
+    received: float = 0.0  # mean attention it received, summed over the blocks so far
+
+    @property
+    def size(self) -> int:
+        return len(self.patches) or 1
+
+
+class Attention(NamedTuple):
+    """What the attention of one block computed."""
+
+    graph: Floats  # (heads, tokens, tokens), rows sum to 1
+    keys: Floats  # (heads, tokens, width)
+    values: Floats
+
+
+class Forward(NamedTuple):
+    logits: Floats
+    features: Floats  # all tokens after the final norm
+    left: dict[int, list[Token]]  # the patch tokens that leave each block
+
+
+Rival = Callable[[int, list[Token], Attention], list[Token]]
+
+
+def forward(
+    weights: Mapping[str, npt.NDArray[Any]],
+    image: npt.NDArray[Any],
+    rival: Rival,
+    *,
+    heads: int,
+    middle: bool,
+    proportional: bool = False,
+) -> Forward:
+    """A plain pre-norm ViT; the rival acts between attention and MLP, or at each block's end."""
+    params = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+    tokens = first_tokens(params, np.asarray(image, np.float64))
+    depth = len({name.split(".")[1] for name in params if name.startswith("blocks.")})
+    left = {}
+    for number in range(1, depth + 1):
+        name = f"blocks.{number - 1}"
+        tokens, attention = attend(tokens, params, name, heads, proportional)
+        if middle:
+            tokens = rival(number, tokens, attention)
+        tokens = [replace(token, x=token.x + mlp(token.x, params, name)) for token in tokens]
+        if not middle:
+            tokens = rival(number, tokens, attention)
+        left[number] = [token for token in tokens if token.patches]
+    features = layer_norm(np.stack([token.x for token in tokens]), params, "norm")
+    logits = linear(features[0], params, "head")
+    if "head_dist.weight" in params:
+        logits = (logits + linear(features[1], params, "head_dist")) / 2
+    return Forward(logits, features, left)
+
+
+def first_tokens(weights: Weights, image: Floats) -> list[Token]:
+    """CLS, then a distillation token or registers, then the patches row by row; with positions,
+    which some models give to the patches alone."""
+    names = [name for name in ("cls_token", "dist_token", "reg_token") if name in weights]
+    prefix = np.concatenate([weights[name][0] for name in names])
+    nothing = {"cls_token": np.zeros((1, 0, prefix.shape[1])), "pos_embed": np.zeros((1, 1))}
+    patches, position = embed({**weights, **nothing}, image), weights["pos_embed"][0]
+    if len(position) > len(patches):
+        prefix = prefix + position[: len(prefix)]
+        position = position[len(prefix) :]
+    grid = enumerate(patches + position)
+    return [Token(x) for x in prefix] + [Token(x, (at,), at) for at, x in grid]
+
+
+def attend(
+    tokens: list[Token], weights: Weights, name: str, heads: int, proportional: bool
+) -> tuple[list[Token], Attention]:
+    """The tokens after attention, and what it computed."""
+    x = np.stack([token.x for token in tokens])
+    qkv = linear(layer_norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv")
+    q, k, v = (np.stack(np.split(part, heads, axis=1)) for part in np.split(qkv, 3, axis=1))
+    graph = np.zeros((heads, len(tokens), len(tokens)))
+    for head in range(heads):
+        for i in range(len(tokens)):
+            for j, token in enumerate(tokens):
+                graph[head, i, j] = q[head, i] @ k[head, j] / math.sqrt(q.shape[-1])
+                if proportional:
+                    graph[head, i, j] += math.log(token.size)
+            row = np.exp(graph[head, i] - graph[head, i].max())
+            graph[head, i] = row / row.sum()
+    mixed = np.concatenate([graph[head] @ v[head] for head in range(heads)], axis=1)
+    update = linear(mixed, weights, f"{name}.attn.proj") * weights.get(f"{name}.ls1.gamma", 1.0)
+    received = graph.mean(axis=(0, 1))
+    after = [
+        replace(token, x=token.x + update[at], received=token.received + float(received[at]))
+        for at, token in enumerate(tokens)
+    ]
+    return after, Attention(graph, k, v)
+
+
+def mlp(x: Floats, weights: Weights, name: str) -> Floats:
+    hidden = linear(layer_norm(x, weights, f"{name}.norm2"), weights, f"{name}.mlp.fc1")
+    gelu = hidden * (1 + erf(hidden / math.sqrt(2))) / 2
+    out = linear(gelu, weights, f"{name}.mlp.fc2")
+    return np.asarray(out * weights.get(f"{name}.ls2.gamma", 1.0))
+
+
+def parted(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
+    """Prefix tokens and patch tokens."""
+    return [token for token in tokens if not token.patches], [t for t in tokens if t.patches]
+
+
+def share(keep: float, count: int) -> Fraction:
+    """Exact for the decimal that was written."""
+    return Fraction(str(keep)) * count
+
+
+def mean(host: Token, guests: Sequence[Token]) -> Token:
+    """The guests averaged into their host, each weighted by the number of patches in it."""
+    group = [host, *guests]
+    total = sum(token.size for token in group)
+    x = sum((token.size / total * token.x for token in group), np.zeros_like(host.x))
+    return replace(host, x=x, patches=tuple(p for token in group for p in token.patches))
+
+
+def cls_attention(tokens: Sequence[Token], attention: Attention) -> Floats:
+    """What CLS pays to each patch token, mean over heads."""
+    row = attention.graph[:, 0].mean(axis=0)
+    return np.array([row[at] for at, token in enumerate(tokens) if token.patches])
+
+
+def tome(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
+    """Token Merging: bipartite soft matching by the keys' mean over heads."""
+    prefix, patches = parted(tokens)
+    metric = attention.keys.mean(axis=0)
+    a = [at for at in range(0, len(tokens), 2) if tokens[at].patches]
+    b = [at for at in range(1, len(tokens), 2) if tokens[at].patches]
+    edges = []
+    for i in a if b else []:
+        likeness, target = max((similarity(metric[i], metric[j], "cosine"), j) for j in b)
+        edges.append((likeness, i, target))
+    edges.sort(reverse=True)
+    edges = edges[: min(r, len(patches) // 2)]
+    merged = [i for _, i, _ in edges]
+    stay = [tokens[i] for i in a if i not in merged]
+    hosts = [mean(tokens[j], [tokens[i] for _, i, to in edges if to == j]) for j in b]
+    return prefix + stay + hosts
+
+
+def evit(tokens: list[Token], attention: Attention, keep: float) -> list[Token]:
+    """Attentive tokens stay; the others are fused into one more token."""
+    prefix, patches = parted(tokens)
+    score = cls_attention(tokens, attention)
+    order = descending(score)
+    count = math.ceil(share(keep, len(patches)))
+    stay, gone = order[:count], order[count:]
+    if len(gone) == 0:
+        return prefix + [patches[at] for at in stay]
+    extra = Token(
+        x=sum((score[at] * patches[at].x for at in gone), np.zeros_like(tokens[0].x)),
+        patches=tuple(patch for at in gone for patch in patches[at].patches),
+        place=patches[gone[0]].place,
+    )
+    return prefix + [patches[at] for at in stay] + [extra]
+
+
+def diffrate(tokens: list[Token], attention: Attention, keep: float, similar: int) -> list[Token]:
+    """Sorted by CLS attention: the last are pruned, of the rest the last are merged."""
+    prefix, patches = parted(tokens)
+    order = descending(cls_attention(tokens, attention))
+    rest = [patches[at] for at in order[: math.floor(share(keep, len(patches)))]]
+    hosts, guests = rest[: len(rest) - similar], rest[len(rest) - similar :]
+    visits: dict[int, list[Token]] = {at: [] for at in range(len(hosts))}
+    for guest in guests:
+        alike = [similarity(guest.x, host.x, "cosine") for host in hosts]
+        visits[alike.index(max(alike))].append(guest)
+    return prefix + [mean(host, visits[at]) for at, host in enumerate(hosts)]
+
+
+def ats_draw(significance: Floats, samples: int) -> list[int]:
+    """Inverse transform sampling at fixed points; a token that is drawn twice counts once."""
+    score = significance / significance.sum()
+    ascending = sorted(range(len(score)), key=lambda at: (score[at], at))
+    drawn = set()
+    for k in range(1, samples + 1):
+        reached = 0.0
+        for at in ascending:
+            reached += score[at]
+            if reached >= (2 * k - 1) / (2 * samples):
+                drawn.add(at)
+                break
+        else:
+            drawn.add(ascending[-1])
+    return sorted(drawn)
+
+
+def ats(tokens: list[Token], attention: Attention, samples: int) -> list[Token]:
+    """Adaptive token sampling by CLS attention times the length of the value."""
+    prefix, patches = parted(tokens)
+    significance = []
+    for at, token in enumerate(tokens):
+        if token.patches:
+            paid = sum(head[0, at] for head in attention.graph)
+            value = np.concatenate([head[at] for head in attention.values])
+            significance.append(paid * math.sqrt(value @ value))
+    return prefix + [patches[at] for at in ats_draw(np.array(significance), samples)]
+
+
+def top_k(
+    tokens: list[Token], attention: Attention, keep: float, similar: int, by: str, noise: Floats
+) -> list[Token]:
+    """The tokens with the highest score, the highest first."""
+    prefix, patches = parted(tokens)
+    if by == "cls":
+        score = cls_attention(tokens, attention)
+    elif by == "average":
+        column = attention.graph.mean(axis=(0, 1))
+        score = np.array([column[at] for at, token in enumerate(tokens) if token.patches])
+    elif by == "accumulated":
+        score = np.array([token.received for token in patches])
+    elif by == "random":
+        score = noise
+    else:
+        raise ValueError(f"unknown score {by!r}")
+    count = math.floor(share(keep, len(patches) - similar))
+    return prefix + [patches[at] for at in descending(score)[:count]]
