@@ -151,6 +151,8 @@ def cls_attention(tokens: Sequence[Token], attention: Attention) -> Floats:
 def tome(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
     """Token Merging: bipartite soft matching by the keys' mean over heads."""
     prefix, patches = parted(tokens)
+    if r == 0:
+        return tokens
     metric = attention.keys.mean(axis=0)
     a = [at for at in range(0, len(tokens), 2) if tokens[at].patches]
     b = [at for at in range(1, len(tokens), 2) if tokens[at].patches]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,17 +11,23 @@ from torch import nn
 from . import demo
 
 
-def load(name: str, *, weights: Path | None = None, pretrained: bool = False) -> nn.Module:
+def load(
+    name: str, *, weights: Path | None = None, pretrained: bool = False, size: int | None = None
+) -> nn.Module:
     """`demo` for the built-in model, else a name of timm's; in eval mode.
 
     Weights come from a file, or with `pretrained` from where timm has them; else they are random.
+    `size` is the side of the pictures, if not the model's own: positions are resampled to it.
     """
-    if name == "demo":
-        return demo.model()
-    model = _create(name, pretrained and weights is None)
+    model: Any = demo.model() if name == "demo" else _create(name, pretrained and weights is None)
     if weights is not None:
         read_weights(model, weights)
-    return model.eval()
+    if size is not None:
+        if not hasattr(model, "set_input_size"):
+            raise ValueError(f"{name} cannot be set to another picture size")
+        model.set_input_size((size, size))
+    found: nn.Module = model.eval()
+    return found
 
 
 def outline(name: str) -> nn.Module:

@@ -8,10 +8,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .evaluate import Result
 from .shapes import Float, Int
 
 Probe = Literal["knn", "linear"]
 NEIGHBOURS = 10
+
+
+def score(
+    probe: Probe,
+    learned: Result,
+    result: Result,
+    labels: Int[Tensor, " train"],
+    truth: Int[Tensor, " test"],
+) -> None:
+    """Replace what a result's raw features scored by what the probe makes of them.
+
+    `labels` and `truth` are those of all training and test pictures; results may hold fewer.
+    """
+    features, known = torch.cat(learned.outputs), labels[learned.index]
+    scores = predict(probe, features, known, torch.cat(result.outputs))
+    best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
+    right = best == truth[result.index].unsqueeze(-1)
+    result.hits, result.hits5 = right[:, 0].tolist(), right.any(dim=-1).tolist()
 
 
 def predict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import platform
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from .evaluate import Result
+
 FIELDS = (
     "time",
     "command",
@@ -20,6 +23,7 @@ FIELDS = (
     "versions",
     "hardware",
     "seed",
+    "table",
     "model",
     "data",
     "pictures",
@@ -63,9 +67,34 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerows([{**where, **row} for row in rows])
 
 
+def row(result: Result, reference: Result) -> dict[str, object]:
+    """What a row of the CSV says of the result itself."""
+    change, error = result.change(reference)
+    contender = result.contender
+    pruned = bool(contender.schedule.stages)
+    return {
+        "pictures": len(result.hits),
+        "measure": "top1",
+        "name": contender.name,
+        "method": repr(contender.method) if pruned else "",
+        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
+        "gmacs": round(result.gmacs(), 6),
+        "gmacs_paper": round(result.gmacs("paper"), 6),
+        "top1": round(result.top1, 3),
+        "top1_error": round(result.top1_error, 3),
+        "top5": round(result.top5, 3),
+        "change": round(change, 3),
+        "change_error": round(error, 3),
+        "images_per_second": round(result.images_per_second, 1),
+        "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
+        "precision": "float32",
+    }
+
+
 def surroundings() -> dict[str, str]:
     """When, by which command, from which commit, with which versions, on which hardware."""
-    name = Path(sys.argv[0]).name
+    program = Path(sys.argv[0])
+    name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.name
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([name, *sys.argv[1:]]),
@@ -82,6 +111,8 @@ def hardware() -> str:
 
 
 def _commit() -> str:
+    if named := os.environ.get("ZEROTPRUNE_COMMIT"):  # a copy without its history
+        return named
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

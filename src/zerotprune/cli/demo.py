@@ -19,7 +19,6 @@ from ..evaluate import Batch, Result, compare
 from ..figures import check_target, save, stages_figure
 from ..pruning import gmacs, prune_, restore_, schedule_for
 from ..tracing import trace
-from .session import row
 
 METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
 BUDGETS = (0.8, 0.65, 0.5)
@@ -58,7 +57,7 @@ def demo(*, pictures: int = 1000, out: Path = Path("demo.png"), csv: Path | None
     )
     if csv is not None:
         about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
-        rows = [row(result, results[0]) | about for result in results]
+        rows = [records.row(result, results[0]) | about for result in results]
         records.append(csv, rows)
     _draw(model, out)
     console.print(f"What was dropped, stage by stage: [bold]{out}[/bold]", highlight=False)

@@ -85,11 +85,11 @@ def table(session: Session, results: list[Result]) -> Table:
     measure = session.source.probe or "top-1"
     title = f"{session.source.model}, {len(results[0].hits)} pictures"
     found = Table(title=title, header_style="bold")
-    found.add_column("method")
+    found.add_column("method", no_wrap=True)
     gpu = any(result.peak_memory for result in results)
-    columns = ["GMACs", "paper's", f"{measure} %", "change", "top-5 %", "images/s", "speed-up"]
+    columns = ["GMACs", "paper's", f"{measure} %", "change", "top-5 %", "images/s", "×"]
     for column in columns + ["peak MiB"] * gpu:
-        found.add_column(column, justify="right")
+        found.add_column(column, justify="right", no_wrap=True)
     reference = results[0]
     for number, result in enumerate(results):
         change, error = result.change(reference)
@@ -98,11 +98,11 @@ def table(session: Session, results: list[Result]) -> Table:
             result.contender.name,
             f"{result.gmacs():.3f}",
             f"{result.gmacs('paper'):.3f}",
-            f"{result.top1:.2f} ± {result.top1_error:.2f}",
+            f"{result.top1:.2f}",
             f"{change:+.2f} ± {error:.2f}" if number else "",
             f"{result.top5:.2f}",
             f"{result.images_per_second:.0f}",
-            f"{faster:.2f}×" if number else "",
+            f"{faster:.2f}" if number else "",
         ]
         found.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
     return found

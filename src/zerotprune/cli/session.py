@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from .. import records
 from ..budgets import Contender
 from ..data import Pictures, batches, check_classes, open_data, transform_for
 from ..evaluate import Batch, Result, Setting, compare
 from ..models import load
-from ..probe import Probe, predict
+from ..probe import Probe, score
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -94,7 +95,7 @@ class Session:
             labels = torch.tensor([item.label for item in self.train.items])
             truth = torch.tensor([item.label for item in self.pictures.items])
             for learned, result in zip(trained, results, strict=True):
-                _probe(self.source.probe, learned, result, labels, truth)
+                score(self.source.probe, learned, result, labels, truth)
         return results
 
     def _run(self, contenders: Sequence[Contender], pictures: Pictures, what: str) -> list[Result]:
@@ -137,31 +138,7 @@ class Session:
             "batch": source.batch,
             "precision": source.precision,
         }
-        return row(result, reference) | about
-
-
-def row(result: Result, reference: Result) -> dict[str, object]:
-    """What a row of the CSV says of the result itself."""
-    change, error = result.change(reference)
-    contender = result.contender
-    pruned = bool(contender.schedule.stages)
-    return {
-        "pictures": len(result.hits),
-        "measure": "top1",
-        "name": contender.name,
-        "method": repr(contender.method) if pruned else "",
-        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
-        "gmacs": round(result.gmacs(), 6),
-        "gmacs_paper": round(result.gmacs("paper"), 6),
-        "top1": round(result.top1, 3),
-        "top1_error": round(result.top1_error, 3),
-        "top5": round(result.top5, 3),
-        "change": round(change, 3),
-        "change_error": round(error, 3),
-        "images_per_second": round(result.images_per_second, 1),
-        "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
-        "precision": "float32",
-    }
+        return records.row(result, reference) | about
 
 
 def start(source: Source, quiet: bool = False) -> Session:
@@ -170,10 +147,9 @@ def start(source: Source, quiet: bool = False) -> Session:
         raise ValueError("--probe and --train go together")
     rank, world, device = _place(source.device)
     precision: torch.dtype = getattr(torch, source.precision)
-    model = load(source.model, weights=source.weights, pretrained=source.weights is None)
-    if source.size is not None:
-        resize: Any = model
-        resize.set_input_size((source.size, source.size))
+    model = load(
+        source.model, weights=source.weights, pretrained=source.weights is None, size=source.size
+    )
     transform = transform_for(model, source.size)
     pictures = open_data(
         source.data,
@@ -232,11 +208,3 @@ def _gathered(results: list[Result], world: int) -> list[Result]:
 def _portable(result: Result) -> dict[str, list[Any]]:
     names = ("index", "hits", "hits5", "outputs", "seconds_per_image", "kept")
     return {name: getattr(result, name) for name in names}
-
-
-def _probe(probe: Probe, learned: Result, result: Result, labels: Tensor, truth: Tensor) -> None:
-    """Replace what the raw features scored by what the probe makes of them."""
-    scores = predict(probe, learned.outputs[0], labels[learned.index], result.outputs[0])
-    best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
-    right = best == truth[result.index].unsqueeze(-1)
-    result.hits, result.hits5 = right[:, 0].tolist(), right.any(dim=-1).tolist()

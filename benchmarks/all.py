@@ -1,0 +1,22 @@
+"""Every table of the paper that these models can show, in one run.
+
+Command: python benchmarks/all.py --shared DIR; then python benchmarks/report.py writes
+docs/results.md and its plots from results.csv.
+"""
+
+from __future__ import annotations
+
+import attention
+import contribution
+import features
+import metric
+import off_the_shelf
+import order
+import partition
+import scaling
+from table import main
+
+MODULES = (contribution, features, partition, metric, order, attention, off_the_shelf, scaling)
+
+if __name__ == "__main__":
+    main(__doc__, [module.TABLE for module in MODULES])

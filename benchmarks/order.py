@@ -1,0 +1,37 @@
+"""Similar tokens first or unimportant tokens first: I′ → S → I against I → S.
+
+The paper holds that a large background overwhelms a small object in I → S, and that I′ → S → I
+mends it. The same schedule leaves fewer tokens in I → S, so it is also run at the same cost.
+Command: python benchmarks/order.py --shared DIR. What it gave: docs/results.md.
+"""
+
+from __future__ import annotations
+
+from table import Claim, Table, main
+from torch import Tensor, nn
+
+from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
+from zerotprune.budgets import Contender
+
+
+def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+    schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s")
+    matched = schedule_for(model, gmacs=gmacs(model, schedule), method=reverse)
+    return [
+        Contender("I′ → S → I", schedule, ZeroTPrune()),
+        Contender("I → S, same schedule", schedule, reverse),
+        Contender("I → S, same cost", matched, reverse),
+    ]
+
+
+TABLE = Table(
+    "order",
+    contenders,
+    (
+        Claim("I′ → S → I beats I → S on the same schedule", "I′ → S → I", "I → S, same schedule"),
+        Claim("I′ → S → I beats I → S at the same cost", "I′ → S → I", "I → S, same cost"),
+    ),
+)
+
+if __name__ == "__main__":
+    main(__doc__, [TABLE])
