@@ -11,7 +11,7 @@ import argparse
 
 import off_the_shelf
 import torch
-from table import Table, options, write
+from table import Table, options, spread, write
 from torch import nn
 
 from zerotprune.budgets import Contender
@@ -29,7 +29,7 @@ def main() -> None:
     model = load(NAME, weights=chosen.shared / "weights" / f"{NAME}.safetensors", size=224)
     model = model.to(chosen.device)
     train, test = (_decoded(model, split, chosen) for split in ("train", "test"))
-    some = test[0][0][:32].to(chosen.device)
+    some = spread(test, 64).to(chosen.device)
     contenders = [Contender("unpruned"), *TABLE.contenders(model, some)]
     setting = Setting(chosen.device, keep_outputs=True)
     learned = compare(model, contenders, train, setting=setting)

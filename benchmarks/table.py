@@ -60,7 +60,7 @@ def main(about: str | None, tables: Sequence[Table]) -> None:
     for name in MODELS:
         model = load(name, weights=chosen.shared / "weights" / MODELS[name]).to(chosen.device)
         held = _decoded(model, chosen.shared / "imagenet" / "report", chosen)
-        some = held[0][0][:32].to(chosen.device)
+        some = spread(held, 128).to(chosen.device)
         for table in tables:
             if name in table.models:
                 contenders = [Contender("unpruned"), *table.contenders(model, some)]
@@ -73,6 +73,13 @@ def _decoded(model: nn.Module, folder: Path, chosen: argparse.Namespace) -> list
     pictures = open_data(folder, transform=transform_for(model), limit=chosen.limit)
     workers = 8 if chosen.device != "cpu" else 2
     return list(batches(pictures, chosen.batch, workers=workers, strict=True, report=print))
+
+
+def spread(held: list[Batch], count: int) -> Tensor:
+    """Some of the pictures, from all over the data: one class alone would mislead ATS's budget."""
+    pictures = [image for images, _, _ in held for image in images]
+    step = max(1, len(pictures) // count)
+    return torch.stack(pictures[::step][:count])
 
 
 def write(table: Table, results: list[Result], about: dict[str, object], path: Path) -> None:
