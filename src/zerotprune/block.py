@@ -276,7 +276,7 @@ def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> T
     assert reduction.similar is not None
     assert reduction.into is not None
     gone, into = reduction.similar + prefix, reduction.into + prefix
-    ones = torch.ones(left.x.shape[:2], dtype=torch.float32, device=left.x.device)
+    ones = widened(left.x.new_ones(left.x.shape[:2]))
     size = ones if left.size is None else left.size
     size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
     total = size.scatter_add(1, into, size_gone)

@@ -109,7 +109,8 @@ class Plan:
 
     def __init__(self, schedule: Schedule, method: Method, geometry: Geometry) -> None:
         self.schedule, self.method, self.geometry = schedule, method, geometry
-        self.stages = {stage.block: stage for stage in schedule.stages if stage.prunes}
+        acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
+        self.stages = {stage.block: stage for stage in acting}
         self.last_stage = max(self.stages, default=0)
 
     def check(self) -> None:

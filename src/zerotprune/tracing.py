@@ -142,6 +142,9 @@ def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
         kept = torch.where(reduction.alive, kept, shown.gather(1, reduction.keep))
     fate.scatter_(1, source, shown)
     fate.scatter_(1, source.gather(1, reduction.keep), kept)
+    if reduction.fused is not None:  # the extra token stands where its heaviest part stood
+        heaviest = reduction.fused.argmax(dim=-1, keepdim=True)
+        fate.scatter_(1, source.gather(1, heaviest), Fate.KEPT)
     partner = source.new_full((batch, patches), -1)
     importance = reduction.importance
     if reduction.similar is not None and reduction.partner is not None:

@@ -37,10 +37,12 @@ class ToMe(Method):
         patches, prefix = seen.patches, seen.prefix
         keys = seen.vectors("key").mean(dim=1)[:, prefix:]
         place = torch.arange(patches, device=keys.device)
+        if self.kept(stage, patches) == patches:
+            return Reduction(place.expand(len(keys), -1))
         # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
         group_a, group_b = place[prefix % 2 :: 2], place[1 - prefix % 2 :: 2]
         best, choice = similarity(keys[:, group_a], keys[:, group_b], "cosine").max(dim=-1)
-        order = best.argsort(dim=-1, descending=True)
+        order = best.argsort(dim=-1, descending=True, stable=True)
         count = patches - self.kept(stage, patches)
         merged, stay = order[:, :count], order[:, count:].sort(dim=-1).values
         keep = torch.cat((group_a[stay], group_b.expand(len(keys), -1)), dim=1)
