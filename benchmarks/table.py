@@ -93,7 +93,7 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
         mean, error = paired_difference([int(one) - int(other) for one, other in pairs])
         difference = {"change": round(mean, 3), "change_error": round(error, 3)}
         named = {"name": claim.text, "measure": f"{claim.first} − {claim.second}"}
-        rows.append({**named, **difference, **about, "pictures": len(first.hits)})
+        rows.append({**about, **named, **difference, "pictures": len(first.hits)})
     records.append(path, rows)
     for row in rows:
         cells = (row.get("gmacs", ""), row.get("top1", ""), row["change"], row["change_error"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from .evaluate import Result
 from .shapes import Float
 from .tracing import Fate, StageTrace
 
@@ -59,40 +58,48 @@ def stages_figure(
     return figure
 
 
+class Point(NamedTuple):
+    """One measured way to run a model."""
+
+    name: str
+    place: float  # GMACs, or images per second
+    change: float  # in top-1, points
+    error: float
+
+
 def trade_off_figure(
-    results: Sequence[Result], by: Literal["gmacs", "speed"], title: str
+    points: Sequence[Point], unpruned: float, by: Literal["gmacs", "speed"], title: str
 ) -> Figure:
-    """Accuracy against cost or against measured speed, a line for each method, with error bars."""
+    """Accuracy against cost or against measured speed, a line for each method, with error bars.
+
+    `unpruned` is the place of the unpruned model.
+    """
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
-    unpruned = results[0]
-    lines: dict[str, list[Result]] = {}
-    for result in results[1:]:
-        lines.setdefault(result.contender.name, []).append(result)
-    for number, (name, found) in enumerate(lines.items()):
-        points = sorted((_place(each, by), *each.change(unpruned)) for each in found)
-        across, change, error = zip(*points, strict=True)
+    names = list(dict.fromkeys(point.name for point in points))
+    for number, name in enumerate(names):
+        line = sorted((point.place, point.change, point.error) for point in points
+                      if point.name == name)  # fmt: skip
+        across, change, error = zip(*line, strict=True)
         style: dict[str, Any] = {
             "color": COLOURS[number % len(COLOURS)],
             "marker": MARKERS[number % len(MARKERS)],
+            "ls": "-" if number < len(COLOURS) else "--",
         }
         width = 2.4 if name == "zero-tprune" else 1.2
         axis.errorbar(across, change, error, label=name, lw=width, ms=5, capsize=2, **style)
     axis.axhline(0, color="#444444", lw=1, ls=":")
-    axis.plot([_place(unpruned, by)], [0], "k*", ms=11, label=f"unpruned, {unpruned.top1:.2f} %")
-    axis.set_xlabel(
-        "GMACs, with patch embedding and scoring" if by == "gmacs" else "images per second"
-    )
-    axis.set_ylabel("change in top-1, points (paired standard error)")
-    axis.set_title(f"{title}, {len(unpruned.hits)} pictures", fontsize=11)
+    axis.plot([unpruned], [0], "k*", ms=11, label="unpruned")
+    labels = {"gmacs": "GMACs, with patch embedding and scoring", "speed": "images per second"}
+    axis.set_xlabel(labels[by])
+    axis.set_ylabel("change in accuracy, points (paired standard error)")
+    # Slicing falls so deep that all others would shrink into one line.
+    axis.set_ylim(bottom=max(-20.0, axis.get_ylim()[0]))
+    axis.set_title(title, fontsize=11)
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8, ncols=2)
     return figure
-
-
-def _place(result: Result, by: Literal["gmacs", "speed"]) -> float:
-    return result.gmacs() if by == "gmacs" else result.images_per_second
 
 
 def check_target(path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, get_args
+
+from matplotlib.figure import Figure
 
 from .. import records
 from ..budgets import METHODS, Contender, contender
 from ..evaluate import Result, paired_difference
-from ..figures import check_target, save, trade_off_figure
+from ..figures import Point, check_target, save, trade_off_figure
 from ..pruning import gmacs as unpruned_gmacs
 from .evaluate import table
 from .session import Session, Source, start
@@ -49,9 +52,23 @@ def compare(
     if csv is not None:
         records.append(csv, [session.row(result, results[0]) for result in results])
     if plots is not None:
-        for by in ("gmacs", "speed"):
-            figure = trade_off_figure(results, by, session.source.model)
-            save(figure, plots / f"accuracy-{by}.png")
+        for by in get_args(Axis):
+            save(_plot(results, by, session.source.model), plots / f"accuracy-{by}.png")
+
+
+Axis = Literal["gmacs", "speed"]
+
+
+def _plot(results: list[Result], by: Axis, model: str) -> Figure:
+    def place(result: Result) -> float:
+        return result.gmacs() if by == "gmacs" else result.images_per_second
+
+    points = [
+        Point(result.contender.name, place(result), *result.change(results[0]))
+        for result in results[1:]
+    ]
+    title = f"{model}, {len(results[0].hits)} pictures"
+    return trade_off_figure(points, place(results[0]), by, title)
 
 
 def _contenders(session: Session, budgets: list[float], methods: list[str]) -> list[Contender]:

@@ -1,0 +1,131 @@
+"""Write docs/results.md and its plots from results.csv: what agrees with the paper and what not.
+
+Command: python benchmarks/report.py
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from table import RESULTS
+
+from zerotprune.figures import Point, save, trade_off_figure
+
+DOCS = RESULTS.parents[1] / "docs"
+TABLES = ("contribution", "features", "partition", "metric", "order", "attention",
+          "off-the-shelf", "dinov2", "scaling")  # fmt: skip
+Row = dict[str, str]
+
+HEAD = """# Results
+
+Made by `python benchmarks/report.py` from `benchmarks/results.csv`, where each row has its command,
+commit, versions, hardware and seed. One command makes the rows again:
+`python benchmarks/all.py --shared DIR`, and `python benchmarks/dinov2.py --shared DIR`.
+
+Top-1 on 2,000 ImageNet validation pictures (two of each class), float32, change against the
+unpruned model in points with its paired standard error. GMACs count all matrix products with patch
+embedding, and the scoring. The copy of DeiT-Ti has LayerNorm parameters that whoever published
+it rounded to 1/64. DINOv2-S: 10 nearest neighbours (cosine, votes weighted by exp(cosine / 0.07))
+on 555 Oxford pets at 224 px. The paper's own tables are mostly for DeiT-S on all 50,000 pictures,
+so what can be checked here is the order of the variants, not their level. A claim *agrees* or
+*disagrees* when the paired difference is more than two standard errors from zero; else the
+pictures do not tell.
+"""
+
+
+def main() -> None:
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"]]
+    parts = [HEAD, _summary(rows)]
+    for table in TABLES:
+        found = [row for row in rows if row["table"] == table]
+        if found:
+            parts.append(_section(table, found))
+    (DOCS / "results.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _models(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["model"] for row in rows))
+
+
+def _is_claim(row: Row) -> bool:
+    return " − " in row["measure"]
+
+
+def _verdict(row: Row) -> tuple[float, str]:
+    error = float(row["change_error"])
+    z = float(row["change"]) / error if error else 0.0
+    return z, "agrees" if z > 2 else "disagrees" if z < -2 else "does not tell"
+
+
+def _summary(rows: list[Row]) -> str:
+    claims = [row for row in rows if _is_claim(row)]
+    lines = ["## In one table\n", "| claims of the paper | agree | disagree | not told |",
+             "|---|---|---|---|"]  # fmt: skip
+    for table in TABLES:
+        found = [_verdict(row)[1] for row in claims if row["table"] == table]
+        if found:
+            counts = (found.count(kind) for kind in ("agrees", "disagrees", "does not tell"))
+            lines.append(f"| {table} | " + " | ".join(map(str, counts)) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _section(table: str, rows: list[Row]) -> str:
+    about = importlib.import_module(table.replace("-", "_")).__doc__ or ""
+    lines = [f"## {table}\n", about.partition("Command:")[0].strip(), ""]
+    for model in _models(rows):
+        own = [row for row in rows if row["model"] == model]
+        lines += [f"### {model}\n", *_measured(own), "", *_claims(own), ""]
+        if "@" in own[1]["name"]:
+            lines += _plots(table, model, own)
+    return "\n".join(lines)
+
+
+def _measured(rows: list[Row]) -> list[str]:
+    lines = ["| | GMACs | accuracy % | change | images/s |", "|---|---|---|---|---|"]
+    for row in rows:
+        if not _is_claim(row):
+            change = f"{float(row['change']):+.2f} ± {float(row['change_error']):.2f}"
+            cells = (row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
+                     change if row["schedule"] else "", row["images_per_second"])  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+    hardware = rows[0]["hardware"]
+    return [*lines, "", f"Images per second: {hardware}, batch {rows[0]['batch']}, eager."]
+
+
+def _claims(rows: list[Row]) -> list[str]:
+    claims = [row for row in rows if _is_claim(row)]
+    if not claims:
+        return []
+    lines = ["| claim | difference | standard errors | |", "|---|---|---|---|"]
+    for row in claims:
+        z, verdict = _verdict(row)
+        difference = f"{float(row['change']):+.2f} ± {float(row['change_error']):.2f}"
+        lines.append(f"| {row['name']} | {difference} | {z:+.1f} | {verdict} |")
+    return lines
+
+
+def _plots(table: str, model: str, rows: list[Row]) -> list[str]:
+    measured = [row for row in rows if not _is_claim(row)]
+    lines = []
+    axes: tuple[Literal["gmacs", "speed"], ...] = ("gmacs", "speed")
+    for by in axes:
+        column = "gmacs" if by == "gmacs" else "images_per_second"
+        points = [
+            Point(row["name"].partition(" @")[0], float(row[column]), float(row["change"]),
+                  float(row["change_error"]))
+            for row in measured[1:]
+        ]  # fmt: skip
+        title = f"{model}, {measured[0]['pictures']} pictures, {measured[0]['hardware']}"
+        file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
+        save(trade_off_figure(points, float(measured[0][column]), by, title), DOCS / file)
+        lines.append(f"![{table} on {model}: accuracy against {by}]({file})")
+    return [*lines, ""]
+
+
+if __name__ == "__main__":
+    main()
