@@ -19,13 +19,13 @@ def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.Completed
 def test_demo_prints_a_table_and_writes_a_picture(tmp_path: Path) -> None:
     done = zerotprune("demo", "--pictures", "60", "--csv", "rows.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for name in ("unpruned", "Zero-TPrune", "average attention", "random"):
+    for name in ("unpruned", "zero-tprune", "tome", "ats", "average-attention", "random"):
         assert name in done.stdout
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.png", "rows.csv"]
     with (tmp_path / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 10
+    assert len(rows) == 16
     assert float(rows[0]["top1"]) > 90
     assert all(float(row["gmacs"]) < float(rows[0]["gmacs"]) for row in rows[1:])
     assert {row["pictures"] for row in rows} == {"60"}

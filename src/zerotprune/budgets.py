@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -58,13 +59,16 @@ def _fusing(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
     return Schedule(tuple(Stage(block, max(1 - cut, 1e-3)) for block in places)), EViT()
 
 
-def _sampling(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
-    """ATS's number of samples, in every block after the first quarter. It may exceed the number of
+def _sampling(first: int) -> Knob:
+    """ATS's number of samples, in every block from the first one on. It may exceed the number of
     tokens by far: a token that is drawn again and again counts once."""
-    blocks = range(geometry.depth // 4 + 1, geometry.depth)
-    most = 64 * geometry.patches
-    samples = round(most ** (1 - cut))
-    return Schedule(tuple(Stage(block, 0.5) for block in blocks)), ATS(samples)
+
+    def turn(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
+        samples = round((64 * geometry.patches) ** (1 - cut))
+        blocks = range(first, geometry.depth)
+        return Schedule(tuple(Stage(block, 0.5) for block in blocks)), ATS(samples)
+
+    return turn
 
 
 def _pruning_and_merging(geometry: Geometry, cut: float) -> tuple[Schedule, Method]:
@@ -86,12 +90,20 @@ def _spread(each: float, blocks: int) -> list[int]:
     return [after - before for before, after in pairwise(sums)]
 
 
+def _knobs(name: str, depth: int) -> list[Knob]:
+    """What a method can be set by; where it can be in several ways, the usual one first."""
+    if name == "ats":
+        # Where attention is sharp it prunes more than it is asked to; then it has to start later.
+        return [_sampling(first) for first in range(depth // 4 + 1, depth)]
+    return [_KNOBS[name]]
+
+
 _KNOBS: dict[str, Knob] = {
     "tome": _merging(ToMe()),
     "tome-uni": _merging(ToMe(proportional=False)),
     "evit": _fusing,
     "diffrate": _pruning_and_merging,
-    "ats": _sampling,
+    "ats": _sampling(1),
 }
 
 METHODS = (*_ON_SCHEDULE, *_KNOBS)
@@ -124,7 +136,7 @@ def contender(
         return Contender(name, schedule, method)
     if name not in _KNOBS:
         raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
-    geometry, turn = backbone(model).geometry, _KNOBS[name]
+    geometry = backbone(model).geometry
 
     def price(schedule: Schedule, method: Method) -> float:
         plan = Plan(schedule, method, geometry)
@@ -135,7 +147,11 @@ def contender(
             raise ValueError(f"the cost of {name} depends on the pictures: give some to measure it")
         return measured_gmacs(model, plan, images, convention)
 
-    return _bisected(name, lambda cut: turn(geometry, cut), price, budget)
+    for knob in _knobs(name, geometry.depth):
+        found = _bisected(name, partial(knob, geometry), price, budget)
+        if found is not None:
+            return found
+    raise ValueError(f"{name} cannot meet a budget of {budget:.4g} GMACs within 1 %")
 
 
 def _bisected(
@@ -143,7 +159,9 @@ def _bisected(
     turn: Callable[[float], tuple[Schedule, Method]],
     price: Callable[[Schedule, Method], float],
     budget: float,
-) -> Contender:
+) -> Contender | None:
+    if price(*turn(0.0)) < (1 - TOLERANCE) * budget:
+        return None
     low, high = 0.0, 1.0
     best, missed = None, float("inf")
     for _ in range(18):
@@ -151,9 +169,7 @@ def _bisected(
         schedule, method = turn(cut)
         try:
             found = price(schedule, method)
-        except ValueError as error:
-            if "depends on the pictures" in str(error) or "CLS token" in str(error):
-                raise
+        except ValueError:  # so much that some stage has no token left
             high = cut
             continue
         if abs(found - budget) < missed:
@@ -164,9 +180,7 @@ def _bisected(
             low = cut
         else:
             high = cut
-    if best is None or missed > TOLERANCE * budget:
-        raise ValueError(f"{name} cannot meet a budget of {budget:.4g} GMACs within 1 %")
-    return best
+    return best if missed <= TOLERANCE * budget else None
 
 
 @torch.inference_mode()

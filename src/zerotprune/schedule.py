@@ -169,7 +169,7 @@ PRESETS: dict[str, Schedule] = {
     "vhf-search": _preset(
         0, (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1)
     ),
-    "zero-tp-a": _preset(10, _PLACES, (1, 0.8854, 0.7708, 0.6562, 1), _ROUNDS),
-    "zero-tp-b": _preset(10, _PLACES, (1, 0.806, 0.612, 0.418, 1), _ROUNDS),
+    "zero-tp-a": _preset(10, _PLACES, (1, 0.8859, 0.7719, 0.6578, 1), _ROUNDS),
+    "zero-tp-b": _preset(10, _PLACES, (1, 0.8063, 0.6125, 0.4188, 1), _ROUNDS),
     "zero-tp-c": _preset(10, _PLACES, (1, 1, 1, 1, 1), _ROUNDS),
 }
