@@ -73,8 +73,8 @@ def test_two_processes_count_every_picture_once(folder: Path) -> None:
                  "--device", "cpu", "--workers", "0", "--batch", "4"]  # fmt: skip
     one = zerotprune(*arguments)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--master-port", "0", "-m", "zerotprune", *arguments]  # fmt: skip
-    two = subprocess.run(command, capture_output=True, text=True)
+               "--standalone", "-m", "zerotprune", *arguments]  # fmt: skip
+    two = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert two.returncode == 0, two.stderr[-2000:]
     for alone, together in zip(rows_of(one.stdout), rows_of(two.stdout), strict=True):
         for name in ("pictures", "top1", "top5", "change", "change_error", "gmacs"):
