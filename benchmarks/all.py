@@ -14,9 +14,11 @@ import off_the_shelf
 import order
 import partition
 import scaling
+import tome_r
 from table import main
 
-MODULES = (contribution, features, partition, metric, order, attention, off_the_shelf, scaling)
+MODULES = (contribution, features, partition, metric, order, attention, off_the_shelf, tome_r,
+           scaling)  # fmt: skip
 
 if __name__ == "__main__":
     main(__doc__, [module.TABLE for module in MODULES])

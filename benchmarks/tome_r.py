@@ -17,7 +17,9 @@ from zerotprune.methods import ToMe
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     return [
-        Contender(f"r = {r}", Schedule(tuple(Stage(block, 1.0, r) for block in range(1, 13))), ToMe())
+        Contender(
+            f"r = {r}", Schedule(tuple(Stage(block, 1.0, r) for block in range(1, 13))), ToMe()
+        )
         for r in (9, 10, 13)
     ]
 
