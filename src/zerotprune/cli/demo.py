@@ -27,7 +27,7 @@ SEED = 2024  # the pictures of the table; training used another
 SCENES = 4
 
 
-def demo(*, pictures: int = 1000, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
+def demo(*, pictures: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
     """Evaluate the built-in model unpruned and pruned by three methods at three budgets.
 
     Prints a table and writes a picture of what was dropped at each stage and what was kept.
