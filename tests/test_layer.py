@@ -14,7 +14,8 @@ from torch import Tensor
 from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, graph, methods
-from zerotprune.block import Heads, Reduction, Seen, Tokens
+from zerotprune.block import Heads, Seen
+from zerotprune.tokens import Reduction, Tokens
 
 DEPTH = 12
 

@@ -31,9 +31,10 @@ from tests.rival_oracles import (
     top_k,
 )
 from tests.test_cost import counted_by_torch
-from zerotprune.block import Heads, Method, Reduction, Seen, Tokens, reduced
+from zerotprune.block import Heads, Method, Seen
 from zerotprune.graph import noise
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.tokens import Reduction, Tokens, reduced
 from zerotprune.tracing import Fate
 
 DEPTH, PATCHES = 5, 36

@@ -7,7 +7,7 @@ The public names are imported on first use, so that ``import zerotprune`` and th
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import methods
@@ -41,7 +41,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name == "methods":
         return import_module(".methods", __name__)
     if name in _HOME:

@@ -9,10 +9,11 @@ from typing import Any, NoReturn, TypeVar, cast
 from torch import Tensor, nn
 
 from .backbones import backbone, unwrap
-from .block import Method, Parts, Task, Tokens, run
+from .block import Method, Parts, Task, run
 from .cost import Convention, Geometry, Load, solve, total_macs
 from .methods import ZeroTPrune
 from .schedule import Schedule
+from .tokens import Tokens
 
 Model = TypeVar("Model", bound=nn.Module)
 

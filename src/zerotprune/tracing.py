@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones import unwrap
-from .block import Reduction, Task, Tokens
+from .block import Task
 from .pruning import pruned_blocks
 from .shapes import Float, Int, Shaped
+from .tokens import Reduction, Tokens
 
 
 class Fate(IntEnum):

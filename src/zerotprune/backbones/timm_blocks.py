@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat
 from torch import Tensor
 
-from ..block import Heads, Parts, Tokens
+from ..block import Heads, Parts
+from ..tokens import Tokens
 
 # ---------------------------------------------------------------- attention, by type
 

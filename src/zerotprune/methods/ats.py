@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..schedule import Stage
+from ..tokens import Reduction
 from .tome import refuse_pooling
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..graph import cls_attention
 from ..schedule import Stage
 from ..similarity import similarity, take
+from ..tokens import Reduction
 from .tome import refuse_pooling
 
 

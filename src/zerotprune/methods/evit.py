@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..graph import cls_attention
 from ..schedule import Stage
+from ..tokens import Reduction
 from .tome import refuse_pooling
 
 

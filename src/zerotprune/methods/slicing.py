@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..schedule import Stage
+from ..tokens import Reduction
 
 
 @dataclass(frozen=True)

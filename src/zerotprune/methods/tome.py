@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..schedule import Stage
 from ..similarity import similarity
+from ..tokens import Reduction
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..graph import average_attention, cls_attention, noise
 from ..schedule import Stage
 from ..shapes import Float
+from ..tokens import Reduction
 
 Score = Literal["cls", "average", "accumulated", "random"]
 

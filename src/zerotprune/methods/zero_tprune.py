@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from ..block import Method, Reduction, Seen
+from ..block import Method, Seen
 from ..cost import Geometry
 from ..graph import (
     HeadRule,
@@ -23,6 +23,7 @@ from ..schedule import Stage
 from ..shapes import Float
 from ..similarity import Matching, Metric, match, take
 from ..similarity import Partition as Groups
+from ..tokens import Reduction
 from .top_k import Score, rank
 
 Start = Literal["auto", "cls", "uniform"]
