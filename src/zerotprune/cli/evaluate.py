@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .. import records
@@ -84,12 +85,13 @@ def table(session: Session, results: list[Result]) -> Table:
     """One row for each contender, changes against the first."""
     measure = session.source.probe or "top-1"
     title = f"{session.source.model}, {len(results[0].hits)} pictures"
-    found = Table(title=title, header_style="bold")
-    found.add_column("method", no_wrap=True)
+    found = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    found.add_column("method", overflow="fold")  # what gives way on a narrow screen
     gpu = any(result.peak_memory for result in results)
     columns = ["GMACs", "paper's", f"{measure} %", "change", "top-5 %", "images/s", "×"]
     for column in columns + ["peak MiB"] * gpu:
-        found.add_column(column, justify="right", no_wrap=True)
+        width = 14 if column == "change" else max(6, len(column))
+        found.add_column(column, justify="right", no_wrap=True, min_width=width)
     reference = results[0]
     for number, result in enumerate(results):
         change, error = result.change(reference)
