@@ -23,8 +23,8 @@ Row = dict[str, str]
 HEAD = """# Results
 
 Made by `python benchmarks/report.py` from `benchmarks/results.csv`, where each row has its command,
-commit, versions, hardware and seed. One command makes the rows again:
-`python benchmarks/all.py --shared DIR`, and `python benchmarks/dinov2.py --shared DIR`.
+commit, versions, hardware and seed. One command makes the rows, this page and its plots again:
+`python benchmarks/all.py --shared DIR`.
 
 Top-1 on 2,000 ImageNet validation pictures (two of each class), float32, change against the
 unpruned model in points with its paired standard error. GMACs count all matrix products with patch
@@ -44,14 +44,23 @@ a copy without history, with timm 1.0.30 carried along.
 
 
 def main() -> None:
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["table"]]
+    rows = _newest()
     parts = [HEAD, _summary(rows)]
     for table in TABLES:
         found = [row for row in rows if row["table"] == table]
         if found:
             parts.append(_section(table, found))
     (DOCS / "results.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _newest() -> list[Row]:
+    """The rows of the tables; where a run was repeated, those of the last one."""
+    found: dict[tuple[str, ...], Row] = {}
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["table"]:
+                found[row["table"], row["model"], row["name"]] = row
+    return list(found.values())
 
 
 def _models(rows: Iterable[Row]) -> list[str]:

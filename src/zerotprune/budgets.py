@@ -90,33 +90,34 @@ def _spread(each: float, blocks: int) -> list[int]:
     return [after - before for before, after in pairwise(sums)]
 
 
+#: methods with a knob of their own, as they are for a schedule of the user's
+_WITH_KNOB: dict[str, Method] = {
+    "tome": ToMe(),
+    "tome-uni": ToMe(proportional=False),
+    "evit": EViT(),
+    "diffrate": DiffRate(),
+    "ats": ATS(),
+}
+
+METHODS = (*_ON_SCHEDULE, *_WITH_KNOB)
+
+
 def _knobs(name: str, depth: int) -> list[Knob]:
     """What a method can be set by; where it can be in several ways, the usual one first."""
     if name == "ats":
         # Where attention is sharp it prunes more than it is asked to; then it has to start later.
         return [_sampling(first) for first in range(depth // 4 + 1, depth)]
-    return [_KNOBS[name]]
-
-
-_KNOBS: dict[str, Knob] = {
-    "tome": _merging(ToMe()),
-    "tome-uni": _merging(ToMe(proportional=False)),
-    "evit": _fusing,
-    "diffrate": _pruning_and_merging,
-    "ats": _sampling(1),
-}
-
-METHODS = (*_ON_SCHEDULE, *_KNOBS)
+    if name == "evit":
+        return [_fusing]
+    return [_pruning_and_merging if name == "diffrate" else _merging(_WITH_KNOB[name])]
 
 
 def method_named(name: str) -> Method:
     """The method with its defaults, for a schedule of the user's own."""
-    if name in _ON_SCHEDULE:
-        return _ON_SCHEDULE[name]
-    if name in _KNOBS:
-        return {"tome-uni": ToMe(proportional=False), "evit": EViT(), "diffrate": DiffRate(),
-                "ats": ATS()}.get(name, ToMe())  # fmt: skip
-    raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+    known = _ON_SCHEDULE | _WITH_KNOB
+    if name not in known:
+        raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
+    return known[name]
 
 
 def contender(
@@ -130,12 +131,10 @@ def contender(
 
     `images` are needed for a method whose cost depends on the pictures.
     """
+    method = method_named(name)
     if name in _ON_SCHEDULE:
-        method = _ON_SCHEDULE[name]
         schedule = schedule_for(model, gmacs=budget, method=method, convention=convention)
         return Contender(name, schedule, method)
-    if name not in _KNOBS:
-        raise ValueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
     geometry = backbone(model).geometry
 
     def price(schedule: Schedule, method: Method) -> float:
