@@ -160,3 +160,29 @@ def test_a_csv_of_other_columns_is_left_alone(folder: Path, tmp_path: Path) -> N
     assert done.returncode == 2
     assert "has other columns" in done.stderr
     assert target.read_text() == "a,b\n1,2\n"
+
+
+def test_a_full_disk_keeps_the_rows_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zerotprune import records
+
+    target = tmp_path / "rows.csv"
+    records.append(target, [{"name": "first"}])
+    before = target.read_text()
+
+    def full(self: object, rows: object) -> None:
+        with target.open("a") as file:
+            file.write("half a row")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(csv.DictWriter, "writerows", full)
+    with pytest.raises(OSError, match="No space"):
+        records.append(target, [{"name": "second"}])
+    assert target.read_text() == before
+
+
+def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    done = zerotprune("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(tmp_path))
+    assert done.returncode == 2
+    assert "is not a file to add rows to" in done.stderr

@@ -50,6 +50,8 @@ def check_target(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
     if path.exists():
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file to add rows to")
         with path.open("r+", newline="", encoding="utf-8") as file:
             found = next(csv.reader(file), None)
         if found is not None and tuple(found) != FIELDS:
@@ -57,14 +59,20 @@ def check_target(path: Path) -> None:
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Add rows to a CSV, with a header if the file is new."""
+    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails."""
     check_target(path)
     where = surroundings()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writeheader()
-        writer.writerows([{**where, **row} for row in rows])
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            if before == 0:
+                writer.writeheader()
+            writer.writerows([{**where, **row} for row in rows])
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)
+        raise
 
 
 def row(result: Result, reference: Result) -> dict[str, object]:
