@@ -14,13 +14,17 @@ from tests import strictness  # noqa: F401  the hook below finds it by name
 # Everything that computes. Left out is what users call and what says itself, in one sentence, what
 # is wrong with their arguments: those sentences are what the tests want to see.
 CHECKED = (
-    "graph", "similarity", "tokens", "block", "cost", "methods", "backbones", "evaluate", "figures",
+    "graph", "similarity", "attention", "scoring", "tokens", "block", "cost", "methods",
+    "backbones", "evaluate", "figures",
 )  # fmt: skip
 jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
 )
 
 import torch  # noqa: E402
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before the first import of Triton: kernels on a CPU
 
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ours")

@@ -28,6 +28,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "registers, map": ("vit_so150m_patch16_reg4_map_256", {}),
     "registers, gap": ("vit_little_patch16_reg4_gap_256", {}),
     "residual post-norm": ("vit_base_patch16_rpn_224", {}),
+    "residual post-norm, cls": (
+        "vit_base_patch16_rpn_224",
+        {"class_token": True, "global_pool": "token"},
+    ),
     "parallel things": ("vit_small_patch16_18x2_224", {}),
     "parallel scaling": ("vit_base_patch16_xp_224", {}),
     "parallel scaling, qk norm": ("vit_base_patch16_xp_224", {"qk_norm": True}),
@@ -79,7 +83,7 @@ def stirred(model: nn.Module) -> nn.Module:
 
 def plain_geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
     """That of a plain ViT with CLS pooling, patch 16 and 10 classes."""
-    block = BlockShape(4 * dim * dim, 8 * dim * dim, dim, 4, dim, dim)
+    block = BlockShape(4 * dim * dim, 2 * dim * dim, 8 * dim * dim, dim, 4, dim, 0, dim)
     return Geometry(
         blocks=(block,) * depth,
         grid=(side, side),

@@ -38,6 +38,20 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
         assert figure in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("deit_tiny_patch16_224", "exact last block: spares 0.021 of them (2.6%)"),
+        ("vit_base_patch16_siglip_224", "exact last block: does not apply, the head reads"),
+    ],
+)
+def test_info_tells_what_the_exact_last_block_saves(model: str, says: str) -> None:
+    done = zerotprune("info", model, "--keep", "0.65")
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+    assert "last block" not in zerotprune("info", model).stdout
+
+
 def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     from zerotprune import Schedule, Stage
 

@@ -12,11 +12,13 @@ import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures, plain_geometry
-from zerotprune.cost import solve
+from zerotprune.backbones import backbone
+from zerotprune.cost import Load, block_macs, solve, total_macs
 from zerotprune.methods import Slicing, TopK
 from zerotprune.pruning import Plan
 
@@ -41,12 +43,90 @@ def fit(model: Any, schedule: ztp.Schedule) -> ztp.Schedule:
     return ztp.Schedule(tuple(stage for stage in schedule.stages if stage.block < depth))
 
 
+def reading_cls(model: Any) -> Any:
+    """With a head on the CLS token, if there is one: then the last block may be short."""
+    if model.cls_token is not None and getattr(model, "attn_pool", None) is None:
+        model.global_pool = "token"
+    return model
+
+
 @pytest.mark.parametrize("schedule", [ztp.Schedule(), PRUNED], ids=["unpruned", "pruned"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_closed_form_equals_torch(family: str, schedule: ztp.Schedule) -> None:
     model: Any = build(family)
-    ztp.prune_(model, fit(model, schedule))
+    ztp.prune_(model, fit(model, schedule), last_block="whole")
     assert round(ztp.gmacs(model) * 1e9) == counted_by_torch(model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_closed_form_of_the_exact_last_block_equals_torch(family: str) -> None:
+    model: Any = build(family)
+    ztp.prune_(reading_cls(model), fit(model, PRUNED))
+    whole, exact = (ztp.gmacs(model, last_block=kind) for kind in ("whole", "exact"))
+    assert round(exact * 1e9) == counted_by_torch(model)
+    assert (exact < whole) == (model.global_pool == "token")
+
+
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [("deit", "attn.qkv"), ("eva", "attn.qkv"), ("parallel scaling", "in_proj")],
+)
+def test_a_layer_that_cannot_be_split_is_counted_whole(family: str, layer: str) -> None:
+    class Quantised(nn.Linear):
+        pass
+
+    model: Any = build(family)
+    model.global_pool = "token"
+    split = ztp.gmacs(model, PRUNED, last_block="exact")
+    model.blocks[-1].get_submodule(layer).__class__ = Quantised
+    ztp.prune_(model, PRUNED)
+    exact = ztp.gmacs(model, last_block="exact")
+    assert round(exact * 1e9) == counted_by_torch(model)
+    assert split < exact < ztp.gmacs(model)
+
+
+@pytest.mark.parametrize("last_block", ["whole", "exact"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_paper_convention_counts_the_norms_that_run(
+    family: str, last_block: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in the norms' own classes: a hook would make the last block whole."""
+    model: Any = reading_cls(build(family))
+    ztp.prune_(model, fit(model, PRUNED), last_block=last_block)
+    full, paper = (
+        round(ztp.gmacs(model, convention=convention, last_block=last_block) * 1e9)
+        for convention in ("full", "paper")
+    )
+    values: list[int] = []
+    norms = [module for module in model.modules() if hasattr(module, "normalized_shape")]
+    counted = [norm for norm in norms if norm not in list(model.patch_embed.modules())]
+    for kind in {type(norm) for norm in counted}:
+        monkeypatch.setattr(kind, "forward", counting(kind.forward, values, counted))
+    with torch.no_grad():
+        model(pictures(model, 1))
+    assert paper - full == 5 * sum(values) - backbone(model).geometry.stem
+
+
+def counting(forward: Any, values: list[int], norms: list[nn.Module]) -> Any:
+    def counted(norm: nn.Module, x: torch.Tensor) -> Any:
+        values.append(x.numel() if norm in norms else 0)
+        return forward(norm, x)
+
+    return counted
+
+
+def test_what_the_exact_last_block_saves_of_an_unpruned_deit_tiny() -> None:
+    """By hand: the last block's 197 tokens, of which CLS alone asks and is fed."""
+    with torch.device("meta"):
+        geometry = backbone(timm.create_model("deit_tiny_patch16_224")).geometry
+    loads = [Load(197, 197, 197, 0)] * 12
+    exact = [*loads[:-1], Load(197, 1, 1, 0)]
+    assert f"{total_macs(geometry, loads, 197) / 1e9:.3f}" == "1.254"
+    assert f"{total_macs(geometry, exact, 1) / 1e9:.3f}" == "1.167"
+    shape, dim = geometry.blocks[-1], 192
+    asked = 2 * dim * dim + 8 * dim * dim + 2 * 197 * dim
+    assert block_macs(shape, exact[-1]) == 197 * 2 * dim * dim + asked
+    assert block_macs(shape, loads[-1]) == 197 * (2 * dim * dim + asked)
 
 
 METHODS = [
@@ -68,8 +148,10 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_every_method_counts_its_own_work(method: Any) -> None:
-    model: Any = ztp.prune_(build("deit"), PRUNED, method)
-    assert round(ztp.gmacs(model) * 1e9) == counted_by_torch(model)
+    for last_block in ("whole", "exact"):
+        model: Any = ztp.prune_(build("deit"), PRUNED, method, last_block=last_block)
+        closed = round(ztp.gmacs(model, last_block=last_block) * 1e9)
+        assert closed == counted_by_torch(model)
 
 
 FVCORE = """
@@ -83,7 +165,7 @@ from tests.test_cost import PRUNED
 logging.disable()
 for family in ("deit", "deit distilled", "clip, pre-norm", "qk norm"):
     for schedule in (ztp.Schedule(), PRUNED):
-        model = ztp.prune_(build(family), schedule)
+        model = ztp.prune_(build(family), schedule, last_block="whole")
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = False  # fvcore would silently drop fused attention

@@ -14,7 +14,8 @@ from torch import Tensor
 from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, graph, methods
-from zerotprune.block import Heads, Seen
+from zerotprune.attention import Heads
+from zerotprune.block import Seen
 from zerotprune.tokens import Reduction, Tokens
 
 DEPTH = 12
@@ -36,7 +37,9 @@ def picture(
     history = torch.rand(batch, tokens - prefix, dtype=torch.float64)
     split = Heads(q, k, v, width**-0.5, True, 0.0)
     geometry = plain_geometry(DEPTH, 6, prefix, heads * width)
-    seen = Seen(Tokens(x, source, False, history), pre, [split], attention, geometry)
+    seen = Seen(
+        Tokens(x, source, False, history), pre, [split], graph.DenseGraph(attention), geometry
+    )
     return seen, attention
 
 
@@ -56,10 +59,10 @@ def twin(seen: Seen, stage: Stage, method: ZeroTPrune, at: int = 0) -> Layer:
         for name in ("cls_weight", "heads", "vhf", "order", "partition", "metric", "ranking")
     }
     cls = seen.geometry.cls
-    assert seen.graph is not None
+    assert isinstance(seen.graph, graph.DenseGraph)
     assert seen.tokens.history is not None
     return pruning_layer(
-        seen.graph[at].numpy(),
+        seen.graph.weights[at].numpy(),
         chosen[prefix:].numpy(),
         prefix=prefix,
         cls=cls,
@@ -76,8 +79,8 @@ def twin(seen: Seen, stage: Stage, method: ZeroTPrune, at: int = 0) -> Layer:
 
 def _received(seen: Seen, at: int) -> Any:
     """Our history already holds this block's attention; the twin adds it itself."""
-    assert seen.graph is not None
-    return seen.graph[at].mean(dim=(0, 1))[seen.prefix :].numpy()
+    assert isinstance(seen.graph, graph.DenseGraph)
+    return seen.graph.weights[at].mean(dim=(0, 1))[seen.prefix :].numpy()
 
 
 def _noise(seen: Seen, stage: Stage, method: ZeroTPrune) -> Any:
@@ -171,13 +174,13 @@ def test_float32_layer_at_deit_size_equals_its_float64_twin() -> None:
 
 
 def _narrow(seen: Seen) -> Seen:
-    assert seen.graph is not None
+    assert isinstance(seen.graph, graph.DenseGraph)
     assert seen.tokens.history is not None
     split = seen.heads[0]
     q, k, v = split.q.float(), split.k.float(), split.v.float()
     tokens = seen.tokens._replace(x=seen.tokens.x.float(), history=seen.tokens.history.float())
     heads = [split._replace(q=q, k=k, v=v)]
-    graphs = seen.graph.float()
+    graphs = graph.DenseGraph(seen.graph.weights.float())
     return seen._replace(tokens=tokens, x_pre=seen.x_pre.float(), heads=heads, graph=graphs)
 
 

@@ -81,6 +81,18 @@ def test_float32_keeps_the_same_tokens_as_float64(shared: Path, name: str) -> No
     assert (narrow != wide).float().mean() < 0.002
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_the_exact_last_block_gives_the_same_logits(shared: Path, name: str) -> None:
+    model = real_model(shared, name)
+    images = real_pictures(shared, model, 4)
+    schedule = ztp.Schedule.preset("ablation-is")
+    with torch.inference_mode():
+        whole = ztp.prune_(model, schedule, last_block="whole")(images)
+        exact = ztp.prune_(model, schedule)(images)
+    assert "forward" in model.__dict__
+    torch.testing.assert_close(exact, whole, rtol=0, atol=1e-4)
+
+
 def test_dinov2_with_layer_scale(shared: Path) -> None:
     model = timm.create_model("vit_small_patch14_dinov2.lvd142m", img_size=518)
     weights = load_file(shared / "weights" / "vit_small_patch14_dinov2.lvd142m.safetensors")

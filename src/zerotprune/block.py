@@ -11,30 +11,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from .attention import Heads, output
 from .cost import Geometry
-from .graph import attention_graph, average_attention
+from .graph import Graph, average_attention
+from .kernels import Backend, scorer
 from .precision import no_autocast
 from .schedule import Stage
+from .scoring import Scorer
 from .shapes import Float
 from .tokens import Reduction, Tokens, pictures, reduced, together
-
-
-class Heads(NamedTuple):
-    """One attention of a block, split by heads and ready for the product of q and k."""
-
-    q: Float[Tensor, "batch heads tokens qk_width"]
-    k: Float[Tensor, "batch heads tokens qk_width"]
-    v: Float[Tensor, "batch heads tokens width"]
-    scale: float
-    fused: bool  # does the library use fused attention here?
-    dropout: float  # 0 outside training
-    bias: Float[Tensor, "*any #tokens tokens"] | None = None
-    plain_q: Float[Tensor, "batch heads tokens qk_width"] | None = None  # where a rotary position
-    plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
-    rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
 
 
 @runtime_checkable
@@ -42,11 +29,17 @@ class Parts(Protocol):
     """A library's block, taken apart. Putting the parts together again gives the block, bit for
     bit in float32."""
 
-    def attend(self, tokens: Tokens, given: dict[str, Any]) -> list[Heads]:
-        """Norm, projections, q/k norm and positions of each attention in the block."""
+    def attend(
+        self, tokens: Tokens, given: dict[str, Any], queries: int | None = None
+    ) -> list[Heads]:
+        """Norm, projections, q/k norm and positions of each attention in the block.
+
+        With `queries`, only so many prefix tokens ask: keys and values are those of all tokens.
+        """
 
     def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
-        """The residual stream after attention: projection, layer scale, drop path, sum."""
+        """The residual stream of the tokens that asked, after attention: projection, layer scale,
+        drop path, sum."""
 
     def feed(self, x: Tensor) -> Tensor:
         """The residual stream after the MLP."""
@@ -58,8 +51,9 @@ class Seen(NamedTuple):
     tokens: Tokens
     x_pre: Float[Tensor, "batch tokens width"]  # the block's input
     heads: list[Heads]
-    graph: Float[Tensor, "batch heads tokens tokens"] | None  # where the method asked for it
+    graph: Graph | None  # where the method asked for it
     geometry: Geometry
+    scorer: Scorer = Scorer()
 
     @property
     def prefix(self) -> int:
@@ -141,6 +135,7 @@ class Task:
     geometry: Geometry
     last: bool  # hands back a plain tensor
     remember: bool = False  # add this block's attention to the tokens' history
+    backend: Backend = "auto"
 
 
 def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor | Tokens:
@@ -158,85 +153,67 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     return _run(parts, task, tokens, given, score)
 
 
+def run_for_prefix(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:
+    """The last block for a head that reads the prefix tokens alone: what becomes of them, and of
+    no other token. They attend to all tokens as ever, so for them nothing changes.
+
+    A stage in this block is left out: even between attention and MLP, it would choose among patch
+    tokens that no attention sees any more. So is the history, which only later stages read.
+    """
+    prefix = task.geometry.prefix
+    tokens = Tokens.of(x, prefix)
+    heads = _biased(parts.attend(tokens, given, prefix), tokens, task.method)
+    outputs = [output(part) for part in heads]
+    return parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
+
+
 def _run(
     parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool
 ) -> Tensor | Tokens:
-    heads = parts.attend(tokens, given)
-    outputs, graph = _attention(heads, _key_bias(tokens, task.method), score or task.remember)
+    heads = _biased(parts.attend(tokens, given), tokens, task.method)
+    who, graph = Scorer(), None
+    if score or task.remember:
+        who = scorer(task.backend, heads)
+        outputs, graph = who.attention(heads)
+    else:
+        outputs = [output(part) for part in heads]
     now = tokens._replace(x=parts.join(tokens.x, heads, outputs), reduction=None)
     if task.remember:
         now = now._replace(history=_remembered(tokens, graph, task.geometry.prefix))
     middle = task.method.place == "middle"
     if middle:
-        now = _staged(task, now, tokens.x, heads, graph)
+        now = _staged(task, Seen(now, tokens.x, heads, graph, task.geometry, who))
     now = now._replace(x=parts.feed(now.x))
     if not middle:
-        now = _staged(task, now, tokens.x, heads, graph)
+        now = _staged(task, Seen(now, tokens.x, heads, graph, task.geometry, who))
     return now.x if task.last else now
 
 
-def _staged(
-    task: Task, now: Tokens, x_pre: Tensor, heads: list[Heads], graph: Tensor | None
-) -> Tokens:
+def _staged(task: Task, seen: Seen) -> Tokens:
     """The tokens that the block's stage leaves, if it has one."""
     if task.stage is None:
-        return now
-    with torch.no_grad(), no_autocast(now.x):
-        task.method.check(task.stage, now.source.shape[1], task.geometry)
-        seen = Seen(now, x_pre, heads, graph, task.geometry)
+        return seen.tokens
+    with torch.no_grad(), no_autocast(seen.tokens.x):
+        task.method.check(task.stage, seen.patches, task.geometry)
         reduction = task.method.reduce(seen, task.stage)
-    return reduced(now, reduction, task.geometry.prefix)
+    return reduced(seen.tokens, reduction, seen.prefix)
 
 
-def _remembered(tokens: Tokens, graph: Tensor | None, prefix: int) -> Tensor:
+def _remembered(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
     assert graph is not None
-    with torch.no_grad(), no_autocast(graph):
+    with torch.no_grad(), no_autocast(tokens.x):
         received = average_attention(graph)[:, prefix:]
     return received if tokens.history is None else tokens.history + received
 
 
-def _key_bias(tokens: Tokens, method: Method) -> Float[Tensor, "batch 1 1 tokens"] | None:
-    """What the tokens' sizes and their padding add to the logits of attention."""
+def _biased(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
+    """The heads with what the tokens' sizes and their padding add to the logits of attention."""
     bias = None
     if tokens.size is not None and method.proportional:
         bias = tokens.size.log()
     if tokens.alive is not None:
         base = torch.zeros_like(tokens.alive, dtype=torch.float32) if bias is None else bias
         bias = base.masked_fill(~tokens.alive, -torch.inf)
-    return None if bias is None else bias[:, None, None]
-
-
-def _attention(
-    heads: list[Heads], key_bias: Tensor | None, score: bool
-) -> tuple[list[Tensor], Tensor | None]:
-    """Each attention's output, and the graph of all their heads if it is asked for."""
-    if key_bias is not None:
-        biased = key_bias.to(heads[0].q.dtype)
-        heads = [part._replace(bias=_sum(part.bias, biased)) for part in heads]
-    if not score:
-        return [_fused(part) if part.fused else _unfused(part) for part in heads], None
-    graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
-    outputs = [
-        F.dropout(graph, part.dropout).to(part.v.dtype) @ part.v
-        for graph, part in zip(graphs, heads, strict=True)
-    ]
-    graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
-    return outputs, graph.detach()
-
-
-def _sum(bias: Tensor | None, other: Tensor) -> Tensor:
-    return other if bias is None else bias + other
-
-
-def _fused(part: Heads) -> Tensor:
-    return F.scaled_dot_product_attention(
-        part.q, part.k, part.v, attn_mask=part.bias, dropout_p=part.dropout
-    )
-
-
-def _unfused(part: Heads) -> Tensor:
-    """As the libraries write it when fused attention is switched off, in the model's precision."""
-    logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
-    if part.bias is not None:
-        logits = logits + part.bias
-    return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v
+    if bias is None:
+        return heads
+    return [part.biased(bias[:, None, None]) for part in heads]

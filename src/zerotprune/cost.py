@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from .schedule import Schedule, Stage
 
 Convention = Literal["full", "paper"]
+LastBlock = Literal["exact", "whole"]  # only what the head reads of it, or all of it
 TOLERANCE = 0.01
 
 
@@ -23,10 +24,12 @@ class BlockShape:
     """One block, in multiply-accumulates."""
 
     attention: int  # of its attention's linear layers, for each token
+    queries: int  # … that part of it which only tokens that ask need: q, output, gate
     mlp: int  # of its MLP's linear layers, for each token
     width: int  # of all its heads together; attention itself costs twice this for a pair of tokens
     heads: int
     attention_norms: int  # normalised values for each token
+    query_norms: int  # … those of them which only tokens that ask need
     mlp_norms: int
 
 
@@ -38,7 +41,7 @@ class Geometry:
     grid: tuple[int, int]
     prefix: int  # tokens that are not patches: CLS, distillation, registers
     cls: bool  # is token 0 a CLS token?
-    pools_patches: bool  # does the head read the patch tokens, and not the prefix tokens alone?
+    pools_patches: bool  # does the head, for all we know, read more than the prefix tokens?
     dim: int
     stem: int  # patch embedding
     stem_norms: int  # normalised values between patch embedding and first block, for each token
@@ -69,15 +72,19 @@ class Load(NamedTuple):
     """What one block has to handle."""
 
     attention: int  # tokens in its attention
+    queries: int  # those of them that ask: all, but for the exact last block's
     mlp: int  # tokens in its MLP
     method: int  # multiply-accumulates of the pruning itself
 
 
 def block_macs(shape: BlockShape, load: Load, convention: Convention = "full") -> int:
-    total = load.attention * shape.attention + load.mlp * shape.mlp + load.method
-    total += 2 * load.attention**2 * shape.width
+    silent = load.attention - load.queries
+    total = load.attention * shape.attention - silent * shape.queries
+    total += load.mlp * shape.mlp + load.method
+    total += 2 * load.attention * load.queries * shape.width
     if convention == "paper":
-        total += 5 * (load.attention * shape.attention_norms + load.mlp * shape.mlp_norms)
+        norms = load.attention * shape.attention_norms - silent * shape.query_norms
+        total += 5 * (norms + load.mlp * shape.mlp_norms)
     return total
 
 

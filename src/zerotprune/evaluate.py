@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +80,7 @@ class Setting:
     device: str = "cpu"
     precision: torch.dtype = torch.float32
     keep_outputs: bool = False  # for probes, which need the features
+    options: Mapping[str, Any] = field(default_factory=dict)  # what else `prune_` is told
 
 
 Batch = tuple[Tensor, Tensor, Tensor]  # pictures, labels, and which pictures they are
@@ -106,9 +108,9 @@ def compare(
             images = images.to(setting.device, setting.precision)
             if not warm:
                 for result in results:
-                    _timed(model, result, images)
+                    _timed(model, result, images, setting)
                 warm = True
-            turn = [_timed(model, result, images) for result in results]
+            turn = [_timed(model, result, images, setting) for result in results]
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
                 _note(result, outputs.float().cpu(), labels, index, setting.keep_outputs)
                 result.seconds_per_image.append(seconds / len(images))
@@ -135,9 +137,9 @@ def _note(
 
 
 def _timed(
-    model: nn.Module, result: Result, images: Tensor
+    model: nn.Module, result: Result, images: Tensor, setting: Setting
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
-    prune_(model, result.contender.schedule, result.contender.method)
+    prune_(model, result.contender.schedule, result.contender.method, **setting.options)
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)

@@ -1,4 +1,4 @@
-"""Figures: what each stage dropped and what it kept, drawn on the pictures themselves."""
+"""Figures: what each stage dropped, drawn on the pictures; accuracy against cost; speed-ups."""
 
 from __future__ import annotations
 
@@ -100,6 +100,67 @@ def trade_off_figure(
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8, ncols=2)
     return figure
+
+
+class Pace(NamedTuple):
+    """One measured case of a speed measurement."""
+
+    name: str
+    mode: str
+    precision: str
+    batch: int
+    speedup: float  # over the compiled unpruned model
+
+
+def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Figure:
+    """Speed-up over the unpruned model against batch size: a panel for each precision and mode.
+
+    `limit` names the contender that is drawn dashed, as what none of the others can pass; `base`
+    says which unpruned model is 1.
+    """
+    precisions = list(dict.fromkeys(pace.precision for pace in paces))
+    modes = list(dict.fromkeys(pace.mode for pace in paces))
+    names = list(dict.fromkeys(pace.name for pace in paces))
+    size = (max(5.0, 3.6 * len(modes)), 3.4 * len(precisions) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(precisions), len(modes), squeeze=False, sharex=True, sharey=True)
+    for row, precision in enumerate(precisions):
+        for column, mode in enumerate(modes):
+            axis = axes[row][column]
+            _speed_panel(axis, [pace for pace in paces if pace[1:3] == (mode, precision)],
+                         names, limit)  # fmt: skip
+            axis.set_title(f"{mode}, {precision}", fontsize=10)
+            axis.set_xticks(batches := sorted({pace.batch for pace in paces}), map(str, batches))
+            axis.minorticks_off()
+    for axis in axes[-1]:
+        axis.set_xlabel("batch size")
+    figure.supylabel(f"speed-up over {base}", fontsize=10)
+    figure.suptitle(title, fontsize=11)
+    handles, labels = max((each.get_legend_handles_labels() for each in axes.flat),
+                          key=lambda found: len(found[1]))  # fmt: skip
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _speed_panel(axis: Any, paces: list[Pace], names: list[str], limit: str) -> None:
+    axis.axhline(1, color="#444444", lw=1, ls=":")
+    axis.set_xscale("log", base=2)
+    axis.grid(alpha=0.25)
+    others = [name for name in names if name not in (limit, "unpruned")]
+    for name in names:
+        line = sorted((pace.batch, pace.speedup) for pace in paces if pace.name == name)
+        if not line:
+            continue
+        style: dict[str, Any] = {"color": "#999999", "marker": "*", "label": name}
+        if name == limit:
+            style = {"color": "#000000", "ls": "--", "marker": "", "label": f"limit ({limit})"}
+        elif name in others:
+            number = others.index(name)
+            style["color"] = COLOURS[number % len(COLOURS)]
+            style["marker"] = MARKERS[number % len(MARKERS)]
+        width = 2.4 if name == "zero-tprune" else 1.4
+        axis.plot(*zip(*line, strict=True), lw=width, ms=5, **style)
 
 
 def check_target(path: Path) -> None:

@@ -6,13 +6,13 @@ A graph holds rows that sum to 1; scores are float32 or wider whatever the model
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from .precision import no_autocast, widened
-from .shapes import Bool, Float
+from .shapes import Bool, Float, Int
 
 HeadRule = Literal["eir", "mean", "max"]
 
@@ -32,13 +32,13 @@ def attention_graph(
 
 
 def start_scores(
-    graph: Float[Tensor, "batch heads tokens tokens"],
+    like: Float[Tensor, "batch heads tokens *any"],
     cls_weight: float | None = None,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens"]:
     """The first scores: equal for all tokens, or with `cls_weight` times as much for token 0."""
-    batch, heads, tokens, _ = graph.shape
-    score = graph.new_ones(1, 1, tokens)
+    batch, heads, tokens = like.shape[:3]
+    score = like.new_ones(1, 1, tokens)
     if cls_weight is not None:
         score[..., 0] = cls_weight
     if alive is not None:
@@ -130,23 +130,69 @@ def combine_heads(
     return values.sqrt() if rule == "eir" else values
 
 
-def cls_attention(
-    graph: Float[Tensor, "batch heads tokens tokens"],
-    alive: Float[Tensor, "batch tokens"] | None = None,
+@runtime_checkable
+class Graph(Protocol):
+    """An attention graph as a method sees it, however it is held."""
+
+    @property
+    def alive(self) -> Float[Tensor, "batch tokens"] | None:
+        """1 or 0 for each token; None where all live."""
+
+    def without(self, dropped: Int[Tensor, "batch dropped"]) -> Graph:
+        """The graph restricted to the other tokens, its rows scaled back to sum 1."""
+
+    def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
+        """The first scores, see `start_scores`."""
+
+    def vote(
+        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+    ) -> Float[Tensor, "batch heads tokens"]:
+        """Weighted PageRank, see `vote`."""
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        """The attention that one token pays to all tokens of the whole graph."""
+
+
+class DenseGraph(NamedTuple):
+    """A graph in memory, all its weights written down."""
+
+    weights: Float[Tensor, "batch heads tokens tokens"]
+    alive: Float[Tensor, "batch tokens"] | None = None
+
+    def without(self, dropped: Int[Tensor, "batch dropped"]) -> DenseGraph:
+        return self._replace(alive=living(self.weights[:, 0, 0], dropped))
+
+    def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
+        return start_scores(self.weights, cls_weight, self.alive)
+
+    def vote(
+        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+    ) -> Float[Tensor, "batch heads tokens"]:
+        return vote(self.weights, score, rounds, self.alive)
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        return self.weights[:, :, token]
+
+
+def living(
+    like: Float[Tensor, "batch tokens"], dropped: Int[Tensor, "batch dropped"]
 ) -> Float[Tensor, "batch tokens"]:
-    """The attention that CLS (token 0) pays to each token, averaged over heads."""
-    row = graph[:, :, 0]
-    if alive is not None:
-        row = row * row_scale(graph, alive)[:, :, :1] * alive.unsqueeze(1)
+    """1 for each token that is not dropped, 0 for the others."""
+    return torch.ones_like(like).scatter(1, dropped, 0.0)
+
+
+def cls_attention(graph: Graph) -> Float[Tensor, "batch tokens"]:
+    """The attention that CLS (token 0) pays to each living token, averaged over heads."""
+    row = graph.row(0)
+    if graph.alive is not None:
+        row = row * graph.alive.unsqueeze(1)
+        row = row / row.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(row.dtype).tiny)
     return row.mean(dim=1)
 
 
-def average_attention(
-    graph: Float[Tensor, "batch heads tokens tokens"],
-    alive: Float[Tensor, "batch tokens"] | None = None,
-) -> Float[Tensor, "batch tokens"]:
+def average_attention(graph: Graph) -> Float[Tensor, "batch tokens"]:
     """The attention that each token receives, averaged over voters and heads."""
-    return vote(graph, start_scores(graph, alive=alive), rounds=1, alive=alive).mean(dim=1)
+    return graph.vote(graph.start(), rounds=1).mean(dim=1)
 
 
 def noise(

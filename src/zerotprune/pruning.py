@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
 from .backbones import backbone, unwrap
-from .block import Method, Parts, Task, run
-from .cost import Convention, Geometry, Load, solve, total_macs
+from .backbones.shortcut import entrance, is_entrance
+from .block import Method, Parts, Task, run, run_for_prefix
+from .cost import Convention, Geometry, LastBlock, Load, solve, total_macs
+from .kernels import Backend, check_backend
 from .methods import ZeroTPrune
 from .schedule import Schedule
 from .tokens import Tokens
@@ -18,27 +20,48 @@ from .tokens import Tokens
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def prune_(model: Model, schedule: Schedule, method: Method | None = None) -> Model:
+def prune_(
+    model: Model,
+    schedule: Schedule,
+    method: Method | None = None,
+    *,
+    last_block: LastBlock = "exact",
+    backend: Backend = "auto",
+) -> Model:
     """Prune tokens by the schedule from the next call on; in place, no training.
 
     The weights and their names stay as they are. Pruning again replaces the schedule, `restore_`
     takes it off. The method is Zero-TPrune with its defaults unless another is given.
+
+    Where the head reads the prefix tokens alone, as most do that have a CLS token, the last block
+    is computed for these only: the logits are the same but for rounding. `forward_features`, and
+    hooks in the last block, get all tokens as ever. With last_block="whole" the last block is
+    always computed for all tokens.
+
+    Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
+    "auto": the kernels wherever they run and give the same result.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"prune_ takes a Schedule, got {type(schedule).__name__}")
     method = ZeroTPrune() if method is None else method
     if not isinstance(method, Method):
         raise TypeError(f"{method!r} is not a method of token reduction: see zerotprune.methods")
-    found = backbone(model)
+    _check_last_block(last_block)
+    check_backend(backend)
+    found, inner = backbone(model), cast(Any, unwrap(model))
     _refuse_foreign(found.blocks)
     plan = Plan(schedule, method, found.geometry)
     plan.check()
+    short = last_block == "exact" and plan.ends_early
+    if short:
+        _refuse_foreign_entrance(inner)
     restore_(model)
-    tasks = plan.tasks()
+    tasks = plan.tasks(backend)
     for block, task in zip(found.blocks, tasks, strict=True):
         if task is not None:
             block.forward = functools.partial(_pruned_forward, found.parts(block), task, plan)
-    inner: Any = unwrap(model)
+    if short:
+        inner.forward = entrance(found.shortcut())
     if any(tasks) and hasattr(inner, "forward_intermediates"):
         inner.forward_intermediates = _no_intermediates
     return model
@@ -50,6 +73,8 @@ def restore_(model: Model) -> Model:
     for module in inner.modules():
         if _plan_of(module) is not None:
             del module.forward
+    if is_entrance(inner.__dict__.get("forward")):
+        del inner.forward
     if inner.__dict__.get("forward_intermediates") is _no_intermediates:
         del inner.forward_intermediates
     return model
@@ -60,19 +85,24 @@ def gmacs(
     schedule: Schedule | None = None,
     method: Method | None = None,
     convention: Convention = "full",
+    *,
+    last_block: LastBlock = "whole",
 ) -> float:
     """Multiply-accumulates for one picture, in units of 10⁹.
 
     Of the model as it is, or as the schedule would make it. The convention "full" counts all matrix
     products with the patch embedding; "paper" is the paper's, which leaves that out and counts the
-    norms.
+    norms. Both count all of the last block, as the paper and every other method do; with
+    last_block="exact", only what a pruned model does of it where its head reads the prefix tokens
+    alone.
     """
+    _check_last_block(last_block)
     if schedule is None:
         plan = current_plan(model) or Plan(Schedule(), ZeroTPrune(), backbone(model).geometry)
     else:
         plan = Plan(schedule, method or ZeroTPrune(), backbone(model).geometry)
         plan.check()
-    return plan.gmacs(convention)
+    return plan.gmacs(convention, last_block=last_block)
 
 
 def schedule_for(
@@ -113,6 +143,8 @@ class Plan:
         acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
         self.stages = {stage.block: stage for stage in acting}
         self.last_stage = max(self.stages, default=0)
+        #: may the last block be computed for the prefix tokens alone?
+        self.ends_early = bool(self.stages) and not geometry.pools_patches
 
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
@@ -130,7 +162,7 @@ class Plan:
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
 
-    def tasks(self) -> list[Task | None]:
+    def tasks(self, backend: Backend = "auto") -> list[Task | None]:
         """For each block what it has to do; None for the blocks that the library runs itself."""
         if not self.stages:
             return [None] * self.geometry.depth
@@ -144,13 +176,16 @@ class Plan:
                 geometry=self.geometry,
                 last=block == depth,
                 remember=remember and block <= self.last_stage,
+                backend=backend,
             )
             if block >= first
             else None
             for block in range(1, depth + 1)
         ]
 
-    def loads(self, kept: Sequence[int] | None = None) -> tuple[list[Load], int]:
+    def loads(
+        self, kept: Sequence[int] | None = None, last_block: LastBlock = "whole"
+    ) -> tuple[list[Load], int]:
         """What each block has to handle, and how many tokens reach the head.
 
         `kept` are the patch tokens that each stage left, where they differ from picture to picture.
@@ -165,11 +200,19 @@ class Plan:
                 own += self.method.macs(stage, patches, self.geometry)
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
             after = prefix + patches if self.method.place == "middle" else tokens
-            loads.append(Load(tokens, after, own))
+            loads.append(Load(tokens, tokens, after, own))
+        if last_block == "exact" and self.ends_early:
+            loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
+            return loads, prefix
         return loads, prefix + patches
 
-    def gmacs(self, convention: Convention = "full", kept: Sequence[int] | None = None) -> float:
-        loads, left = self.loads(kept)
+    def gmacs(
+        self,
+        convention: Convention = "full",
+        kept: Sequence[int] | None = None,
+        last_block: LastBlock = "whole",
+    ) -> float:
+        loads, left = self.loads(kept, last_block)
         return total_macs(self.geometry, loads, left, convention) / 1e9
 
 
@@ -197,13 +240,19 @@ def _plan_of(module: nn.Module) -> Plan | None:
 
 
 def _pruned_forward(
-    parts: Parts, task: Task, plan: Plan, x: Tensor | Tokens, *args: Any, **given: Any
+    parts: Parts,
+    task: Task,
+    plan: Plan,
+    x: Tensor | Tokens,
+    *args: Any,
+    prefix_alone: bool = False,
+    **given: Any,
 ) -> Tensor | Tokens:
     """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
     masked = args or given.pop("attn_mask", None) is not None or given.pop("is_causal", False)
     if masked:
         raise ValueError("a pruned model takes no attention mask: it would not fit what is left")
-    return run(parts, task, x, given)
+    return (run_for_prefix if prefix_alone else run)(parts, task, x, given)
 
 
 def _no_intermediates(*args: Any, **given: Any) -> NoReturn:
@@ -217,3 +266,17 @@ def _refuse_foreign(blocks: Any) -> None:
     for number, block in enumerate(blocks, start=1):
         if "forward" in block.__dict__ and _plan_of(block) is None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
+
+
+def _refuse_foreign_entrance(model: nn.Module) -> None:
+    forward = model.__dict__.get("forward")
+    if forward is not None and not is_entrance(forward):
+        raise TypeError(
+            "the model has a forward that was replaced by something else: "
+            'prune_ leaves it in place with last_block="whole"'
+        )
+
+
+def _check_last_block(last_block: str) -> None:
+    if last_block not in get_args(LastBlock):
+        raise ValueError(f'last_block must be "exact" or "whole", got {last_block!r}')

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from .bench import Group, Speed
 from .evaluate import Result
 
 FIELDS = (
@@ -42,6 +43,15 @@ FIELDS = (
     "peak_memory_mb",
     "batch",
     "precision",
+    "mode",
+    "backend",
+    "last_block",
+    "threads",
+    "latency_ms",
+    "latency_spread_ms",
+    "speedup",
+    "of_limit",
+    "failure",
 )
 
 
@@ -97,6 +107,43 @@ def row(result: Result, reference: Result) -> dict[str, object]:
         "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
         "precision": "float32",
     }
+
+
+def speed_row(speed: Speed, group: Group) -> dict[str, object]:
+    """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
+    contender = speed.entrant.contender
+    pruned = bool(contender.schedule.stages)
+    found: dict[str, object] = {
+        "measure": "speed",
+        "name": contender.name,
+        "method": repr(contender.method) if pruned else "",
+        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
+        "batch": speed.batch,
+        "precision": speed.precision,
+        "mode": speed.mode,
+        "failure": speed.failure,
+    }
+    if speed.entrant.gmacs:
+        found["gmacs"] = round(speed.entrant.gmacs, 6)
+        found["gmacs_paper"] = round(speed.entrant.gmacs_paper, 6)
+    if not speed.seconds:
+        return found
+    speedup, of_limit = group.speedup(speed), group.of_limit(speed)
+    return found | {
+        "images_per_second": round(speed.images_per_second, 1),
+        "peak_memory_mb": round(speed.peak_memory / 2**20, 1) or "",
+        "latency_ms": round(1e3 * speed.latency, 4),
+        "latency_spread_ms": round(1e3 * speed.spread, 4),
+        "speedup": "" if speedup is None else round(speedup, 4),
+        "of_limit": "" if of_limit is None else round(of_limit, 4),
+    }
+
+
+def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
+    """The columns of accuracy alone, to stand beside a speed."""
+    wanted = ("pictures", "top1", "top1_error", "top5", "change", "change_error")
+    whole = row(result, reference)
+    return {name: whole[name] for name in wanted}
 
 
 def surroundings() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,8 +33,15 @@ class Matching(NamedTuple):
     left: Int[Tensor, "batch left"]
 
 
+def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+    """The places of the values, the largest first; of equal values the first one first."""
+    return values.argsort(dim=-1, descending=True, stable=True)
+
+
 def split(
-    importance: Float[Tensor, "batch patches"], partition: Partition
+    importance: Float[Tensor, "batch patches"],
+    partition: Partition,
+    order: Callable[[Tensor], Tensor] = descending,
 ) -> tuple[Int[Tensor, "batch group_a"], Int[Tensor, "batch group_b"]]:
     """Two groups (Sec. 3.3): tokens of A may be pruned for being like one of B.
 
@@ -41,14 +49,14 @@ def split(
     alternate deals the tokens out in the order of importance. With no partition both groups are
     all tokens, the most important first. (A random partition is sequential-U by random numbers.)
     """
-    order = importance.argsort(dim=-1, descending=partition != "sequential-i", stable=True)
+    ranked = order(-importance if partition == "sequential-i" else importance)
     half = importance.shape[-1] // 2
     if partition == "none":
-        return order, order
+        return ranked, ranked
     if partition == "alternate":
-        order = order.flip(-1)
-        return order[:, 0::2], order[:, 1::2]
-    return order[:, half:], order[:, :half]
+        ranked = ranked.flip(-1)
+        return ranked[:, 0::2], ranked[:, 1::2]
+    return ranked[:, half:], ranked[:, :half]
 
 
 def similarity(
@@ -65,23 +73,44 @@ def similarity(
     return -torch.cdist(a, b, p=power, compute_mode=exact)
 
 
+def nearest(
+    features: Float[Tensor, "batch patches width"],
+    group_a: Int[Tensor, "batch group_a"],
+    group_b: Int[Tensor, "batch group_b"],
+    metric: Metric = "cosine",
+    earlier: bool = False,
+) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+    """For each token of A its likeness with the most similar one of B, and that one's place in B.
+
+    With `earlier`, only among those that stand before it, as where both groups are all tokens.
+    """
+    likeness = similarity(take(features, group_a), take(features, group_b), metric)
+    if earlier:
+        later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
+        likeness = likeness.masked_fill(later, -torch.inf)
+    best, choice = likeness.max(dim=-1)
+    return best, choice
+
+
 def match(
     features: Float[Tensor, "batch patches width"],
     importance: Float[Tensor, "batch patches"],
     count: int,
     partition: Partition = "sequential-u",
     metric: Metric = "cosine",
+    *,
+    order: Callable[[Tensor], Tensor] = descending,
+    partners: Callable[..., tuple[Tensor, Tensor]] = nearest,
 ) -> Matching:
-    """Match each token of A with its most similar of B; the `count` most similar lose their A."""
-    group_a, group_b = split(importance, partition)
-    likeness = similarity(take(features, group_a), take(features, group_b), metric)
-    if partition == "none":
-        # A pair loses its less important token: look only at the partners that rank before.
-        later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
-        likeness = likeness.masked_fill(later, -torch.inf)
-    best, choice = likeness.max(dim=-1)
-    order = best.argsort(dim=-1, descending=True, stable=True)
-    out, stay = order[:, :count], order[:, count:]
+    """Match each token of A with its most similar of B; the `count` most similar lose their A.
+
+    `order` and `partners` do the work: kernels may stand in for `descending` and `nearest`.
+    """
+    group_a, group_b = split(importance, partition, order)
+    # With no partition a pair loses its less important token: partners are those that rank before.
+    best, choice = partners(features, group_a, group_b, metric, partition == "none")
+    ranked = order(best)
+    out, stay = ranked[:, :count], ranked[:, count:]
     left = group_a.gather(1, stay)
     if partition != "none":
         left = torch.cat((group_b, left), dim=1)

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..block import Parts
 from ..cost import Geometry
+from .shortcut import Shortcut
 
 _LIBRARIES = {"timm": ".timm"}
 
@@ -23,6 +24,9 @@ class Backbone(Protocol):
     blocks: Sequence[nn.Module]
 
     def parts(self, block: nn.Module) -> Parts: ...
+
+    def shortcut(self) -> Shortcut:
+        """What stands in for the model's forward where its head reads the prefix tokens alone."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:

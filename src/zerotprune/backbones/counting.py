@@ -28,7 +28,11 @@ def norm_values(module: nn.Module | None) -> int:
         if hasattr(norm, "normalized_shape"):
             parent, _, own = name.rpartition(".")
             owner: Any = module.get_submodule(parent)
-            times = owner.num_heads if own in ("q_norm", "k_norm") else 1
+            times = 1
+            if own in ("q_norm", "k_norm"):
+                times = owner.num_heads
+            if own == "k_norm":
+                times = getattr(owner, "num_kv_heads", times)
             total += times * math.prod(norm.normalized_shape)
     return total
 

@@ -17,18 +17,25 @@ from torch import nn
 from ..block import Parts
 from ..cost import BlockShape, Geometry
 from .counting import linear_macs, module_macs, norm_values
-from .timm_blocks import BLOCKS, SPLITS
+from .shortcut import Shortcut
+from .timm_attention import SPLITS, splits
+from .timm_blocks import BLOCKS
+from .timm_shortcut import TimmShortcut, reads_prefix_alone
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
 
 @dataclass(frozen=True, eq=False)
 class TimmBackbone:
+    model: nn.Module
     geometry: Geometry
     blocks: Sequence[nn.Module]
 
     def parts(self, block: nn.Module) -> Parts:
         return BLOCKS[type(block)](block)
+
+    def shortcut(self) -> Shortcut:
+        return TimmShortcut(self.model)
 
 
 def take_apart(model: Any) -> TimmBackbone:
@@ -48,7 +55,7 @@ def take_apart(model: Any) -> TimmBackbone:
     blocks = list(model.blocks)
     for number, block in enumerate(blocks, start=1):
         _check(block, number, name)
-    return TimmBackbone(_geometry(model, blocks), blocks)
+    return TimmBackbone(model, _geometry(model, blocks), blocks)
 
 
 def _check(block: Any, number: int, name: str) -> None:
@@ -89,7 +96,7 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
         grid=(int(grid[0]), int(grid[1])),
         prefix=prefix,
         cls=getattr(model, "cls_token", None) is not None,
-        pools_patches=model.global_pool != "token",
+        pools_patches=not reads_prefix_alone(model),
         dim=dim,
         stem=_stem(model.patch_embed),
         stem_norms=norm_values(getattr(model, "norm_pre", None)),
@@ -118,11 +125,39 @@ def _shape(block: Any) -> BlockShape:
     if found == [block]:  # one input projection for attention and MLP together
         attention, mlp = linear_macs(block), 0
         width = block.num_heads * block.head_dim
+        layer = block.in_proj
+        kv = 2 * width * layer.in_features if splits(layer) else linear_macs(layer)
+        queries = attention - kv
     else:
         attention = sum(linear_macs(module) for module in found)
         mlp = linear_macs(block) - attention
         width = sum(module.proj.in_features for module in found)
-    heads = sum(module.num_heads for module in found)
+        queries = sum(_query_macs(module) for module in found)
     fed = [getattr(block, "norm2", None), getattr(block, "mlp", None), getattr(block, "ffns", None)]
     mlp_norms = sum(norm_values(module) for module in fed)
-    return BlockShape(attention, mlp, width, heads, norm_values(block) - mlp_norms, mlp_norms)
+    query_norms = sum(_query_norms(module) for module in found)
+    if isinstance(block, (vit.ResPostBlock, eva.EvaBlockPostNorm)):
+        query_norms += norm_values(block.norm1)
+    return BlockShape(
+        attention=attention,
+        queries=queries,
+        mlp=mlp,
+        width=width,
+        heads=sum(module.num_heads for module in found),
+        attention_norms=norm_values(block) - mlp_norms,
+        query_norms=query_norms,
+        mlp_norms=mlp_norms,
+    )
+
+
+def _query_macs(attention: Any) -> int:
+    """Of an attention's linear layers, what is done only for the tokens that ask."""
+    ask = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
+    if attention.qkv is None:
+        return ask + linear_macs(attention.q_proj)
+    return ask + (linear_macs(attention.qkv) // 3 if splits(attention.qkv) else 0)
+
+
+def _query_norms(attention: Any) -> int:
+    after = norm_values(getattr(attention, "norm", None))
+    return after + int(attention.num_heads) * norm_values(getattr(attention, "q_norm", None))

@@ -35,6 +35,7 @@ def main() -> None:
 
 
 COMMANDS = {
+    "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
     "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
     "demo": "Prune the built-in model: a table and a picture, offline, in a minute.",
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",

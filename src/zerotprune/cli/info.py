@@ -61,6 +61,15 @@ def info(
             f"{plan.gmacs('paper'):.3f} in the paper's convention",
             highlight=False,
         )
+    if plan.stages:
+        console.print(f"  exact last block: {_saving(plan)}", highlight=False)
+
+
+def _saving(plan: Plan) -> str:
+    if not plan.ends_early:
+        return "does not apply, the head reads the patch tokens"
+    whole, exact = plan.gmacs(), plan.gmacs(last_block="exact")
+    return f"spares {whole - exact:.3f} of them ({1 - exact / whole:.1%}), with the same logits"
 
 
 def _table(full: Plan, plan: Plan) -> Table:

@@ -145,7 +145,7 @@ def start(source: Source, quiet: bool = False) -> Session:
     """Load the model and the data, and find the place of this process among the others."""
     if (source.probe is None) != (source.train is None):
         raise ValueError("--probe and --train go together")
-    rank, world, device = _place(source.device)
+    rank, world, device = place(source.device)
     precision: torch.dtype = getattr(torch, source.precision)
     model = load(
         source.model, weights=source.weights, pretrained=source.weights is None, size=source.size
@@ -172,7 +172,7 @@ def start(source: Source, quiet: bool = False) -> Session:
     return Session(source, model, pictures, train, setting, console, rank, world)
 
 
-def _place(device: str) -> tuple[int, int, str]:
+def place(device: str) -> tuple[int, int, str]:
     """Rank, number of processes and device; several processes only under torchrun."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
@@ -181,6 +181,10 @@ def _place(device: str) -> tuple[int, int, str]:
         return state.process_index, state.num_processes, str(state.device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"unknown device {device!r}: use cpu, cuda or auto") from None
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("no CUDA device is to be seen here: use --device cpu")
     return 0, 1, device

@@ -44,7 +44,7 @@ class ATS(Method):
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         assert seen.graph is not None
-        attention = seen.graph[:, :, 0, seen.prefix :].sum(dim=1)
+        attention = seen.graph.row(0)[:, :, seen.prefix :].sum(dim=1)
         norm = seen.feature("value")[:, seen.prefix :].to(attention.dtype).norm(dim=-1)
         score = attention * norm
         score = score / score.sum(dim=-1, keepdim=True)

@@ -41,7 +41,7 @@ class EViT(Method):
         assert seen.graph is not None
         attention = cls_attention(seen.graph)[:, seen.prefix :]
         count = self._attentive(stage, seen.patches)
-        keep = attention.topk(count, dim=-1).indices
+        keep = seen.scorer.top(attention, count)
         if count == seen.patches:
             return Reduction(keep, attention)
         return Reduction(keep, attention, fused=attention.scatter(1, keep, 0.0))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import average_attention, cls_attention, noise
+from ..graph import Graph, average_attention, cls_attention, noise
 from ..schedule import Stage
 from ..shapes import Float
 from ..tokens import Reduction
@@ -18,19 +18,19 @@ Score = Literal["cls", "average", "accumulated", "random"]
 
 
 def rank(
-    seen: Seen, by: Score, block: int, seed: int, alive: Float[Tensor, "batch tokens"] | None = None
+    seen: Seen, by: Score, block: int, seed: int, graph: Graph | None
 ) -> Float[Tensor, "batch patches"]:
     """The score of every patch token. Accumulated attention was summed over all blocks so far;
-    the two others are read off this block's graph, on the living tokens alone."""
+    the two others are read off a graph, on its living tokens alone."""
     if by == "random":
         drawn = noise(seen.patches, seed * 4096 + block, seen.tokens.x.device)
         return drawn.expand(seen.tokens.x.shape[0], -1)
     if by == "accumulated":
         assert seen.tokens.history is not None
         return seen.tokens.history
-    assert seen.graph is not None
+    assert graph is not None
     received = cls_attention if by == "cls" else average_attention
-    return received(seen.graph, alive)[:, seen.prefix :]
+    return received(graph)[:, seen.prefix :]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ class TopK(Method):
         return self.by == "accumulated"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        importance = rank(seen, self.by, stage.block, self.seed)
-        count = self.kept(stage, seen.patches)
-        return Reduction(importance.topk(count, dim=-1).indices, importance)
+        importance = rank(seen, self.by, stage.block, self.seed, seen.graph)
+        return Reduction(seen.scorer.top(importance, self.kept(stage, seen.patches)), importance)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         return geometry.votes(stage.block, patches) if self.by == "average" else 0

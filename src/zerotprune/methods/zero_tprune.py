@@ -10,18 +10,10 @@ from torch import Tensor
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import (
-    HeadRule,
-    combine_heads,
-    head_variance,
-    heads_in_range,
-    noise,
-    start_scores,
-    vote,
-)
+from ..graph import Graph, HeadRule, noise
 from ..schedule import Stage
 from ..shapes import Float
-from ..similarity import Matching, Metric, match, take
+from ..similarity import Matching, Metric, take
 from ..similarity import Partition as Groups
 from ..tokens import Reduction
 from .top_k import Score, rank
@@ -100,56 +92,54 @@ class ZeroTPrune(Method):
         return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
 
     def _i_s_i(self, seen: Seen, stage: Stage) -> Reduction:
-        found = pre = alive = None
+        found = pre = None
+        graph = seen.graph
         if stage.similar:
             pre = self._pre_importance(seen)
-            found = self._match(stage, self._features(seen), self._sorting(seen, stage, pre))
-            alive = pre.new_ones(pre.shape[0], seen.prefix + seen.patches)
-            alive = alive.scatter(1, found.dropped + seen.prefix, 0.0)
+            found = self._match(seen, stage, self._features(seen), self._sorting(seen, stage, pre))
         dropped, partner = (found.dropped, found.partner) if found else (None, None)
         if stage.keep == 1:
             assert found is not None
             return Reduction(found.left, None, pre, dropped, partner)
-        importance = self._importance(seen, stage, alive)
+        if found is not None and graph is not None:
+            graph = graph.without(found.dropped + seen.prefix)
+        importance = self._importance(seen, stage, graph)
         count = self.kept(stage, seen.patches)
         if found is None:
-            keep = importance.topk(count, dim=-1).indices
+            keep = seen.scorer.top(importance, count)
         else:
-            best = importance.gather(1, found.left).topk(count, dim=-1).indices
+            best = seen.scorer.top(importance.gather(1, found.left), count)
             keep = found.left.gather(1, best)
         return Reduction(keep, importance, pre, dropped, partner)
 
     def _i_s(self, seen: Seen, stage: Stage) -> Reduction:
-        importance = self._importance(seen, stage, None)
-        keep = importance.topk(stage.share(seen.patches), dim=-1).indices
+        importance = self._importance(seen, stage, seen.graph)
+        keep = seen.scorer.top(importance, stage.share(seen.patches))
         if not stage.similar:
             return Reduction(keep, importance)
         features = take(self._features(seen), keep)
         sorting = self._sorting(seen, stage, importance).gather(1, keep)
-        found = self._match(stage, features, sorting)
+        found = self._match(seen, stage, features, sorting)
         dropped, partner = keep.gather(1, found.dropped), keep.gather(1, found.partner)
         return Reduction(keep.gather(1, found.left), importance, None, dropped, partner)
 
     def _pre_importance(self, seen: Seen) -> Float[Tensor, "batch patches"]:
         """I′: one round and EIR; nothing is pruned by it, it only sorts the tokens for S."""
         assert seen.graph is not None
-        start = start_scores(seen.graph, self._cls_weight(self.pre_start, seen))
-        return combine_heads(vote(seen.graph, start, rounds=1))[:, seen.prefix :]
+        start = seen.graph.start(self._cls_weight(self.pre_start, seen))
+        return seen.scorer.importance(seen.graph, seen.graph.vote(start, rounds=1), seen.prefix)
 
     def _importance(
-        self, seen: Seen, stage: Stage, alive: Float[Tensor, "batch tokens"] | None
+        self, seen: Seen, stage: Stage, graph: Graph | None
     ) -> Float[Tensor, "batch patches"]:
         """I: the chosen number of rounds on the living tokens, head filter, one score for all."""
         if self.ranking != "wpr":
-            return rank(seen, self.ranking, stage.block, self.seed, alive)
-        assert seen.graph is not None
-        dead = 0 if alive is None else stage.similar
-        start = start_scores(seen.graph, self._cls_weight(self.start, seen, dead), alive)
-        score = vote(seen.graph, start, stage.votes(seen.geometry.depth), alive)
-        counted = None
-        if self.vhf is not None:
-            counted = heads_in_range(head_variance(score, seen.prefix, alive), *self.vhf)
-        return combine_heads(score, self.heads, counted)[:, seen.prefix :]
+            return rank(seen, self.ranking, stage.block, self.seed, graph)
+        assert graph is not None
+        dead = 0 if graph.alive is None else stage.similar
+        start = graph.start(self._cls_weight(self.start, seen, dead))
+        score = graph.vote(start, stage.votes(seen.geometry.depth))
+        return seen.scorer.importance(graph, score, seen.prefix, self.heads, self.vhf)
 
     def _cls_weight(self, start: Start, seen: Seen, dead: int = 0) -> float | None:
         if start == "uniform" or not seen.geometry.cls:
@@ -174,9 +164,9 @@ class ZeroTPrune(Method):
         drawn = noise(seen.patches, -self.seed * 4096 - stage.block, importance.device)
         return drawn.expand_as(importance)
 
-    def _match(self, stage: Stage, features: Tensor, sorting: Tensor) -> Matching:
+    def _match(self, seen: Seen, stage: Stage, features: Tensor, sorting: Tensor) -> Matching:
         groups: Groups = "sequential-u" if self.partition == "random" else self.partition
-        return match(features, sorting, stage.similar, groups, self.metric)
+        return seen.scorer.match(features, sorting, stage.similar, groups, self.metric)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         """Votes and matching."""

@@ -1,0 +1,194 @@
+"""Speed over the compiled unpruned model and against the limit, with accuracy beside it.
+
+The paper has DeiT-S 45 % faster at 35 % fewer FLOPs, for 0.4 points of top-1. Ours: every case in
+turn, eager, compiled and as a CUDA graph, in bfloat16; speed-ups are over the *compiled* unpruned
+model, and the limit is slicing, which keeps as many tokens and computes nothing to choose them.
+Weights are random but those of DeiT-Ti, whose accuracy stands beside its speed.
+Command: python benchmarks/speed.py --shared DIR (a GPU). What it gave: README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import precompile
+import torch
+from table import RESULTS, spread
+from torch import nn
+
+from zerotprune import Schedule, bench, records, schedule_for
+from zerotprune.data import batches, open_data, transform_for
+from zerotprune.evaluate import Batch, Result, Setting, compare
+from zerotprune.models import load
+from zerotprune.modes import MODES
+
+DOCS = RESULTS.parents[1] / "docs"
+METHODS = ("zero-tprune", "tome", "ats")  # ours first, then the rivals
+USUAL = (512, 256, 64, 8, 1)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One model of the table; by a preset of the paper, or at a share of its unpruned cost."""
+
+    model: str
+    batches: tuple[int, ...]
+    preset: str | None = None
+    rivals: tuple[int, ...] = ()  # at these batch sizes the rivals run too: compiling takes time
+    size: int | None = None
+    weights: str | None = None  # a file in --shared, for a model whose accuracy is measured too
+
+
+SECTIONS = {
+    "deit-s": Section("deit_small_patch16_224", USUAL, "ablation-is", (512, 1)),
+    "deit-b": Section("deit_base_patch16_224", USUAL, "ablation-is", (512,)),
+    "vit-l-384": Section("vit_large_patch16_384", (64, 32), rivals=(32,)),
+    "dinov2-b-518": Section("vit_base_patch14_dinov2", (64, 32), rivals=(32,), size=518),
+    "deit-ti": Section("deit_tiny_patch16_224", (512,), "ablation-is", (512,),
+                       weights="deit_tiny_patch16_224.safetensors"),
+}  # fmt: skip
+
+
+def main() -> None:
+    chosen = options()
+    records.check_target(chosen.csv)
+    for name in () if chosen.draw else chosen.only:
+        started = time.perf_counter()
+        rows = measured(name, SECTIONS[name], chosen)
+        records.append(chosen.csv, rows)
+        say(f"{name}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
+    draw(chosen.csv, chosen.plots)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    gpu = torch.cuda.is_available()
+    add = parser.add_argument
+    add("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME",
+        help=", ".join(SECTIONS))  # fmt: skip
+    add("--shared", type=Path, default=Path("../shared"), help="weights, pictures")
+    add("--device", default="cuda" if gpu else "cpu")
+    add("--methods", nargs="+", default=list(METHODS))
+    add("--batch", nargs="+", type=int, help="these batch sizes instead of the section's")
+    add("--rivals", nargs="+", type=int, help="the rivals at these batch sizes, likewise")
+    add("--jobs", type=int, default=0, help="compile ahead in so many processes")
+    add("--precision", default="bfloat16", choices=["float32", "bfloat16", "float16"])
+    add("--mode", nargs="+", default=list(MODES if gpu else MODES[:2]), choices=MODES)
+    add("--rounds", type=int, default=15)
+    add("--last-block", default="exact")
+    add("--backend", default="auto")
+    add("--limit", type=int, help="only so many pictures, to try it out")
+    add("--csv", type=Path, default=RESULTS)
+    add("--plots", type=Path, default=DOCS, help="folder for the plots")
+    add("--draw", action="store_true", help="only draw the plots again, from the rows")
+    return parser.parse_args()
+
+
+def measured(name: str, section: Section, chosen: argparse.Namespace) -> list[dict[str, object]]:
+    """The rows of one section."""
+    weights = chosen.shared / "weights" / section.weights if section.weights else None
+    torch.manual_seed(0)
+    model = load(section.model, weights=weights, size=section.size).to(chosen.device)
+    preset = section.preset
+    schedule = Schedule.preset(preset) if preset else schedule_for(model, keep=0.65)
+    told = {"last_block": chosen.last_block, "backend": chosen.backend}
+    setup = bench.Setup(chosen.device, tuple(chosen.mode), chosen.rounds, told)
+    setup.check()
+    held = decoded(model, chosen) if section.weights else []
+    noise = bench.noise(model, 8, chosen.device, torch.float32)
+    some = spread(held, 32).to(chosen.device) if held else noise
+    entered = bench.entrants(model, schedule, chosen.methods, some, told)
+    rounds = {batch: entered if batch in (chosen.rivals or section.rivals) else entered[:3]
+              for batch in chosen.batch or section.batches}  # fmt: skip
+    if chosen.jobs and setup.compiles:
+        precompile.run(section.model, section.size, chosen.precision, rounds, setup, chosen.jobs)
+    groups = [
+        group
+        for batch, some_of_them in rounds.items()
+        for group in bench.sweep(model, some_of_them, [chosen.precision], [batch], setup, say)
+    ]
+    accuracy = accuracies(model, entered, held, chosen, told) if held else {}
+    about: dict[str, object] = {
+        "table": f"speed {name}",
+        "model": section.model,
+        "seed": bench.SEED,
+        "threads": "" if chosen.device.startswith("cuda") else torch.get_num_threads(),
+    }
+    how = {"last_block": chosen.last_block, "backend": chosen.backend}
+    return [row_of(speed, group, about, how, accuracy)
+            for group in groups for speed in group.speeds]  # fmt: skip
+
+
+def accuracies(
+    model: nn.Module,
+    entered: Sequence[bench.Entrant],
+    held: Sequence[Batch],
+    chosen: argparse.Namespace,
+    told: dict[str, Any],
+) -> dict[str, Result]:
+    """By the contenders' names, in the same precision."""
+    dtype: torch.dtype = getattr(torch, chosen.precision)
+    contenders = [entrant.contender for entrant in entered if not entrant.failure]
+    setting = Setting(chosen.device, dtype, options=told)
+    results = compare(model.to(dtype), contenders, held, setting=setting)
+    return {result.contender.name: result for result in results}
+
+
+def row_of(
+    speed: bench.Speed,
+    group: bench.Group,
+    about: dict[str, object],
+    how: dict[str, object],
+    accuracy: dict[str, Result],
+) -> dict[str, object]:
+    row = {**records.speed_row(speed, group), **about}
+    if speed.entrant.contender.schedule.stages:
+        row |= how
+    if speed.name in accuracy:
+        unpruned = accuracy[bench.UNPRUNED]
+        row |= {"data": "imagenet/report"}
+        row |= records.accuracy_row(accuracy[speed.name], unpruned)
+    numbers = ("images_per_second", "latency_ms", "speedup", "of_limit", "peak_memory_mb", "change")
+    case = (speed.batch, speed.name, speed.mode)
+    say(" | ".join(str(cell) for cell in (*case, *(row.get(each, "") for each in numbers))))
+    return row
+
+
+def decoded(model: nn.Module, chosen: argparse.Namespace) -> list[Batch]:
+    folder = chosen.shared / "imagenet" / "report"
+    pictures = open_data(folder, transform=transform_for(model), limit=chosen.limit)
+    workers = 8 if chosen.device != "cpu" else 2
+    return list(batches(pictures, 100, workers=workers, strict=True, report=print))
+
+
+def draw(path: Path, folder: Path) -> None:
+    """A plot for each section in the file, of its newest rows."""
+    from zerotprune.figures import Pace, save, speed_figure
+
+    newest: dict[str, dict[tuple[str, str, str, int], tuple[Pace, str]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["table"].startswith("speed ") and row["speedup"]:
+                pace = Pace(row["name"], row["mode"], row["precision"], int(row["batch"]),
+                            float(row["speedup"]))  # fmt: skip
+                title = f"{row['model']}, {row['hardware']}"
+                newest.setdefault(row["table"], {})[pace[:4]] = (pace, title)
+    for table, found in newest.items():
+        paces = [pace for pace, _ in found.values()]
+        title = next(iter(found.values()))[1]
+        figure = speed_figure(paces, bench.LIMIT, "the compiled unpruned model", title)
+        save(figure, folder / f"{table.replace(' ', '-')}.png")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

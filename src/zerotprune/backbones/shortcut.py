@@ -1,0 +1,54 @@
+"""What stands in for a model's forward, so that its last block runs for the prefix tokens alone."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class Shortcut(ABC):
+    """A model's forward that asks its last block, by the keyword `prefix_alone`, for the prefix
+    tokens only.
+
+    It holds the model and no state, and looks at each call whether the short way is right: heads
+    are changed and hooks are put on after pruning as well.
+    """
+
+    model: Any
+
+    @abstractmethod
+    def __call__(self, *args: Any, **given: Any) -> Any: ...
+
+    def whole(self, *args: Any, **given: Any) -> Any:
+        """The model's own forward."""
+        return type(self.model).forward(self.model, *args, **given)
+
+
+def entrance(shortcut: Shortcut) -> functools.partial[Any]:
+    """The shortcut as a forward: a partial, which `torch.export` takes and an object it does not,
+    with the signature of the model's own forward, after which it names the inputs."""
+    forward, own = functools.partial(_entered, shortcut), type(shortcut.model).forward
+    signature = inspect.signature(MethodType(own, shortcut.model))
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    return forward
+
+
+def is_entrance(forward: object) -> bool:
+    return isinstance(forward, functools.partial) and forward.func is _entered
+
+
+def _entered(shortcut: Shortcut, *args: Any, **given: Any) -> Any:
+    return shortcut(*args, **given)
+
+
+def watched(module: nn.Module) -> bool:
+    """Is there a hook on the module itself?"""
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return any(map(bool, (*hooks, module._backward_hooks, module._backward_pre_hooks)))

@@ -1,0 +1,125 @@
+"""How `zerotprune bench` shows what it measured: rows, tables, a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from .. import records
+from ..bench import LIMIT, OURS, SEED, UNPRUNED, Group, Precision, Speed
+from ..evaluate import Result
+from ..figures import Pace, speed_figure
+
+Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set up
+
+
+def _measured(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
+    """The accuracy of a case's contender and of the unpruned model, if they were measured."""
+    results = {each.contender.name: each for each in accuracy.get(speed.precision, [])}
+    return (results[speed.name], results[UNPRUNED]) if speed.name in results else None
+
+
+def rows_of(
+    group: Group,
+    about: Mapping[str, object],
+    options: Mapping[str, object],
+    data: str | None,
+    accuracy: Accuracy,
+) -> list[dict[str, object]]:
+    """Rows for the CSV. `about` stands in all of them, `options` where the model is pruned; `data`
+    is where the accuracy is from."""
+    rows = []
+    for speed in group.speeds:
+        found = {**records.speed_row(speed, group), **about, "seed": SEED}
+        if speed.entrant.contender.schedule.stages:
+            found |= options
+        if (results := _measured(speed, accuracy)) is not None and data is not None:
+            found |= {"data": Path(data).name, **records.accuracy_row(*results)}
+        rows.append(found)
+    return rows
+
+
+def plot_of(groups: Sequence[Group], model: str) -> Figure:
+    """Speed-up against batch size."""
+    paces = [
+        Pace(speed.name, speed.mode, speed.precision, speed.batch, speedup)
+        for group in groups
+        for speed in group.speeds
+        if (speedup := group.speedup(speed)) is not None
+    ]
+    if not paces:
+        raise ValueError("nothing to draw: the unpruned model could not be measured")
+    base = f"the unpruned model ({groups[0].base})"
+    return speed_figure(paces, LIMIT, base, f"{model}, {records.hardware()}")
+
+
+def table_of(group: Group, model: str, accuracy: Accuracy) -> Table:
+    """One row for each case, or the reason why it was not measured."""
+    first = group.speeds[0]
+    title = f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}"
+    found = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    modes = len({speed.mode for speed in group.speeds})
+    gpu = any(speed.peak_memory for speed in group.speeds)
+    failed = any(speed.failure for speed in group.speeds)
+    columns = ["GMACs", "images/s", "ms", "spread", "speed-up", "of limit"]
+    columns += ["peak MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
+    found.add_column("method", overflow="fold")
+    found.add_column("mode")
+    for column in columns:
+        found.add_column(column, justify="right", no_wrap=True)
+    if failed:
+        found.add_column("not measured because", overflow="fold")
+    for number, speed in enumerate(group.speeds, start=1):
+        last = number % modes == 0 and modes > 1
+        cells = _cells(speed, group, gpu, accuracy) + [speed.failure] * failed
+        found.add_row(*cells, end_section=last, style="bold" if speed.name == OURS else None)
+    return found
+
+
+def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[str]:
+    cells = [speed.name, speed.mode, f"{speed.entrant.gmacs:.3f}" if speed.entrant.gmacs else ""]
+    if speed.seconds:
+        speedup, share = group.speedup(speed), group.of_limit(speed)
+        cells += [
+            f"{speed.images_per_second:.{0 if speed.images_per_second >= 100 else 1}f}",
+            f"{1e3 * speed.latency:.3f}",
+            f"{1e3 * speed.spread:.3f}",
+            "" if speedup is None else f"{speedup:.2f}×",
+            "" if share is None else f"{100 * share:.0f} %",
+        ]
+        cells += [f"{speed.peak_memory / 2**20:.0f}"] * gpu
+    else:
+        cells += [""] * (5 + gpu)
+    if accuracy:
+        results = _measured(speed, accuracy)
+        cells += (
+            ["", ""]
+            if results is None
+            else [
+                f"{results[0].top1:.2f}",
+                "{:+.2f} ± {:.2f}".format(*results[0].change(results[1])),
+            ]
+        )
+    return cells
+
+
+def remarks(group: Group, accuracy: Accuracy, data: str | None, whole: bool) -> list[str]:
+    """What a reader of the tables has to know."""
+    found = [
+        f"Speed-up: over the unpruned model ({group.base}). Of limit: share of the speed of "
+        "slicing in the same mode, which keeps as many tokens and chooses none.",
+        "ms: median of one call; spread: between its quartiles.",
+    ]
+    if not whole:
+        found.append("Stopped: only finished rounds count.")
+    if accuracy:
+        results = next(iter(accuracy.values()))
+        found.append(f"Accuracy: {len(results[0].hits)} pictures, change with paired error.")
+    else:
+        why = "give --data" if data is None else "stopped"
+        found.append(f"accuracy not measured: {why}")
+    return found

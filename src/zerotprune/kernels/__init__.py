@@ -1,0 +1,88 @@
+"""Scoring fused for GPUs: `graph` and `similarity` in Triton, and who scores by them.
+
+Triton itself is imported only where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+import torch
+
+from ..attention import Heads
+from ..scoring import Scorer
+
+Backend = Literal["auto", "reference", "triton"]
+
+_REFERENCE = Scorer()
+
+
+def check_backend(backend: Backend) -> None:
+    """Raise ValueError for a name that is none, or for kernels that cannot be had here."""
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    if backend == "triton" and not installed():
+        raise ValueError("backend='triton' needs the package triton, which is not installed")
+
+
+def scorer(backend: Backend, heads: list[Heads]) -> Scorer:
+    """Who scores these heads. `auto` takes the kernels wherever they give the same result."""
+    if backend == "reference":
+        return _REFERENCE
+    why_not = _why_not(heads, backend)
+    if why_not is None:
+        return _fused()
+    if backend == "triton":
+        raise ValueError(f"backend='triton' cannot score here: {why_not}")
+    return _REFERENCE
+
+
+def used_on(device: torch.device) -> str:
+    """The backend that `auto` comes to on a device, for people to read."""
+    if device.type == "cuda" and installed():
+        return "triton"
+    return "reference"
+
+
+@cache
+def installed() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _fused() -> Scorer:
+    found: Scorer = import_module(".fused", __name__).FusedScorer()
+    return found
+
+
+def _why_not(heads: list[Heads], backend: Backend) -> str | None:
+    """What keeps the kernels from scoring these heads, if anything does."""
+    part, device = heads[0], heads[0].q.device.type
+    if not installed():
+        return "the package triton is not installed"
+    if device != "cuda" and not (device == "cpu" and backend == "triton" and _interpreted()):
+        return f"the model is on the device {device}, not on a GPU"
+    if torch.compiler.is_exporting():
+        return "an exported model has to run without this library"
+    if len(heads) > 1:
+        return "the block has several attentions side by side"
+    if part.bias is not None:
+        return "attention has a bias, of relative positions or of merged tokens"
+    if part.dropout > 0:
+        return "attention has dropout"
+    if part.q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"{part.q.dtype} is not a precision of theirs"
+    if part.q.dtype == torch.bfloat16 and device == "cpu":
+        return "Triton's interpreter multiplies no bfloat16"
+    if part.q.shape[-1] > 256:
+        return f"a head is {part.q.shape[-1]} wide, more than 256"
+    return None
+
+
+def _interpreted() -> bool:
+    """Kernels run on a CPU, slowly, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,0 +1,77 @@
+"""The most similar partner of each token, by the cosine; no table of similarities is written."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..shapes import Float, Int
+from .tiles import launching
+
+
+def nearest(
+    features: Float[Tensor, "batch patches width"],
+    group_a: Int[Tensor, "batch group_a"],
+    group_b: Int[Tensor, "batch group_b"],
+) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+    """For each token of A its largest cosine with a token of B, and that one's place in B."""
+    batch, _, width = features.shape
+    features, group_a, group_b = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (features, group_a, group_b)
+    )
+    count_a, count_b = group_a.shape[1], group_b.shape[1]
+    best = features.new_empty((batch, count_a), dtype=torch.float32)
+    choice = group_a.new_empty((batch, count_a))
+    half = features.dtype != torch.float32
+    rows = 64
+    with launching(features):
+        _nearest[(batch, triton.cdiv(count_a, rows))](
+            features, group_a, group_b, best, choice,
+            *features.stride()[:2], group_a.stride(0), group_b.stride(0), count_a, count_b, width,
+            ROWS=rows, COLUMNS=64, DEPTH=64 if half else 32,
+            PRECISION="tf32" if half else "tf32x3", num_warps=4, num_stages=3,
+        )  # fmt: skip
+    return best, choice
+
+
+@triton.jit
+def _nearest(
+    features, group_a, group_b, best, choice,
+    stride_batch, stride_token, stride_a, stride_b, count_a, count_b, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    picture = tl.program_id(0).to(tl.int64)
+    features += picture * stride_batch
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    own = tl.load(group_a + picture * stride_a + row, mask=row < count_a, other=0)
+    depth = tl.arange(0, DEPTH)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    place = tl.zeros([ROWS], tl.int32)
+    for start in range(0, count_b, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        other = tl.load(group_b + picture * stride_b + column, mask=column < count_b, other=0)
+        product = tl.zeros([ROWS, COLUMNS], tl.float32)
+        length_a = tl.zeros([ROWS], tl.float32)
+        length_b = tl.zeros([COLUMNS], tl.float32)
+        for begin in range(0, width, DEPTH):
+            inside = (begin + depth < width)[None, :]
+            a = tl.load(features + own[:, None] * stride_token + begin + depth[None, :],
+                        mask=inside, other=0.0)  # fmt: skip
+            b = tl.load(features + other[:, None] * stride_token + begin + depth[None, :],
+                        mask=inside, other=0.0)  # fmt: skip
+            product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
+            length_a += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
+            length_b += tl.sum(b.to(tl.float32) * b.to(tl.float32), 1)
+        # As torch normalises: a vector of no length is like nothing.
+        scale_a = 1 / tl.maximum(tl.sqrt(length_a), 1e-12)
+        scale_b = 1 / tl.maximum(tl.sqrt(length_b), 1e-12)
+        likeness = product * scale_a[:, None] * scale_b[None, :]
+        likeness = tl.where((column < count_b)[None, :], likeness, float("-inf"))
+        found, where = tl.max(likeness, 1, return_indices=True)
+        better = found > top
+        place = tl.where(better, start + where, place)
+        top = tl.where(better, found, top)
+    tl.store(best + picture * count_a + row, top, mask=row < count_a)
+    tl.store(choice + picture * count_a + row, place.to(tl.int64), mask=row < count_a)

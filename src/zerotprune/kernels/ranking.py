@@ -1,0 +1,99 @@
+"""Importance from all heads, and order by counting: a token's rank is how many stand above it.
+
+For the few hundred tokens of a picture, counting is one small kernel where sorting is several.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..shapes import Float, Int
+from .tiles import launching
+
+
+def descending(
+    values: Float[Tensor, "batch count"],
+) -> Int[Tensor, "batch count"]:
+    """The places of the values, the largest first; of equal values the first one first."""
+    batch, count = values.shape
+    values = values.contiguous()
+    order = values.new_empty((batch, count), dtype=torch.int64)
+    block = min(64, max(16, triton.next_power_of_2(count)))
+    with launching(values):
+        _descending[(batch, triton.cdiv(count, block))](
+            values, order, count, ROWS=block, COLUMNS=128, num_warps=4
+        )
+    return order
+
+
+def importance(
+    score: Float[Tensor, "batch heads tokens"],
+    prefix: int,
+    variances: tuple[float, float] | None = None,
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch patches"]:
+    """The patch tokens' importance by EIR, over the heads within the variances (VHF)."""
+    batch, heads, tokens = score.shape
+    score = score.contiguous()
+    out = score.new_empty((batch, tokens - prefix))
+    low, high = (0.0, 0.0) if variances is None else variances
+    with launching(score):
+        _importance[(batch,)](
+            score, score if alive is None else alive, out, heads, tokens, prefix, low, high,
+            BLOCK=triton.next_power_of_2(tokens), FILTERED=variances is not None,
+            MASKED=alive is not None, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    values += tl.program_id(0).to(tl.int64) * count
+    order += tl.program_id(0).to(tl.int64) * count
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    own = tl.load(values + row, mask=row < count, other=float("-inf"))
+    above = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for start in range(0, count, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        other = tl.load(values + column, mask=column < count, other=float("-inf"))
+        more = other[None, :] > own[:, None]
+        same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
+        above += (more | same).to(tl.int32)
+    tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
+
+
+@triton.jit
+def _importance(
+    score, alive, out, heads, tokens, prefix, low, high,
+    BLOCK: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    picture = tl.program_id(0).to(tl.int64)
+    score += picture * heads * tokens
+    token = tl.arange(0, BLOCK)
+    patch = (token >= prefix) & (token < tokens)
+    if MASKED:
+        patch = patch & (tl.load(alive + picture * tokens + token, mask=patch, other=0.0) > 0)
+    count = tl.sum(patch.to(tl.float32), 0)
+    every = tl.zeros([BLOCK], tl.float32)
+    chosen = tl.zeros([BLOCK], tl.float32)
+    inside = 0.0
+    for head in range(heads):
+        own = tl.load(score + head * tokens + token, mask=patch, other=0.0)
+        square = own * own
+        every += square
+        if FILTERED:
+            mean = tl.sum(own, 0) / count
+            spread = tl.where(patch, own / mean - 1, 0.0)
+            variance = tl.sum(spread * spread, 0) / count
+            passes = ((variance >= low) & (variance <= high)).to(tl.float32)
+            chosen += passes * square
+            inside += passes
+    mean_square = every / heads
+    if FILTERED:  # where no head passes, all of them count
+        mean_square = tl.where(inside > 0, chosen / tl.maximum(inside, 1.0), mean_square)
+    inside_grid = (token >= prefix) & (token < tokens)
+    tl.store(out + picture * (tokens - prefix) + token - prefix, tl.sqrt(mean_square),
+             mask=inside_grid)  # fmt: skip

@@ -1,0 +1,69 @@
+"""Tiles of an attention graph: what all kernels that make them from q and k have in common.
+
+A tile costs one matrix product and one exponential for each entry, which a GPU does faster than
+it would read the entries from memory. Exponents and logarithms are to base 2, as the hardware's.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = math.log2(math.e)
+
+
+def launching(x: Tensor) -> AbstractContextManager[object]:
+    """Launch on the device of the tensor, whichever is the current one.
+
+    Compiled code sees to that itself, and a CPU (the interpreter) has but one.
+    """
+    if torch.compiler.is_compiling() or x.device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def head_width(q: Tensor) -> dict[str, Any]:
+    """How the vectors of one head enter a matrix product."""
+    width = q.shape[-1]
+    return {
+        "WIDTH": width,
+        "PADDED": max(16, triton.next_power_of_2(width)),
+        # Three products of tf32 make one of float32; those of half precision are exact anyway.
+        "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
+    }
+
+
+@triton.jit
+def tokens_of(
+    pointer, stride, first, tokens, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):
+    """Some tokens' vectors of one head, zeros beyond the last."""
+    token = first + tl.arange(0, BLOCK)
+    place = tl.arange(0, PADDED)
+    inside = (token < tokens)[:, None]
+    if WIDTH != PADDED:
+        inside = inside & (place < WIDTH)[None, :]
+    return tl.load(pointer + token[:, None] * stride + place[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _exp2_of_the_hardware(x):
+    """One instruction; what is smaller than 2⁻¹²⁶ is nothing."""
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _exp2_anywhere(x):
+    return tl.exp2(x)
+
+
+INTERPRETED = not isinstance(_exp2_anywhere, triton.JITFunction)
+exp2 = _exp2_anywhere if INTERPRETED or torch.version.cuda is None else _exp2_of_the_hardware
