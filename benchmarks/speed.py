@@ -81,7 +81,7 @@ def options() -> argparse.Namespace:
     add("--precision", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     add("--mode", nargs="+", default=list(MODES if gpu else MODES[:2]), choices=MODES)
     add("--rounds", type=int, default=15)
-    add("--last-block", default="exact")
+    add("--compute", default="needed")
     add("--backend", default="auto")
     add("--limit", type=int, help="only so many pictures, to try it out")
     add("--csv", type=Path, default=RESULTS)
@@ -97,7 +97,7 @@ def measured(name: str, section: Section, chosen: argparse.Namespace) -> list[di
     model = load(section.model, weights=weights, size=section.size).to(chosen.device)
     preset = section.preset
     schedule = Schedule.preset(preset) if preset else schedule_for(model, keep=0.65)
-    told = {"last_block": chosen.last_block, "backend": chosen.backend}
+    told = {"compute": chosen.compute, "backend": chosen.backend}
     setup = bench.Setup(chosen.device, tuple(chosen.mode), chosen.rounds, told)
     setup.check()
     held = decoded(model, chosen) if section.weights else []
@@ -120,7 +120,7 @@ def measured(name: str, section: Section, chosen: argparse.Namespace) -> list[di
         "seed": bench.SEED,
         "threads": "" if chosen.device.startswith("cuda") else torch.get_num_threads(),
     }
-    how = {"last_block": chosen.last_block, "backend": chosen.backend}
+    how = {"compute": chosen.compute, "backend": chosen.backend}
     return [row_of(speed, group, about, how, accuracy)
             for group in groups for speed in group.speeds]  # fmt: skip
 

@@ -54,15 +54,15 @@ def reading_cls(model: Any) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_closed_form_equals_torch(family: str, schedule: ztp.Schedule) -> None:
     model: Any = build(family)
-    ztp.prune_(model, fit(model, schedule), last_block="whole")
+    ztp.prune_(model, fit(model, schedule), compute="all")
     assert round(ztp.gmacs(model) * 1e9) == counted_by_torch(model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_closed_form_of_the_exact_last_block_equals_torch(family: str) -> None:
+def test_closed_form_of_the_exact_compute_equals_torch(family: str) -> None:
     model: Any = build(family)
     ztp.prune_(reading_cls(model), fit(model, PRUNED))
-    whole, exact = (ztp.gmacs(model, last_block=kind) for kind in ("whole", "exact"))
+    whole, exact = (ztp.gmacs(model, compute=kind) for kind in ("all", "needed"))
     assert round(exact * 1e9) == counted_by_torch(model)
     assert (exact < whole) == (model.global_pool == "token")
 
@@ -77,24 +77,24 @@ def test_a_layer_that_cannot_be_split_is_counted_whole(family: str, layer: str) 
 
     model: Any = build(family)
     model.global_pool = "token"
-    split = ztp.gmacs(model, PRUNED, last_block="exact")
+    split = ztp.gmacs(model, PRUNED, compute="needed")
     model.blocks[-1].get_submodule(layer).__class__ = Quantised
     ztp.prune_(model, PRUNED)
-    exact = ztp.gmacs(model, last_block="exact")
+    exact = ztp.gmacs(model, compute="needed")
     assert round(exact * 1e9) == counted_by_torch(model)
     assert split < exact < ztp.gmacs(model)
 
 
-@pytest.mark.parametrize("last_block", ["whole", "exact"])
+@pytest.mark.parametrize("compute", ["all", "needed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_paper_convention_counts_the_norms_that_run(
-    family: str, last_block: Any, monkeypatch: pytest.MonkeyPatch
+    family: str, compute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted in the norms' own classes: a hook would make the last block whole."""
     model: Any = reading_cls(build(family))
-    ztp.prune_(model, fit(model, PRUNED), last_block=last_block)
+    ztp.prune_(model, fit(model, PRUNED), compute=compute)
     full, paper = (
-        round(ztp.gmacs(model, convention=convention, last_block=last_block) * 1e9)
+        round(ztp.gmacs(model, convention=convention, compute=compute) * 1e9)
         for convention in ("full", "paper")
     )
     values: list[int] = []
@@ -115,7 +115,7 @@ def counting(forward: Any, values: list[int], norms: list[nn.Module]) -> Any:
     return counted
 
 
-def test_what_the_exact_last_block_saves_of_an_unpruned_deit_tiny() -> None:
+def test_what_the_exact_compute_saves_of_an_unpruned_deit_tiny() -> None:
     """By hand: the last block's 197 tokens, of which CLS alone asks and is fed."""
     with torch.device("meta"):
         geometry = backbone(timm.create_model("deit_tiny_patch16_224")).geometry
@@ -148,9 +148,9 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_every_method_counts_its_own_work(method: Any) -> None:
-    for last_block in ("whole", "exact"):
-        model: Any = ztp.prune_(build("deit"), PRUNED, method, last_block=last_block)
-        closed = round(ztp.gmacs(model, last_block=last_block) * 1e9)
+    for compute in ("all", "needed"):
+        model: Any = ztp.prune_(build("deit"), PRUNED, method, compute=compute)
+        closed = round(ztp.gmacs(model, compute=compute) * 1e9)
         assert closed == counted_by_torch(model)
 
 
@@ -165,7 +165,7 @@ from tests.test_cost import PRUNED
 logging.disable()
 for family in ("deit", "deit distilled", "clip, pre-norm", "qk norm"):
     for schedule in (ztp.Schedule(), PRUNED):
-        model = ztp.prune_(build(family), schedule, last_block="whole")
+        model = ztp.prune_(build(family), schedule, compute="all")
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = False  # fvcore would silently drop fused attention

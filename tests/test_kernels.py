@@ -232,6 +232,7 @@ def test_sums_are_those_of_torch(width: int, precision: torch.dtype) -> None:
 
 
 @on_a_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     model = build("deit").cuda().half()
     images = pictures(model, 2).cuda().half()

@@ -76,7 +76,7 @@ def both(
 ) -> tuple[Tensor, Tensor]:
     """Logits with the whole last block and with the exact one, which is left on the model."""
     with torch.inference_mode():
-        whole = ztp.prune_(model, schedule, method, last_block="whole")(images)
+        whole = ztp.prune_(model, schedule, method, compute="all")(images)
         assert "forward" not in model.__dict__
         return whole, ztp.prune_(model, schedule, method)(images)
 
@@ -131,7 +131,7 @@ def test_every_method(family: str, method: Any, schedule: ztp.Schedule) -> None:
 def test_forward_features_gives_all_tokens(model: Any, method: Any, schedule: ztp.Schedule) -> None:
     images = pictures(model)
     with torch.inference_mode():
-        whole = ztp.prune_(model, schedule, method, last_block="whole").forward_features(images)
+        whole = ztp.prune_(model, schedule, method, compute="all").forward_features(images)
         exact = ztp.prune_(model, schedule, method)
         assert torch.equal(exact.forward_features(images), whole)
         close(exact(images), exact.forward_head(whole))
@@ -175,9 +175,9 @@ def test_no_stage_that_acts_leaves_the_model_alone(model: Any) -> None:
 def test_switching_and_restoring(model: Any) -> None:
     inside = sorted(model.__dict__)
     names = list(model.state_dict())
-    for last_block in ("exact", "whole", "exact"):
-        ztp.prune_(model, SCHEDULE, last_block=last_block)
-        assert ("forward" in model.__dict__) == (last_block == "exact")
+    for compute in ("needed", "all", "needed"):
+        ztp.prune_(model, SCHEDULE, compute=compute)
+        assert ("forward" in model.__dict__) == (compute == "needed")
         assert list(model.state_dict()) == names
     ztp.restore_(model)
     assert sorted(model.__dict__) == inside
@@ -241,7 +241,7 @@ def test_a_head_that_we_do_not_know_may_read_anything() -> None:
             return x.mean(dim=1)
 
     model: Any = Own(img_size=96, depth=5, embed_dim=48, num_heads=3).eval()
-    assert ztp.gmacs(model, SCHEDULE, last_block="exact") == ztp.gmacs(model, SCHEDULE)
+    assert ztp.gmacs(model, SCHEDULE, compute="needed") == ztp.gmacs(model, SCHEDULE)
     whole, exact = both(model, pictures(model), SCHEDULE)
     assert torch.equal(whole, exact)
 
@@ -279,8 +279,8 @@ def test_hooks_elsewhere_change_nothing(model: Any) -> None:
 def test_gradients(family: str, checkpointed: bool) -> None:
     model = reads_cls(family).train()
     images, gradients = pictures(model), []
-    for last_block in ("whole", "exact"):
-        twin: Any = ztp.prune_(copy.deepcopy(model), SCHEDULE, last_block=last_block)
+    for compute in ("all", "needed"):
+        twin: Any = ztp.prune_(copy.deepcopy(model), SCHEDULE, compute=compute)
         twin.set_grad_checkpointing(checkpointed)
         twin(images).square().sum().backward()
         gradients.append([weight.grad for weight in twin.parameters()])
@@ -322,7 +322,7 @@ def test_a_forward_replaced_by_something_else(model: Any) -> None:
     with pytest.raises(TypeError, match="the model has a forward that was replaced by something"):
         ztp.prune_(model, SCHEDULE)
     assert not any("forward" in block.__dict__ for block in model.blocks)
-    ztp.prune_(model, SCHEDULE, last_block="whole")
+    ztp.prune_(model, SCHEDULE, compute="all")
     assert model.forward is foreign
     pruned = model(images)
     ztp.restore_(model)
@@ -349,6 +349,6 @@ def test_the_signature_stays(model: Any) -> None:
 
 def test_unknown_values(model: Any) -> None:
     for call in (ztp.prune_, ztp.gmacs):
-        with pytest.raises(ValueError, match='last_block must be "exact" or "whole", got \'no\''):
-            call(model, SCHEDULE, last_block="no")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match='compute must be "needed" or "all", got \'no\''):
+            call(model, SCHEDULE, compute="no")  # type: ignore[arg-type]
     assert not any("forward" in module.__dict__ for module in model.modules())

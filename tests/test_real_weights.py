@@ -82,12 +82,12 @@ def test_float32_keeps_the_same_tokens_as_float64(shared: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_exact_last_block_gives_the_same_logits(shared: Path, name: str) -> None:
+def test_the_exact_compute_gives_the_same_logits(shared: Path, name: str) -> None:
     model = real_model(shared, name)
     images = real_pictures(shared, model, 4)
     schedule = ztp.Schedule.preset("ablation-is")
     with torch.inference_mode():
-        whole = ztp.prune_(model, schedule, last_block="whole")(images)
+        whole = ztp.prune_(model, schedule, compute="all")(images)
         exact = ztp.prune_(model, schedule)(images)
     assert "forward" in model.__dict__
     torch.testing.assert_close(exact, whole, rtol=0, atol=1e-4)

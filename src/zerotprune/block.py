@@ -112,6 +112,10 @@ class Method(ABC):
         """Does it look at the attention received in all blocks so far?"""
         return False
 
+    def reads_output(self) -> bool:
+        """Does it look at what the block's MLP has made? Else that is made of kept tokens only."""
+        return False
+
     @abstractmethod
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         """Decide which patch tokens stay."""
@@ -134,6 +138,7 @@ class Task:
     stage: Stage | None  # None: only pass the tokens on
     geometry: Geometry
     last: bool  # hands back a plain tensor
+    early: bool = False  # the stage comes before the MLP, which then sees no dropped token
     remember: bool = False  # add this block's attention to the tokens' history
     backend: Backend = "auto"
 
@@ -170,6 +175,19 @@ def run_for_prefix(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str
 def _run(
     parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool
 ) -> Tensor | Tokens:
+    seen = _attend(parts, task, tokens, given, score)
+    if task.early:
+        now = _staged(task, seen)
+        del seen  # q, k and v need not wait for the MLP, which is what takes most memory
+        now = now._replace(x=parts.feed(now.x))
+    else:
+        fed = parts.feed(seen.tokens.x)
+        now = _staged(task, seen._replace(tokens=seen.tokens._replace(x=fed)))
+    return now.x if task.last else now
+
+
+def _attend(parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool) -> Seen:
+    """The block's attention: the tokens after it, and what there was to see on the way."""
     heads = _biased(parts.attend(tokens, given), tokens, task.method)
     who, graph = Scorer(), None
     if score or task.remember:
@@ -180,13 +198,7 @@ def _run(
     now = tokens._replace(x=parts.join(tokens.x, heads, outputs), reduction=None)
     if task.remember:
         now = now._replace(history=_remembered(tokens, graph, task.geometry.prefix))
-    middle = task.method.place == "middle"
-    if middle:
-        now = _staged(task, Seen(now, tokens.x, heads, graph, task.geometry, who))
-    now = now._replace(x=parts.feed(now.x))
-    if not middle:
-        now = _staged(task, Seen(now, tokens.x, heads, graph, task.geometry, who))
-    return now.x if task.last else now
+    return Seen(now, tokens.x, heads, graph, task.geometry, who)
 
 
 def _staged(task: Task, seen: Seen) -> Tokens:

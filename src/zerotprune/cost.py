@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from .schedule import Schedule, Stage
 
 Convention = Literal["full", "paper"]
-LastBlock = Literal["exact", "whole"]  # only what the head reads of it, or all of it
+Compute = Literal["needed", "all"]  # what somebody reads, or all that the paper counts
 TOLERANCE = 0.01
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from .backbones import backbone, unwrap
 from .backbones.shortcut import entrance, is_entrance
 from .block import Method, Parts, Task, run, run_for_prefix
-from .cost import Convention, Geometry, LastBlock, Load, solve, total_macs
-from .kernels import Backend, check_backend
+from .cost import Compute, Convention, Geometry, Load, solve, total_macs
+from .kernels import Backend, prepare
 from .methods import ZeroTPrune
 from .schedule import Schedule
 from .tokens import Tokens
@@ -25,7 +25,7 @@ def prune_(
     schedule: Schedule,
     method: Method | None = None,
     *,
-    last_block: LastBlock = "exact",
+    compute: Compute = "needed",
     backend: Backend = "auto",
 ) -> Model:
     """Prune tokens by the schedule from the next call on; in place, no training.
@@ -35,7 +35,7 @@ def prune_(
 
     Where the head reads the prefix tokens alone, as most do that have a CLS token, the last block
     is computed for these only: the logits are the same but for rounding. `forward_features`, and
-    hooks in the last block, get all tokens as ever. With last_block="whole" the last block is
+    hooks in the last block, get all tokens as ever. With compute="all" the last block is
     always computed for all tokens.
 
     Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
@@ -46,17 +46,17 @@ def prune_(
     method = ZeroTPrune() if method is None else method
     if not isinstance(method, Method):
         raise TypeError(f"{method!r} is not a method of token reduction: see zerotprune.methods")
-    _check_last_block(last_block)
-    check_backend(backend)
+    _check_compute(compute)
+    prepare(backend)
     found, inner = backbone(model), cast(Any, unwrap(model))
     _refuse_foreign(found.blocks)
     plan = Plan(schedule, method, found.geometry)
     plan.check()
-    short = last_block == "exact" and plan.ends_early
+    short = compute == "needed" and plan.ends_early
     if short:
         _refuse_foreign_entrance(inner)
     restore_(model)
-    tasks = plan.tasks(backend)
+    tasks = plan.tasks(compute, backend)
     for block, task in zip(found.blocks, tasks, strict=True):
         if task is not None:
             block.forward = functools.partial(_pruned_forward, found.parts(block), task, plan)
@@ -86,23 +86,23 @@ def gmacs(
     method: Method | None = None,
     convention: Convention = "full",
     *,
-    last_block: LastBlock = "whole",
+    compute: Compute = "all",
 ) -> float:
     """Multiply-accumulates for one picture, in units of 10⁹.
 
     Of the model as it is, or as the schedule would make it. The convention "full" counts all matrix
     products with the patch embedding; "paper" is the paper's, which leaves that out and counts the
     norms. Both count all of the last block, as the paper and every other method do; with
-    last_block="exact", only what a pruned model does of it where its head reads the prefix tokens
+    compute="needed", only what a pruned model does of it where its head reads the prefix tokens
     alone.
     """
-    _check_last_block(last_block)
+    _check_compute(compute)
     if schedule is None:
         plan = current_plan(model) or Plan(Schedule(), ZeroTPrune(), backbone(model).geometry)
     else:
         plan = Plan(schedule, method or ZeroTPrune(), backbone(model).geometry)
         plan.check()
-    return plan.gmacs(convention, last_block=last_block)
+    return plan.gmacs(convention, compute=compute)
 
 
 def schedule_for(
@@ -162,7 +162,14 @@ class Plan:
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
 
-    def tasks(self, backend: Backend = "auto") -> list[Task | None]:
+    def acts_early(self, compute: Compute) -> bool:
+        """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
+        dropped after it need not go through it, unless the choice depends on what comes out."""
+        if self.method.place == "middle":
+            return True
+        return compute == "needed" and not self.method.reads_output()
+
+    def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
         """For each block what it has to do; None for the blocks that the library runs itself."""
         if not self.stages:
             return [None] * self.geometry.depth
@@ -175,6 +182,7 @@ class Plan:
                 stage=self.stages.get(block),
                 geometry=self.geometry,
                 last=block == depth,
+                early=self.acts_early(compute),
                 remember=remember and block <= self.last_stage,
                 backend=backend,
             )
@@ -184,7 +192,7 @@ class Plan:
         ]
 
     def loads(
-        self, kept: Sequence[int] | None = None, last_block: LastBlock = "whole"
+        self, kept: Sequence[int] | None = None, compute: Compute = "all"
     ) -> tuple[list[Load], int]:
         """What each block has to handle, and how many tokens reach the head.
 
@@ -199,9 +207,9 @@ class Plan:
             if (stage := self.stages.get(block)) is not None:
                 own += self.method.macs(stage, patches, self.geometry)
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
-            after = prefix + patches if self.method.place == "middle" else tokens
+            after = prefix + patches if self.acts_early(compute) else tokens
             loads.append(Load(tokens, tokens, after, own))
-        if last_block == "exact" and self.ends_early:
+        if compute == "needed" and self.ends_early:
             loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
             return loads, prefix
         return loads, prefix + patches
@@ -210,9 +218,9 @@ class Plan:
         self,
         convention: Convention = "full",
         kept: Sequence[int] | None = None,
-        last_block: LastBlock = "whole",
+        compute: Compute = "all",
     ) -> float:
-        loads, left = self.loads(kept, last_block)
+        loads, left = self.loads(kept, compute)
         return total_macs(self.geometry, loads, left, convention) / 1e9
 
 
@@ -273,10 +281,10 @@ def _refuse_foreign_entrance(model: nn.Module) -> None:
     if forward is not None and not is_entrance(forward):
         raise TypeError(
             "the model has a forward that was replaced by something else: "
-            'prune_ leaves it in place with last_block="whole"'
+            'prune_ leaves it in place with compute="all"'
         )
 
 
-def _check_last_block(last_block: str) -> None:
-    if last_block not in get_args(LastBlock):
-        raise ValueError(f'last_block must be "exact" or "whole", got {last_block!r}')
+def _check_compute(compute: str) -> None:
+    if compute not in get_args(Compute):
+        raise ValueError(f'compute must be "needed" or "all", got {compute!r}')

@@ -45,7 +45,7 @@ FIELDS = (
     "precision",
     "mode",
     "backend",
-    "last_block",
+    "compute",
     "threads",
     "latency_ms",
     "latency_spread_ms",

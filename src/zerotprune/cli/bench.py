@@ -93,7 +93,7 @@ def bench(
     precision: Several[Precision] = None,
     mode: Several[Mode] = None,
     rounds: int = 20,
-    last_block: Literal["exact", "whole"] = "exact",
+    compute: Literal["needed", "all"] = "needed",
     backend: Literal["auto", "reference", "triton"] = "auto",
     threads: int | None = None,
     csv: Path | None = None,
@@ -123,7 +123,7 @@ def bench(
         eager, compile (torch.compile as one graph), graph (that, as a CUDA graph); default all.
     rounds
         Samples of every case.
-    last_block
+    compute
         How the last block is run: see `prune_`.
     backend
         What computes the scores: see `prune_`.
@@ -140,7 +140,7 @@ def bench(
     device = place(subject.device)[2]
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
-    setup = Setup(device, modes, rounds, {"last_block": last_block, "backend": backend})
+    setup = Setup(device, modes, rounds, {"compute": compute, "backend": backend})
     setup.check()
     names = methods or [OURS, "tome", "ats"]
     core.check_names(names)
@@ -163,7 +163,7 @@ def bench(
     accuracy = _accuracy(session, entered, precisions, setup) if session and whole else {}
 
     about = {"model": subject.model, "threads": "" if gpu else torch.get_num_threads()}
-    told = {"last_block": last_block, "backend": backend}
+    told = {"compute": compute, "backend": backend}
     rows = [row for group in groups
             for row in rows_of(group, about, told, subject.data, accuracy)]  # fmt: skip
     if csv is not None:

@@ -6,7 +6,6 @@ Triton itself is imported only where it is used.
 from __future__ import annotations
 
 import os
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, get_args
@@ -18,55 +17,54 @@ from ..scoring import Scorer
 
 Backend = Literal["auto", "reference", "triton"]
 
-_REFERENCE = Scorer()
+INSTALLED = find_spec("triton") is not None
+
+# Not made when they are asked for: the compiler, which sees who scores, could not follow.
+_reference = Scorer()
+_fused: list[Scorer] = []
 
 
-def check_backend(backend: Backend) -> None:
+def prepare(backend: Backend) -> None:
     """Raise ValueError for a name that is none, or for kernels that cannot be had here."""
     if backend not in get_args(Backend):
         raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
-    if backend == "triton" and not installed():
+    if backend == "triton" and not INSTALLED:
         raise ValueError("backend='triton' needs the package triton, which is not installed")
+    wanted = backend == "triton" or (backend == "auto" and torch.cuda.is_available())
+    if wanted and INSTALLED and not _fused:
+        _fused.append(import_module(".fused", __name__).FusedScorer())
 
 
 def scorer(backend: Backend, heads: list[Heads]) -> Scorer:
     """Who scores these heads. `auto` takes the kernels wherever they give the same result."""
     if backend == "reference":
-        return _REFERENCE
+        return _reference
     why_not = _why_not(heads, backend)
     if why_not is None:
-        return _fused()
+        if not _fused:
+            prepare(backend)  # the model was unpickled, and nobody has called prune_
+        return _fused[0]
     if backend == "triton":
         raise ValueError(f"backend='triton' cannot score here: {why_not}")
-    return _REFERENCE
+    return _reference
 
 
 def used_on(device: torch.device) -> str:
     """The backend that `auto` comes to on a device, for people to read."""
-    if device.type == "cuda" and installed():
+    if device.type == "cuda" and INSTALLED:
         return "triton"
     return "reference"
-
-
-@cache
-def installed() -> bool:
-    return find_spec("triton") is not None
-
-
-@cache
-def _fused() -> Scorer:
-    found: Scorer = import_module(".fused", __name__).FusedScorer()
-    return found
 
 
 def _why_not(heads: list[Heads], backend: Backend) -> str | None:
     """What keeps the kernels from scoring these heads, if anything does."""
     part, device = heads[0], heads[0].q.device.type
-    if not installed():
+    if not INSTALLED:
         return "the package triton is not installed"
     if device != "cuda" and not (device == "cpu" and backend == "triton" and _interpreted()):
         return f"the model is on the device {device}, not on a GPU"
-    if torch.compiler.is_exporting():
+    # Where it compiles, torch 2.11 says that it exports as well.
+    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return "an exported model has to run without this library"
     if len(heads) > 1:
         return "the block has several attentions side by side"

@@ -25,13 +25,14 @@ def nearest(
     best = features.new_empty((batch, count_a), dtype=torch.float32)
     choice = group_a.new_empty((batch, count_a))
     half = features.dtype != torch.float32
-    rows = 64
+    side = 128 if half and count_a > 64 else 64
     with launching(features):
-        _nearest[(batch, triton.cdiv(count_a, rows))](
+        _nearest[(batch, triton.cdiv(count_a, side))](
             features, group_a, group_b, best, choice,
             *features.stride()[:2], group_a.stride(0), group_b.stride(0), count_a, count_b, width,
-            ROWS=rows, COLUMNS=64, DEPTH=64 if half else 32,
-            PRECISION="tf32" if half else "tf32x3", num_warps=4, num_stages=3,
+            ROWS=side, COLUMNS=side, DEPTH=64 if half else 32,
+            PRECISION="tf32" if half else "tf32x3",
+            num_warps=8 if count_a > 256 else 4, num_stages=2 if side == 128 else 3,
         )  # fmt: skip
     return best, choice
 

@@ -42,9 +42,9 @@ def importance(
     low, high = (0.0, 0.0) if variances is None else variances
     with launching(score):
         _importance[(batch,)](
-            score, score if alive is None else alive, out, heads, tokens, prefix, low, high,
-            BLOCK=triton.next_power_of_2(tokens), FILTERED=variances is not None,
-            MASKED=alive is not None, num_warps=4,
+            score, score if alive is None else alive, out, heads, tokens, prefix,
+            LOW=low, HIGH=high, FILTERED=variances is not None, MASKED=alive is not None,
+            BLOCK=triton.next_power_of_2(tokens), num_warps=4,
         )  # fmt: skip
     return out
 
@@ -67,8 +67,9 @@ def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 
 @triton.jit
 def _importance(
-    score, alive, out, heads, tokens, prefix, low, high,
-    BLOCK: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,
+    score, alive, out, heads, tokens, prefix,
+    LOW: tl.constexpr, HIGH: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     picture = tl.program_id(0).to(tl.int64)
     score += picture * heads * tokens
@@ -88,7 +89,7 @@ def _importance(
             mean = tl.sum(own, 0) / count
             spread = tl.where(patch, own / mean - 1, 0.0)
             variance = tl.sum(spread * spread, 0) / count
-            passes = ((variance >= low) & (variance <= high)).to(tl.float32)
+            passes = ((variance >= LOW) & (variance <= HIGH)).to(tl.float32)
             chosen += passes * square
             inside += passes
     mean_square = every / heads

@@ -23,8 +23,9 @@ def log_sums(
     out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
         _log_sums[(batch * heads, triton.cdiv(tokens, _ROWS))](
-            q, k, q, out, *q.stride()[:3], *k.stride()[:3], heads, tokens, scale * LOG2_E,
-            **head_width(q), ROWS=_ROWS, COLUMNS=64, MASKED=False, num_warps=4, num_stages=2,
+            q, k, q, out, *q.stride()[:3], *k.stride()[:3], heads, tokens,
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=64, MASKED=False,
+            num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
 
@@ -48,8 +49,9 @@ def log_sums_without(
     with launching(q):
         _log_sums_without[(batch * heads, triton.cdiv(tokens, _ROWS))](
             q, k, sums, dropped, alive, out, *q.stride()[:3], *k.stride()[:3],
-            heads, tokens, dropped.shape[1], scale * LOG2_E,
-            **head_width(q), ROWS=_ROWS, COLUMNS=columns, num_warps=4, num_stages=2,
+            heads, tokens, dropped.shape[1],
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=columns,
+            num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
 
@@ -67,24 +69,25 @@ def row(
     widths = head_width(q)
     with launching(q):
         _row[(batch * heads, triton.cdiv(tokens, _ROWS))](
-            q, k, sums, out, *q.stride()[:3], *k.stride()[:3], heads, tokens, token, scale * LOG2_E,
-            WIDTH=widths["WIDTH"], PADDED=widths["PADDED"], ROWS=_ROWS, num_warps=4,
+            q, k, sums, out, *q.stride()[:3], *k.stride()[:3], heads, tokens, token,
+            SCALE=scale * LOG2_E, WIDTH=widths["WIDTH"], PADDED=widths["PADDED"], ROWS=_ROWS,
+            num_warps=4,
         )  # fmt: skip
     return out
 
 
 @triton.jit
 def _summed(
-    voters, k, k_token, alive, tokens, scale,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    voters, k, k_token, alive, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Logarithm of the row sums, with the largest entry so far taken out of each."""
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, tokens, COLUMNS):
         chosen = tokens_of(k, k_token, start, tokens, COLUMNS, WIDTH, PADDED)
-        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * scale
+        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
         column = start + tl.arange(0, COLUMNS)
         counts = column < tokens
         if MASKED:
@@ -101,17 +104,17 @@ def _summed(
 @triton.jit
 def _log_sums(
     q, k, alive, out,
-    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, scale,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     q += batch.to(tl.int64) * q_batch + head * q_head
     k += batch.to(tl.int64) * k_batch + head * k_head
     first = tl.program_id(1) * ROWS
     voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
-    total = _summed(voters, k, k_token, alive, tokens, scale, WIDTH, PADDED, ROWS, COLUMNS,
-                    PRECISION, MASKED)  # fmt: skip
+    total = _summed(voters, k, k_token, alive, tokens, WIDTH, PADDED, PRECISION, SCALE, ROWS,
+                    COLUMNS, MASKED)  # fmt: skip
     token = first + tl.arange(0, ROWS)
     tl.store(out + tl.program_id(0).to(tl.int64) * tokens + token, total, mask=token < tokens)
 
@@ -119,9 +122,9 @@ def _log_sums(
 @triton.jit
 def _log_sums_without(
     q, k, sums, dropped, alive, out,
-    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, count, scale,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, count,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     q += batch.to(tl.int64) * q_batch + head * q_head
@@ -139,13 +142,13 @@ def _log_sums_without(
         which = tl.load(dropped + batch * count + column, mask=column < count, other=0)
         inside = (column < count)[:, None] & (place < WIDTH)[None, :]
         chosen = tl.load(k + which[:, None] * k_token + place[None, :], mask=inside, other=0.0)
-        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * scale
+        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
         share = exp2(logits - total[:, None])
         gone += tl.sum(tl.where((column < count)[None, :], share, 0.0), 1)
     left = tl.where(token < tokens, 1 - gone, 1.0)
     if tl.min(left, 0) < 0.0625:
-        total = _summed(voters, k, k_token, alive + batch * tokens, tokens, scale, WIDTH, PADDED,
-                        ROWS, 64, PRECISION, True)  # fmt: skip
+        total = _summed(voters, k, k_token, alive + batch * tokens, tokens, WIDTH, PADDED,
+                        PRECISION, SCALE, ROWS, 64, True)  # fmt: skip
     else:
         total += tl.log2(left)
     tl.store(out + token, total, mask=token < tokens)
@@ -154,8 +157,8 @@ def _log_sums_without(
 @triton.jit
 def _row(
     q, k, sums, out,
-    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, token, scale,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, token,
+    SCALE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     q += batch.to(tl.int64) * q_batch + head * q_head + token * q_token
@@ -165,7 +168,7 @@ def _row(
     chosen = tokens_of(k, k_token, first, tokens, ROWS, WIDTH, PADDED).to(tl.float32)
     place = tl.arange(0, PADDED)
     voter = tl.load(q + place, mask=place < WIDTH, other=0.0).to(tl.float32)
-    logits = tl.sum(chosen * voter[None, :], 1) * scale
+    logits = tl.sum(chosen * voter[None, :], 1) * SCALE
     paid = exp2(logits - tl.load(sums + token))
     other = first + tl.arange(0, ROWS)
     tl.store(out + tl.program_id(0).to(tl.int64) * tokens + other, paid, mask=other < tokens)

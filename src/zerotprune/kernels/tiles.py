@@ -52,18 +52,20 @@ def tokens_of(
     return tl.load(pointer + token[:, None] * stride + place[None, :], mask=inside, other=0.0)
 
 
-@triton.jit
-def _exp2_of_the_hardware(x):
-    """One instruction; what is smaller than 2⁻¹²⁶ is nothing."""
-    return tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
+INTERPRETED = bool(triton.knobs.runtime.interpret)
 
+# Two functions of one name: the compiler looks a kernel's helpers up by their own names.
+if INTERPRETED or torch.version.cuda is None:
 
-@triton.jit
-def _exp2_anywhere(x):
-    return tl.exp2(x)
+    @triton.jit
+    def exp2(x):
+        return tl.exp2(x)
 
+else:
 
-INTERPRETED = not isinstance(_exp2_anywhere, triton.JITFunction)
-exp2 = _exp2_anywhere if INTERPRETED or torch.version.cuda is None else _exp2_of_the_hardware
+    @triton.jit
+    def exp2(x):
+        """One instruction of the hardware; what is smaller than 2⁻¹²⁶ is nothing."""
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )

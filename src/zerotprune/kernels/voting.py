@@ -48,8 +48,8 @@ def _launch_round(
     with launching(q):
         _round[(batch * heads, triton.cdiv(tokens, rows))](
             q, k, sums, score, q if alive is None else alive, out,
-            *q.stride()[:3], *k.stride()[:3], *score.stride()[:2], heads, tokens, scale * LOG2_E,
-            **head_width(q), ROWS=rows, COLUMNS=32, MASKED=alive is not None,
+            *q.stride()[:3], *k.stride()[:3], *score.stride()[:2], heads, tokens,
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=rows, COLUMNS=32, MASKED=alive is not None,
             num_warps=4, num_stages=3,
         )  # fmt: skip
 
@@ -64,8 +64,8 @@ def _launch_on_chip(
         _all_rounds[(batch * heads,)](
             q, k, sums, start, q if alive is None else alive, out, out.stride(0),
             *q.stride()[:3], *k.stride()[:3], *start.stride()[:2],
-            heads, tokens, scale * LOG2_E, rounds,
-            **head_width(q), COLUMNS=columns, TILES=triton.cdiv(tokens, 64),
+            heads, tokens, rounds,
+            **head_width(q), SCALE=scale * LOG2_E, COLUMNS=columns, TILES=triton.cdiv(tokens, 64),
             MASKED=alive is not None, num_warps=8 if columns == 256 else 4, num_stages=1,
         )  # fmt: skip
 
@@ -74,9 +74,9 @@ def _launch_on_chip(
 def _round(
     q, k, sums, score, alive, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
-    heads, tokens, scale,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    heads, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The votes for some tokens of one head.
 
@@ -96,7 +96,7 @@ def _round(
         voter = start + tl.arange(0, COLUMNS)
         weight = tl.load(score + voter, mask=voter < tokens, other=0.0)
         total = tl.load(sums + voter, mask=voter < tokens, other=0.0)
-        logits = tl.dot(chosen, tl.trans(voters), input_precision=PRECISION) * scale
+        logits = tl.dot(chosen, tl.trans(voters), input_precision=PRECISION) * SCALE
         votes += exp2(logits - total[None, :]) * weight[None, :]
     out += tl.program_id(0).to(tl.int64) * tokens
     _store(tl.sum(votes, 1), out, alive + batch * tokens, first, tokens, ROWS, MASKED)
@@ -106,8 +106,8 @@ def _round(
 def _all_rounds(
     q, k, sums, score, alive, out, other,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
-    heads, tokens, scale, rounds,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    heads, tokens, rounds,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     COLUMNS: tl.constexpr, TILES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """All rounds of one head, with its whole graph held in registers, again turned over."""
@@ -123,15 +123,15 @@ def _all_rounds(
     total = tl.load(sums + voter, mask=voter < tokens, other=float("inf"))[None, :]
     if TILES > 3:  # the few tokens beyond 3 × 64 of a picture of 14 × 14 patches
         few = tokens_of(k, k_token, 192, tokens, 16, WIDTH, PADDED)
-        tile3 = exp2(tl.dot(few, voters, input_precision=PRECISION) * scale - total)
+        tile3 = exp2(tl.dot(few, voters, input_precision=PRECISION) * SCALE - total)
     chosen = tokens_of(k, k_token, 0, tokens, 64, WIDTH, PADDED)
-    tile0 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * scale - total)
+    tile0 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
     if TILES > 1:
         chosen = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
-        tile1 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * scale - total)
+        tile1 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
     if TILES > 2:
         chosen = tokens_of(k, k_token, 128, tokens, 64, WIDTH, PADDED)
-        tile2 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * scale - total)
+        tile2 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
     for turn in range(rounds):
         target = out + (turn % 2) * other
         weight = tl.load(score + voter, mask=voter < tokens, other=0.0)[None, :]

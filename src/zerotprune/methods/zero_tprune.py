@@ -88,6 +88,9 @@ class ZeroTPrune(Method):
     def wants_history(self) -> bool:
         return self.ranking == "accumulated"
 
+    def reads_output(self) -> bool:
+        return self.features == "x"
+
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
 
