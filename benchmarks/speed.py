@@ -12,25 +12,21 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import precompile
 import torch
-from table import RESULTS, spread
-from torch import nn
+from table import RESULTS, decoded, spread
 
 from zerotprune import Schedule, bench, records, schedule_for
-from zerotprune.data import batches, open_data, transform_for
-from zerotprune.evaluate import Batch, Result, Setting, compare
+from zerotprune.evaluate import Result, Setting, compare
 from zerotprune.models import load
 from zerotprune.modes import MODES
 
 DOCS = RESULTS.parents[1] / "docs"
 METHODS = ("zero-tprune", "tome", "ats")  # ours first, then the rivals
-USUAL = (512, 256, 64, 8, 1)
 
 
 @dataclass(frozen=True)
@@ -46,23 +42,33 @@ class Section:
 
 
 SECTIONS = {
-    "deit-s": Section("deit_small_patch16_224", USUAL, "ablation-is", (512, 1)),
-    "deit-b": Section("deit_base_patch16_224", USUAL, "ablation-is", (512,)),
-    "vit-l-384": Section("vit_large_patch16_384", (64, 32), rivals=(32,)),
-    "dinov2-b-518": Section("vit_base_patch14_dinov2", (64, 32), rivals=(32,), size=518),
+    "deit-s": Section("deit_small_patch16_224", (512, 64, 1), "ablation-is"),
+    "deit-b": Section("deit_base_patch16_224", (256,), "ablation-is"),
     "deit-ti": Section("deit_tiny_patch16_224", (512,), "ablation-is", (512,),
                        weights="deit_tiny_patch16_224.safetensors"),
+    "dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), size=518),
+    "vit-l-384": Section("vit_large_patch16_384", (32,)),
 }  # fmt: skip
 
 
 def main() -> None:
     chosen = options()
     records.check_target(chosen.csv)
-    for name in () if chosen.draw else chosen.only:
+    setup = bench.Setup(
+        chosen.device,
+        tuple(chosen.mode),
+        chosen.rounds,
+        {"compute": chosen.compute, "backend": chosen.backend},
+    )
+    setup.check()
+    fields = [] if chosen.draw else [Field(name, chosen, setup) for name in chosen.only]
+    if chosen.jobs and setup.compiles:
+        precompile.run([case for field in fields for case in field.cases()], setup, chosen.jobs)
+    for field in fields:
         started = time.perf_counter()
-        rows = measured(name, SECTIONS[name], chosen)
+        rows = field.measured()
         records.append(chosen.csv, rows)
-        say(f"{name}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
+        say(f"{field.name}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
     draw(chosen.csv, chosen.plots)
 
 
@@ -90,66 +96,78 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(name: str, section: Section, chosen: argparse.Namespace) -> list[dict[str, object]]:
-    """The rows of one section."""
-    weights = chosen.shared / "weights" / section.weights if section.weights else None
-    torch.manual_seed(0)
-    model = load(section.model, weights=weights, size=section.size).to(chosen.device)
-    preset = section.preset
-    schedule = Schedule.preset(preset) if preset else schedule_for(model, keep=0.65)
-    told = {"compute": chosen.compute, "backend": chosen.backend}
-    setup = bench.Setup(chosen.device, tuple(chosen.mode), chosen.rounds, told)
-    setup.check()
-    held = decoded(model, chosen) if section.weights else []
-    noise = bench.noise(model, 8, chosen.device, torch.float32)
-    some = spread(held, 32).to(chosen.device) if held else noise
-    entered = bench.entrants(model, schedule, chosen.methods, some, told)
-    rounds = {batch: entered if batch in (chosen.rivals or section.rivals) else entered[:3]
-              for batch in chosen.batch or section.batches}  # fmt: skip
-    if chosen.jobs and setup.compiles:
-        precompile.run(section.model, section.size, chosen.precision, rounds, setup, chosen.jobs)
-    groups = [
-        group
-        for batch, some_of_them in rounds.items()
-        for group in bench.sweep(model, some_of_them, [chosen.precision], [batch], setup, say)
-    ]
-    accuracy = accuracies(model, entered, held, chosen, told) if held else {}
-    about: dict[str, object] = {
-        "table": f"speed {name}",
-        "model": section.model,
-        "seed": bench.SEED,
-        "threads": "" if chosen.device.startswith("cuda") else torch.get_num_threads(),
-    }
-    how = {"compute": chosen.compute, "backend": chosen.backend}
-    return [row_of(speed, group, about, how, accuracy)
-            for group in groups for speed in group.speeds]  # fmt: skip
+class Field:
+    """A section with its model, its pictures if it has any, and who runs at which batch size."""
 
+    def __init__(self, name: str, chosen: argparse.Namespace, setup: bench.Setup) -> None:
+        section = SECTIONS[name]
+        self.name, self.section, self.chosen, self.setup = name, section, chosen, setup
+        weights = chosen.shared / "weights" / section.weights if section.weights else None
+        torch.manual_seed(0)
+        self.model = load(section.model, weights=weights, size=section.size).to(chosen.device)
+        preset = section.preset
+        schedule = Schedule.preset(preset) if preset else schedule_for(self.model, keep=0.65)
+        self.held = (
+            decoded(self.model, chosen.shared, limit=chosen.limit) if section.weights else []
+        )
+        noise = bench.noise(self.model, 8, chosen.device, torch.float32)
+        some = spread(self.held, 32).to(chosen.device) if self.held else noise
+        entered = bench.entrants(self.model, schedule, chosen.methods, some, setup.options)
+        with_rivals = chosen.rivals or section.rivals
+        self.entered = {
+            batch: entered if batch in with_rivals else entered[:3]
+            for batch in chosen.batch or section.batches
+        }
+        self.everybody = entered
 
-def accuracies(
-    model: nn.Module,
-    entered: Sequence[bench.Entrant],
-    held: Sequence[Batch],
-    chosen: argparse.Namespace,
-    told: dict[str, Any],
-) -> dict[str, Result]:
-    """By the contenders' names, in the same precision."""
-    dtype: torch.dtype = getattr(torch, chosen.precision)
-    contenders = [entrant.contender for entrant in entered if not entrant.failure]
-    setting = Setting(chosen.device, dtype, options=told)
-    results = compare(model.to(dtype), contenders, held, setting=setting)
-    return {result.contender.name: result for result in results}
+    def cases(self) -> list[precompile.Case]:
+        """All that has to be compiled."""
+        section, precision = self.section, self.chosen.precision
+        return [
+            precompile.Case(section.model, section.size, precision, each.contender, batch)
+            for batch, entered in self.entered.items()
+            for each in entered
+            if not each.failure
+        ]
+
+    def measured(self) -> list[dict[str, object]]:
+        """The rows of the section."""
+        precisions = [self.chosen.precision]
+        groups = [
+            group
+            for batch, entered in self.entered.items()
+            for group in bench.sweep(self.model, entered, precisions, [batch], self.setup, say)
+        ]
+        accuracy = self.accuracies() if self.held else {}
+        gpu = self.chosen.device.startswith("cuda")
+        about: dict[str, object] = {
+            "table": f"speed {self.name}",
+            "model": self.section.model,
+            "seed": bench.SEED,
+            "threads": "" if gpu else torch.get_num_threads(),
+        }
+        return [row_of(speed, group, about, self.setup.options, accuracy)
+                for group in groups for speed in group.speeds]  # fmt: skip
+
+    def accuracies(self) -> dict[str, Result]:
+        """By the contenders' names, in the same precision."""
+        dtype: torch.dtype = getattr(torch, self.chosen.precision)
+        contenders = [entrant.contender for entrant in self.everybody if not entrant.failure]
+        setting = Setting(self.chosen.device, dtype, options=self.setup.options)
+        results = compare(self.model.to(dtype), contenders, self.held, setting=setting)
+        return {result.contender.name: result for result in results}
 
 
 def row_of(
     speed: bench.Speed,
     group: bench.Group,
     about: dict[str, object],
-    how: dict[str, object],
+    how: Mapping[str, object],
     accuracy: dict[str, Result],
 ) -> dict[str, object]:
     row = {**records.speed_row(speed, group), **about}
     if speed.entrant.contender.schedule.stages:
-        row |= how
+        row |= dict(how)
     if speed.name in accuracy:
         unpruned = accuracy[bench.UNPRUNED]
         row |= {"data": "imagenet/report"}
@@ -158,13 +176,6 @@ def row_of(
     case = (speed.batch, speed.name, speed.mode)
     say(" | ".join(str(cell) for cell in (*case, *(row.get(each, "") for each in numbers))))
     return row
-
-
-def decoded(model: nn.Module, chosen: argparse.Namespace) -> list[Batch]:
-    folder = chosen.shared / "imagenet" / "report"
-    pictures = open_data(folder, transform=transform_for(model), limit=chosen.limit)
-    workers = 8 if chosen.device != "cpu" else 2
-    return list(batches(pictures, 100, workers=workers, strict=True, report=print))
 
 
 def draw(path: Path, folder: Path) -> None:

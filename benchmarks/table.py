@@ -59,7 +59,7 @@ def main(about: str | None, tables: Sequence[Table]) -> None:
     chosen = options(about)
     for name in MODELS:
         model = load(name, weights=chosen.shared / "weights" / MODELS[name]).to(chosen.device)
-        held = _decoded(model, chosen.shared / "imagenet" / "report", chosen)
+        held = decoded(model, chosen.shared, chosen.batch, chosen.limit)
         some = spread(held, 128).to(chosen.device)
         for table in tables:
             if name in table.models:
@@ -69,10 +69,14 @@ def main(about: str | None, tables: Sequence[Table]) -> None:
                 write(table, results, about_run, chosen.csv)
 
 
-def _decoded(model: nn.Module, folder: Path, chosen: argparse.Namespace) -> list[Batch]:
-    pictures = open_data(folder, transform=transform_for(model), limit=chosen.limit)
-    workers = 8 if chosen.device != "cpu" else 2
-    return list(batches(pictures, chosen.batch, workers=workers, strict=True, report=print))
+def decoded(
+    model: nn.Module, shared: Path, batch: int = 100, limit: int | None = None
+) -> list[Batch]:
+    """The pictures that everything is reported on, through the model's own transform."""
+    folder = shared / "imagenet" / "report"
+    pictures = open_data(folder, transform=transform_for(model), limit=limit)
+    workers = 8 if torch.cuda.is_available() else 2
+    return list(batches(pictures, batch, workers=workers, strict=True, report=print))
 
 
 def spread(held: list[Batch], count: int) -> Tensor:

@@ -52,6 +52,7 @@ FIELDS = (
     "speedup",
     "of_limit",
     "failure",
+    "same_tokens",
 )
 
 
