@@ -45,7 +45,7 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
         ("vit_base_patch16_siglip_224", "exact last block: does not apply, the head reads"),
     ],
 )
-def test_info_tells_what_the_exact_compute_saves(model: str, says: str) -> None:
+def test_info_tells_what_the_exact_last_block_saves(model: str, says: str) -> None:
     done = zerotprune("info", model, "--keep", "0.65")
     assert done.returncode == 0, done.stderr
     assert says in done.stdout

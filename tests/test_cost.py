@@ -59,12 +59,12 @@ def test_closed_form_equals_torch(family: str, schedule: ztp.Schedule) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_closed_form_of_the_exact_compute_equals_torch(family: str) -> None:
+def test_closed_form_of_what_is_needed_equals_torch(family: str) -> None:
     model: Any = build(family)
     ztp.prune_(reading_cls(model), fit(model, PRUNED))
     whole, exact = (ztp.gmacs(model, compute=kind) for kind in ("all", "needed"))
     assert round(exact * 1e9) == counted_by_torch(model)
-    assert (exact < whole) == (model.global_pool == "token")
+    assert exact < whole or (model.global_pool != "token" and family.startswith("parallel scaling"))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def counting(forward: Any, values: list[int], norms: list[nn.Module]) -> Any:
     return counted
 
 
-def test_what_the_exact_compute_saves_of_an_unpruned_deit_tiny() -> None:
+def test_what_the_exact_last_block_saves_of_an_unpruned_deit_tiny() -> None:
     """By hand: the last block's 197 tokens, of which CLS alone asks and is fed."""
     with torch.device("meta"):
         geometry = backbone(timm.create_model("deit_tiny_patch16_224")).geometry

@@ -17,6 +17,7 @@ import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures, precise
 from zerotprune.backbones import backbone
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.pruning import Plan
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
 METHODS = [
@@ -104,7 +105,6 @@ def test_the_same_logits_from_fewer_tokens(family: str, fused: bool) -> None:
     if model.global_pool == "token":
         assert spy.counts[1] == prefix
     else:
-        assert torch.equal(exact, whole)
         assert spy.counts[1] == spy.counts[0]
         assert "forward" not in model.__dict__
 
@@ -241,7 +241,7 @@ def test_a_head_that_we_do_not_know_may_read_anything() -> None:
             return x.mean(dim=1)
 
     model: Any = Own(img_size=96, depth=5, embed_dim=48, num_heads=3).eval()
-    assert ztp.gmacs(model, SCHEDULE, compute="needed") == ztp.gmacs(model, SCHEDULE)
+    assert not Plan(SCHEDULE, ztp.ZeroTPrune(), backbone(model).geometry).ends_early
     whole, exact = both(model, pictures(model), SCHEDULE)
     assert torch.equal(whole, exact)
 

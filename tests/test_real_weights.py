@@ -82,7 +82,7 @@ def test_float32_keeps_the_same_tokens_as_float64(shared: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_exact_compute_gives_the_same_logits(shared: Path, name: str) -> None:
+def test_the_exact_last_block_gives_the_same_logits(shared: Path, name: str) -> None:
     model = real_model(shared, name)
     images = real_pictures(shared, model, 4)
     schedule = ztp.Schedule.preset("ablation-is")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .graph import DenseGraph, attention_graph
 from .shapes import Float
+from .tokens import pictures
 
 
 class Heads(NamedTuple):
@@ -25,6 +26,13 @@ class Heads(NamedTuple):
     plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # where a rotary position
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
+
+    def pictures(self, which: slice) -> Heads:
+        """Those of some pictures. A bias may be the same for all."""
+        own = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
+        bias = self.bias if self.bias is None or not own else self.bias[which]
+        found: Heads = pictures(self._replace(bias=None), which)
+        return found._replace(bias=bias)
 
     def biased(self, bias: Float[Tensor, "batch 1 1 tokens"] | None) -> Heads:
         """The same with something added to the logits."""
@@ -55,3 +63,23 @@ def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
     ]
     graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
     return outputs, DenseGraph(graph.detach())
+
+
+class Rows:
+    """A graph of which single rows are computed when they are asked for, and nothing else."""
+
+    alive = None
+
+    def __init__(self, heads: list[Heads]) -> None:
+        self.heads = heads
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        """The attention that one token pays to all."""
+        return torch.cat([_row(part, token) for part in self.heads], dim=1).detach()
+
+
+def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
+    bias = part.bias
+    if bias is not None and bias.shape[-2] > 1:
+        bias = bias[..., token : token + 1, :]
+    return attention_graph(part.q[:, :, token : token + 1], part.k, part.scale, bias).squeeze(2)

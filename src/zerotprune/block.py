@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 import torch
 from torch import Tensor
 
-from .attention import Heads, output
+from .attention import Heads, Rows, output
 from .cost import Geometry
-from .graph import Graph, average_attention
+from .graph import Graph, RowGraph, average_attention
 from .kernels import Backend, scorer
 from .precision import no_autocast
 from .schedule import Stage
@@ -48,7 +48,7 @@ class Parts(Protocol):
 class Seen(NamedTuple):
     """What a block saw, shown to a method."""
 
-    tokens: Tokens
+    tokens: Tokens  # as they are when the method decides, see `Method.waits_for`
     x_pre: Float[Tensor, "batch tokens width"]  # the block's input
     heads: list[Heads]
     graph: Graph | None  # where the method asked for it
@@ -62,6 +62,11 @@ class Seen(NamedTuple):
     @property
     def patches(self) -> int:
         return self.tokens.source.shape[1]
+
+    @property
+    def rows(self) -> RowGraph:
+        """For methods that want single rows of the graph: fused attention gives no other."""
+        return Rows(self.heads) if self.graph is None else self.graph
 
     def vectors(
         self, name: Literal["key", "query", "value"]
@@ -105,16 +110,17 @@ class Method(ABC):
         """Raise ValueError if the stage asks for what the method cannot do."""
 
     def wants_graph(self, stage: Stage) -> bool:
-        """Does it look at the attention graph at this stage?"""
+        """Does it look at the whole attention graph at this stage?"""
         return False
 
     def wants_history(self) -> bool:
         """Does it look at the attention received in all blocks so far?"""
         return False
 
-    def reads_output(self) -> bool:
-        """Does it look at what the block's MLP has made? Else that is made of kept tokens only."""
-        return False
+    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
+        """Up to where the block must have come before it can decide: q, k, v and their graph; the
+        tokens after attention; or the tokens after the MLP."""
+        return "attention"
 
     @abstractmethod
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
@@ -127,7 +133,7 @@ class Method(ABC):
 
 #: A CPU scores so many pictures at a time: their graphs stay in its cache, and their memory is
 #: small. A picture's result does not depend on its batch, so nothing else changes.
-AT_ONCE = 8
+AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -144,18 +150,27 @@ class Task:
 
 
 def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor | Tokens:
-    """One block: attention, MLP, and at its end the stage, if it has one.
+    """One block: attention, MLP, and its stage, if it has one.
 
     `given` is whatever else the library handed to the block (positions, masks).
     """
     tokens = Tokens.of(x, task.geometry.prefix)
-    score = task.stage is not None and task.method.wants_graph(task.stage)
-    if score and tokens.x.device.type == "cpu" and not torch.compiler.is_compiling():
-        starts = range(0, len(tokens.x), AT_ONCE)
-        turns = [pictures(tokens, slice(at, at + AT_ONCE)) for at in starts]
-        out: Tensor | Tokens = together([_run(parts, task, turn, given, score) for turn in turns])
-        return out
-    return _run(parts, task, tokens, given, score)
+    sight, outputs, reduction = _attended(parts, task, tokens, given)
+    joined = parts.join(tokens.x, sight.heads, outputs)
+    now = sight.tokens._replace(x=joined, reduction=None)
+    if reduction is None and task.stage is not None and task.method.waits_for() == "projection":
+        reduction = _decided(task, task.stage, sight._replace(tokens=now))
+    if reduction is not None and task.early:
+        now = reduced(now, reduction, sight.prefix)
+        del sight, outputs, joined  # they need not wait for the MLP, which takes most memory
+        now = now._replace(x=parts.feed(now.x))
+        return now.x if task.last else now
+    now = now._replace(x=parts.feed(now.x))
+    if reduction is None and task.stage is not None:
+        reduction = _decided(task, task.stage, sight._replace(tokens=now))
+    if reduction is not None:
+        now = reduced(now, reduction, sight.prefix)
+    return now.x if task.last else now
 
 
 def run_for_prefix(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:
@@ -172,43 +187,54 @@ def run_for_prefix(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str
     return parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
 
 
-def _run(
-    parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool
-) -> Tensor | Tokens:
-    seen = _attend(parts, task, tokens, given, score)
-    if task.early:
-        now = _staged(task, seen)
-        del seen  # q, k and v need not wait for the MLP, which is what takes most memory
-        now = now._replace(x=parts.feed(now.x))
-    else:
-        fed = parts.feed(seen.tokens.x)
-        now = _staged(task, seen._replace(tokens=seen.tokens._replace(x=fed)))
-    return now.x if task.last else now
-
-
-def _attend(parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any], score: bool) -> Seen:
-    """The block's attention: the tokens after it, and what there was to see on the way."""
+def _attended(
+    parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any]
+) -> tuple[Seen, list[Tensor], Reduction | None]:
+    """The block's attention: what was to be seen, its outputs, and the decision if it is ripe."""
     heads = _biased(parts.attend(tokens, given), tokens, task.method)
-    who, graph = Scorer(), None
-    if score or task.remember:
-        who = scorer(task.backend, heads)
-        outputs, graph = who.attention(heads)
+    sight = Seen(tokens, tokens.x, heads, None, task.geometry)
+    if task.stage is None and not task.remember:
+        return sight, [output(part) for part in heads], None
+    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu"
+    if whole or torch.compiler.is_compiling() or task.method.waits_for() != "attention":
+        return _scored(task, sight)
+    starts = range(0, len(tokens.x), AT_ONCE)
+    turns = [_scored(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
+    history = together([turn[0].tokens.history for turn in turns])
+    outputs = [torch.cat(parts_of) for parts_of in zip(*(turn[1] for turn in turns), strict=True)]
+    reduction: Reduction | None = together([turn[2] for turn in turns])
+    return sight._replace(tokens=tokens._replace(history=history)), outputs, reduction
+
+
+def _some(sight: Seen, which: slice) -> Seen:
+    """What was to be seen of some pictures."""
+    return sight._replace(
+        tokens=pictures(sight.tokens, which),
+        x_pre=sight.x_pre[which],
+        heads=[part.pictures(which) for part in sight.heads],
+    )
+
+
+def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
+    sight = sight._replace(scorer=scorer(task.backend, sight.heads))
+    if task.remember or (task.stage is not None and task.method.wants_graph(task.stage)):
+        outputs, graph = sight.scorer.attention(sight.heads)
+        sight = sight._replace(graph=graph)
     else:
-        outputs = [output(part) for part in heads]
-    now = tokens._replace(x=parts.join(tokens.x, heads, outputs), reduction=None)
+        outputs = [output(part) for part in sight.heads]
     if task.remember:
-        now = now._replace(history=_remembered(tokens, graph, task.geometry.prefix))
-    return Seen(now, tokens.x, heads, graph, task.geometry, who)
+        history = _remembered(sight.tokens, sight.graph, sight.prefix)
+        sight = sight._replace(tokens=sight.tokens._replace(history=history))
+    if task.stage is None or task.method.waits_for() != "attention":
+        return sight, outputs, None
+    return sight, outputs, _decided(task, task.stage, sight)
 
 
-def _staged(task: Task, seen: Seen) -> Tokens:
-    """The tokens that the block's stage leaves, if it has one."""
-    if task.stage is None:
-        return seen.tokens
+def _decided(task: Task, stage: Stage, seen: Seen) -> Reduction:
+    """What the block's stage makes of its tokens."""
     with torch.no_grad(), no_autocast(seen.tokens.x):
-        task.method.check(task.stage, seen.patches, task.geometry)
-        reduction = task.method.reduce(seen, task.stage)
-    return reduced(seen.tokens, reduction, seen.prefix)
+        task.method.check(stage, seen.patches, task.geometry)
+        return task.method.reduce(seen, stage)
 
 
 def _remembered(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:

@@ -67,6 +67,10 @@ class Geometry:
         """One round of votes over the graph of a block."""
         return self.blocks[block - 1].heads * (self.prefix + patches) ** 2
 
+    def row(self, block: int, patches: int) -> int:
+        """One row of that graph, where the rest of it is not at hand."""
+        return self.blocks[block - 1].width * (self.prefix + patches)
+
 
 class Load(NamedTuple):
     """What one block has to handle."""

@@ -18,11 +18,11 @@ HeadRule = Literal["eir", "mean", "max"]
 
 
 def attention_graph(
-    q: Float[Tensor, "batch heads tokens width"],
+    q: Float[Tensor, "batch heads queries width"],
     k: Float[Tensor, "batch heads tokens width"],
     scale: float,
-    bias: Float[Tensor, "*any #tokens tokens"] | None = None,
-) -> Float[Tensor, "batch heads tokens tokens"]:
+    bias: Float[Tensor, "*any #queries tokens"] | None = None,
+) -> Float[Tensor, "batch heads queries tokens"]:
     """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
     with no_autocast(q):
         logits = (widened(q) * scale) @ widened(k).transpose(-2, -1)
@@ -131,12 +131,20 @@ def combine_heads(
 
 
 @runtime_checkable
-class Graph(Protocol):
-    """An attention graph as a method sees it, however it is held."""
+class RowGraph(Protocol):
+    """An attention graph that shows single rows."""
 
     @property
     def alive(self) -> Float[Tensor, "batch tokens"] | None:
         """1 or 0 for each token; None where all live."""
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        """The attention that one token pays to all tokens of the whole graph."""
+
+
+@runtime_checkable
+class Graph(RowGraph, Protocol):
+    """An attention graph to vote on, however it is held."""
 
     def without(self, dropped: Int[Tensor, "batch dropped"]) -> Graph:
         """The graph restricted to the other tokens, its rows scaled back to sum 1."""
@@ -148,9 +156,6 @@ class Graph(Protocol):
         self, score: Float[Tensor, "batch heads tokens"], rounds: int
     ) -> Float[Tensor, "batch heads tokens"]:
         """Weighted PageRank, see `vote`."""
-
-    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        """The attention that one token pays to all tokens of the whole graph."""
 
 
 class DenseGraph(NamedTuple):
@@ -181,7 +186,7 @@ def living(
     return torch.ones_like(like).scatter(1, dropped, 0.0)
 
 
-def cls_attention(graph: Graph) -> Float[Tensor, "batch tokens"]:
+def cls_attention(graph: RowGraph) -> Float[Tensor, "batch tokens"]:
     """The attention that CLS (token 0) pays to each living token, averaged over heads."""
     row = graph.row(0)
     if graph.alive is not None:

@@ -167,7 +167,7 @@ class Plan:
         dropped after it need not go through it, unless the choice depends on what comes out."""
         if self.method.place == "middle":
             return True
-        return compute == "needed" and not self.method.reads_output()
+        return compute == "needed" and self.method.waits_for() != "mlp"
 
     def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
         """For each block what it has to do; None for the blocks that the library runs itself."""

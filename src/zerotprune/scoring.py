@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from . import similarity
 from .attention import Heads, outputs_with_graph
 from .graph import Graph, HeadRule, combine_heads, head_variance, heads_in_range
 from .shapes import Float, Int
-from .similarity import Matching, Metric, Partition, match
+from .similarity import Matching, Metric, Partition
 
 
 class Scorer:
@@ -31,11 +32,26 @@ class Scorer:
             counted = heads_in_range(head_variance(score, prefix, graph.alive), *variances)
         return combine_heads(score, rule, counted)[:, prefix:]
 
+    def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+        """The places of the values, the largest first; of equal values the first one first."""
+        return similarity.descending(values)
+
     def top(
         self, values: Float[Tensor, "batch patches"], count: int
     ) -> Int[Tensor, "batch {count}"]:
         """The places of the largest values, the largest first."""
         return values.topk(count, dim=-1).indices
+
+    def nearest(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        metric: Metric = "cosine",
+        earlier: bool = False,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        """Each token's most similar one of the other group, see `similarity.nearest`."""
+        return similarity.nearest(features, group_a, group_b, metric, earlier)
 
     def match(
         self,
@@ -46,4 +62,7 @@ class Scorer:
         metric: Metric,
     ) -> Matching:
         """The S-stage, see `similarity.match`."""
-        return match(features, importance, count, partition, metric)
+        order, partners = self.descending, self.nearest
+        return similarity.match(
+            features, importance, count, partition, metric, order=order, partners=partners
+        )

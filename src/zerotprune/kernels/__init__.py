@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from ..attention import Heads
 from ..scoring import Scorer
@@ -21,7 +22,7 @@ INSTALLED = find_spec("triton") is not None
 
 # Not made when they are asked for: the compiler, which sees who scores, could not follow.
 _reference = Scorer()
-_fused: list[Scorer] = []
+_fused: dict[Backend, Scorer] = {}
 
 
 def prepare(backend: Backend) -> None:
@@ -32,18 +33,19 @@ def prepare(backend: Backend) -> None:
         raise ValueError("backend='triton' needs the package triton, which is not installed")
     wanted = backend == "triton" or (backend == "auto" and torch.cuda.is_available())
     if wanted and INSTALLED and not _fused:
-        _fused.append(import_module(".fused", __name__).FusedScorer())
+        fused = import_module(".fused", __name__).FusedScorer
+        _fused.update({"auto": fused(), "triton": fused(strict=True)})
 
 
 def scorer(backend: Backend, heads: list[Heads]) -> Scorer:
     """Who scores these heads. `auto` takes the kernels wherever they give the same result."""
     if backend == "reference":
         return _reference
-    why_not = _why_not(heads, backend)
+    why_not = _why_not(heads[0].q, backend)
     if why_not is None:
         if not _fused:
             prepare(backend)  # the model was unpickled, and nobody has called prune_
-        return _fused[0]
+        return _fused[backend]
     if backend == "triton":
         raise ValueError(f"backend='triton' cannot score here: {why_not}")
     return _reference
@@ -56,9 +58,9 @@ def used_on(device: torch.device) -> str:
     return "reference"
 
 
-def _why_not(heads: list[Heads], backend: Backend) -> str | None:
-    """What keeps the kernels from scoring these heads, if anything does."""
-    part, device = heads[0], heads[0].q.device.type
+def _why_not(x: Tensor, backend: Backend) -> str | None:
+    """What keeps the kernels from such tensors, if anything does."""
+    device = x.device.type
     if not INSTALLED:
         return "the package triton is not installed"
     if device != "cuda" and not (device == "cpu" and backend == "triton" and _interpreted()):
@@ -66,18 +68,10 @@ def _why_not(heads: list[Heads], backend: Backend) -> str | None:
     # Where it compiles, torch 2.11 says that it exports as well.
     if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
         return "an exported model has to run without this library"
-    if len(heads) > 1:
-        return "the block has several attentions side by side"
-    if part.bias is not None:
-        return "attention has a bias, of relative positions or of merged tokens"
-    if part.dropout > 0:
-        return "attention has dropout"
-    if part.q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"{part.q.dtype} is not a precision of theirs"
-    if part.q.dtype == torch.bfloat16 and device == "cpu":
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"{x.dtype} is not a precision of theirs"
+    if x.dtype == torch.bfloat16 and device == "cpu":
         return "Triton's interpreter multiplies no bfloat16"
-    if part.q.shape[-1] > 256:
-        return f"a head is {part.q.shape[-1]} wide, more than 256"
     return None
 
 

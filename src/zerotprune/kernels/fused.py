@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,11 +13,8 @@ from ..attention import Heads
 from ..graph import Graph, HeadRule, living, start_scores
 from ..scoring import Scorer
 from ..shapes import Float, Int
-from ..similarity import Matching, Metric, Partition, match
-from ..similarity import nearest as nearest_by_torch
-from . import ranking
-from .matching import nearest
-from .ranking import descending
+from ..similarity import Metric
+from . import matching, ranking
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -48,10 +46,18 @@ class FusedGraph(NamedTuple):
         return row(self.q, self.k, self.scale, self.sums, token)
 
 
+@dataclass(frozen=True)
 class FusedScorer(Scorer):
-    """Scores by Triton kernels; what they do not know is left to torch."""
+    """Scores by Triton kernels. What they do not know is left to torch, unless `strict`."""
+
+    strict: bool = False
 
     def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
+        why_not = _why_no_graph(heads)
+        if why_not is not None:
+            if self.strict:
+                raise ValueError(f"backend='triton' cannot score here: {why_not}")
+            return super().attention(heads)
         (part,) = heads
         out, sums = _attention(part.q, part.k, part.v, part.scale)
         q, k = (_dense_rows(x.detach()) for x in (part.q, part.k))
@@ -71,30 +77,38 @@ class FusedScorer(Scorer):
             return super().importance(graph, score, prefix, rule, variances)
         return ranking.importance(score, prefix, variances, graph.alive)
 
+    def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+        return ranking.descending(values)
+
     def top(
         self, values: Float[Tensor, "batch patches"], count: int
     ) -> Int[Tensor, "batch {count}"]:
-        return descending(values)[:, :count]
+        return ranking.descending(values)[:, :count]
 
-    def match(
+    def nearest(
         self,
         features: Float[Tensor, "batch patches width"],
-        importance: Float[Tensor, "batch patches"],
-        count: int,
-        partition: Partition,
-        metric: Metric,
-    ) -> Matching:
-        return match(
-            features, importance, count, partition, metric, order=descending, partners=_partners
-        )
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        metric: Metric = "cosine",
+        earlier: bool = False,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        if metric != "cosine" or earlier:
+            return super().nearest(features, group_a, group_b, metric, earlier)
+        return matching.nearest(features, group_a, group_b)
 
 
-def _partners(
-    features: Tensor, group_a: Tensor, group_b: Tensor, metric: Metric, earlier: bool
-) -> tuple[Tensor, Tensor]:
-    if metric != "cosine" or earlier or features.dtype == torch.float64:
-        return nearest_by_torch(features, group_a, group_b, metric, earlier)
-    return nearest(features, group_a, group_b)
+def _why_no_graph(heads: list[Heads]) -> str | None:
+    """What keeps the kernels from a graph of these heads, if anything does."""
+    if len(heads) > 1:
+        return "the block has several attentions side by side"
+    if heads[0].bias is not None:
+        return "attention has a bias, of relative positions or of merged tokens"
+    if heads[0].dropout > 0:
+        return "attention has dropout"
+    if heads[0].q.shape[-1] > 256:
+        return f"a head is {heads[0].q.shape[-1]} wide, more than 256"
+    return None
 
 
 def _dense_rows(x: Tensor) -> Tensor:

@@ -39,22 +39,21 @@ class ATS(Method):
             raise ValueError("ATS takes no stage at the last block: nobody would see what it drew")
         refuse_pooling(geometry, "padding")
 
-    def wants_graph(self, stage: Stage) -> bool:
-        return True
-
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        assert seen.graph is not None
-        attention = seen.graph.row(0)[:, :, seen.prefix :].sum(dim=1)
+        attention = seen.rows.row(0)[:, :, seen.prefix :].sum(dim=1)
         norm = seen.feature("value")[:, seen.prefix :].to(attention.dtype).norm(dim=-1)
         score = attention * norm
         score = score / score.sum(dim=-1, keepdim=True)
-        order = score.argsort(dim=-1)
+        order = seen.scorer.descending(-score)
         cumulated = score.gather(1, order).cumsum(dim=-1)
         odd = torch.arange(1, 2 * self.samples, 2, device=score.device, dtype=score.dtype)
         points = (odd / (2 * self.samples)).repeat(len(score), 1)
         drawn = torch.searchsorted(cumulated, points)
         drawn = order.gather(1, drawn.clamp_max(seen.patches - 1))
         hit = torch.zeros_like(score, dtype=torch.bool).scatter(1, drawn, True)
-        first = hit.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        first = seen.scorer.descending(hit.to(score.dtype))
         keep = first[:, : self.kept(stage, seen.patches)]
         return Reduction(keep, score, alive=hit.gather(1, keep))
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        return geometry.row(stage.block, patches)

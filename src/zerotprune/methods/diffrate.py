@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -10,7 +11,6 @@ from ..block import Method, Seen
 from ..cost import Geometry
 from ..graph import cls_attention
 from ..schedule import Stage
-from ..similarity import similarity, take
 from ..tokens import Reduction
 from .tome import refuse_pooling
 
@@ -39,22 +39,22 @@ class DiffRate(Method):
             )
         refuse_pooling(geometry, "merged")
 
-    def wants_graph(self, stage: Stage) -> bool:
-        return True
+    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
+        return "projection"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        assert seen.graph is not None
-        importance = cls_attention(seen.graph)[:, seen.prefix :]
-        order = importance.argsort(dim=-1, descending=True, stable=True)
+        importance = cls_attention(seen.rows)[:, seen.prefix :]
+        order = seen.scorer.descending(importance)
         rest = order[:, : stage.share(seen.patches)]
         keep = rest[:, : self.kept(stage, seen.patches)]
         if not stage.similar:
             return Reduction(keep, importance)
         merged = rest[:, keep.shape[1] :]
         x = seen.tokens.x[:, seen.prefix :]
-        into = similarity(take(x, merged), take(x, keep), "cosine").argmax(dim=-1)
+        _, into = seen.scorer.nearest(x, merged, keep)
         partner = torch.gather(keep, 1, into)
         return Reduction(keep, importance, similar=merged, partner=partner, into=into)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        return stage.similar * self.kept(stage, patches) * geometry.dim
+        pairs = stage.similar * self.kept(stage, patches)
+        return geometry.row(stage.block, patches) + pairs * geometry.dim

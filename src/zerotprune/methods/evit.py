@@ -34,12 +34,8 @@ class EViT(Method):
             raise ValueError("EViT has no S-stage: leave `similar` at 0")
         refuse_pooling(geometry, "fused")
 
-    def wants_graph(self, stage: Stage) -> bool:
-        return True
-
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        assert seen.graph is not None
-        attention = cls_attention(seen.graph)[:, seen.prefix :]
+        attention = cls_attention(seen.rows)[:, seen.prefix :]
         count = self._attentive(stage, seen.patches)
         keep = seen.scorer.top(attention, count)
         if count == seen.patches:
@@ -47,4 +43,5 @@ class EViT(Method):
         return Reduction(keep, attention, fused=attention.scatter(1, keep, 0.0))
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        return patches * geometry.dim if self._attentive(stage, patches) < patches else 0
+        fused = patches * geometry.dim if self._attentive(stage, patches) < patches else 0
+        return geometry.row(stage.block, patches) + fused

@@ -9,7 +9,6 @@ import torch
 from ..block import Method, Seen
 from ..cost import Geometry
 from ..schedule import Stage
-from ..similarity import similarity
 from ..tokens import Reduction
 
 
@@ -42,10 +41,13 @@ class ToMe(Method):
             return Reduction(place.expand(len(keys), -1))
         # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
         group_a, group_b = place[prefix % 2 :: 2], place[1 - prefix % 2 :: 2]
-        best, choice = similarity(keys[:, group_a], keys[:, group_b], "cosine").max(dim=-1)
-        order = best.argsort(dim=-1, descending=True, stable=True)
+        each_a, each_b = (group.expand(len(keys), -1) for group in (group_a, group_b))
+        best, choice = seen.scorer.nearest(keys, each_a, each_b)
         count = patches - self.kept(stage, patches)
-        merged, stay = order[:, :count], order[:, count:].sort(dim=-1).values
+        merged = seen.scorer.descending(best)[:, :count]
+        # The others in their order: an order by whether they stay leaves equals as they are.
+        stays = torch.ones_like(best).scatter(1, merged, 0.0)
+        stay = seen.scorer.descending(stays)[:, : len(group_a) - count]
         keep = torch.cat((group_a[stay], group_b.expand(len(keys), -1)), dim=1)
         target = choice.gather(1, merged)
         return Reduction(

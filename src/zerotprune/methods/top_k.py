@@ -28,9 +28,10 @@ def rank(
     if by == "accumulated":
         assert seen.tokens.history is not None
         return seen.tokens.history
+    if by == "cls":
+        return cls_attention(graph or seen.rows)[:, seen.prefix :]
     assert graph is not None
-    received = cls_attention if by == "cls" else average_attention
-    return received(graph)[:, seen.prefix :]
+    return average_attention(graph)[:, seen.prefix :]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class TopK(Method):
             raise ValueError("ranking by CLS attention needs a CLS token, and this model has none")
 
     def wants_graph(self, stage: Stage) -> bool:
-        return self.by in ("cls", "average")
+        return self.by == "average"
 
     def wants_history(self) -> bool:
         return self.by == "accumulated"
@@ -60,4 +61,6 @@ class TopK(Method):
         return Reduction(seen.scorer.top(importance, self.kept(stage, seen.patches)), importance)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        if self.by == "cls":
+            return geometry.row(stage.block, patches)
         return geometry.votes(stage.block, patches) if self.by == "average" else 0

@@ -83,13 +83,13 @@ class ZeroTPrune(Method):
             )
 
     def wants_graph(self, stage: Stage) -> bool:
-        return stage.similar > 0 or self.ranking in ("wpr", "cls", "average")
+        return stage.similar > 0 or self.ranking in ("wpr", "average")
 
     def wants_history(self) -> bool:
         return self.ranking == "accumulated"
 
-    def reads_output(self) -> bool:
-        return self.features == "x"
+    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
+        return "mlp" if self.features == "x" else "attention"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
@@ -191,8 +191,8 @@ class ZeroTPrune(Method):
                 total += vote_once * (stage.votes(depth) + restricted)
             elif self.ranking == "average":
                 total += vote_once * (1 + restricted)
-            elif self.ranking == "cls":
-                total += vote_once * restricted
+            elif self.ranking == "cls" and not stage.similar:
+                total += geometry.row(stage.block, patches)
         return total
 
 
