@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--model", default="deit_small_patch16_224")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tokens", type=int, nargs=2, default=(120, 197), help="from, to")
+    parser.add_argument("--tokens", type=int, nargs=2, default=(168, 200), help="from, to")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--csv", type=Path, default=RESULTS)
     chosen = parser.parse_args()

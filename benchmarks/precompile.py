@@ -33,18 +33,21 @@ class Case(NamedTuple):
 def run(cases: Sequence[Case], setup: bench.Setup, jobs: int) -> None:
     """What fails here fails again, and is reported, where it is measured."""
 
-    def alone(case: Case) -> int:
+    def alone(case: Case) -> str:
         # A plain process: the parent missed the cache for what multiprocessing's children compiled.
         told = pickle.dumps((case, setup))
-        done = subprocess.run([sys.executable, __file__], input=told, stderr=subprocess.DEVNULL)
-        return done.returncode
+        done = subprocess.run([sys.executable, __file__], input=told, capture_output=True)
+        if done.returncode == 0:
+            return "compiled"
+        lines = done.stderr.decode(errors="replace").split("\n")
+        return "failed: " + next((line for line in reversed(lines) if line.strip()), "no reason")
 
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(alone, case): case for case in cases}
         for number, done in enumerate(as_completed(waiting), start=1):
-            case, said = waiting[done], "failed" if done.result() else "compiled"
+            case = waiting[done]
             about = f"{case.model}, {case.contender.name}, batch {case.batch}"
-            print(f"{number}/{len(cases)} {about}: {said}", flush=True)
+            print(f"{number}/{len(cases)} {about}: {done.result()}", flush=True)
 
 
 def compiled(case: Case, setup: bench.Setup) -> None:

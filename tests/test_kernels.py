@@ -127,6 +127,12 @@ def test_order_is_that_of_a_stable_sort(count: int) -> None:
     values = torch.randn(5, count, device=DEVICE).round(decimals=1)
     assert torch.equal(ranking.descending(values), descending(values))
     assert torch.equal(ranking.descending(values[:, ::2]), descending(values[:, ::2]))
+    values[0] = torch.nan
+    values[1, ::3] = torch.nan
+    values[2, 0], values[2, -1] = -torch.inf, torch.inf
+    places = torch.arange(count, device=DEVICE).expand(5, -1)
+    assert torch.equal(ranking.descending(values).sort(dim=-1).values, places)
+    assert torch.equal(ranking.descending(values)[2:], descending(values)[2:])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -195,6 +201,18 @@ def test_a_model_prunes_as_with_the_reference(family: str) -> None:
             stages[backend] = (model(images), [stage.fate for stage in trace(model, images)])
     assert all(map(torch.equal, stages["triton"][1], stages["reference"][1]))
     torch.testing.assert_close(stages["triton"][0], stages["reference"][0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy
+def test_a_broken_picture_disturbs_no_other() -> None:
+    model = prune_(build("deit").to(DEVICE).float(), SCHEDULE, backend="triton")
+    images = pictures(model, 2).to(DEVICE).float()
+    with torch.inference_mode():
+        alone = model(images[1:])
+        images[0] = torch.nan
+        found = model(images)
+    assert found[0].isnan().all()
+    torch.testing.assert_close(found[1:], alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

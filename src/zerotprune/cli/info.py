@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from ..backbones import backbone
+from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
+from ..kernels import used_on
 from ..methods import ZeroTPrune
 from ..models import outline
 from ..pruning import Plan
@@ -20,6 +25,7 @@ def info(
     schedule: str | None = None,
     gmacs: float | None = None,
     keep: float | None = None,
+    calibration: Path | None = None,
 ) -> None:
     """Print a model's geometry and its cost by block, and what a schedule makes of them.
 
@@ -33,10 +39,15 @@ def info(
         Solve a schedule for this budget.
     keep
         Solve a schedule for this share of the unpruned cost.
+    calibration
+        Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
     """
     built = outline(model)
     geometry = backbone(built).geometry
     chosen = read_schedule(built, schedule, gmacs, keep)
+    found = None if calibration is None else Calibration.load_for(calibration, model, built)
+    if chosen is not None and found is not None:
+        chosen = found.schedule(chosen)
     full = Plan(Schedule(), ZeroTPrune(), geometry)
     plan = full if chosen is None else Plan(chosen, ZeroTPrune(), geometry)
     plan.check()
@@ -61,15 +72,23 @@ def info(
             f"{plan.gmacs('paper'):.3f} in the paper's convention",
             highlight=False,
         )
+    if found is not None:
+        low, high = found.vhf
+        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
     if plan.stages:
-        console.print(f"  exact last block: {_saving(plan)}", highlight=False)
+        console.print(f"  never computed: {_saving(plan)}", highlight=False)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
 
 
 def _saving(plan: Plan) -> str:
-    if not plan.ends_early:
-        return "does not apply, the head reads the patch tokens"
-    whole, exact = plan.gmacs(), plan.gmacs(compute="needed")
-    return f"spares {whole - exact:.3f} of them ({1 - exact / whole:.1%}), with the same logits"
+    """What nobody reads: see `prune_`."""
+    whole, needed = plan.gmacs(), plan.gmacs(compute="needed")
+    if plan.ends_early:
+        where = "dropped tokens' MLPs, and the last block's patch tokens"
+    else:
+        where = "dropped tokens' MLPs; the last block is whole, the head reads the patch tokens"
+    return f"{whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same logits: {where}"
 
 
 def _table(full: Plan, plan: Plan) -> Table:

@@ -14,12 +14,10 @@ from ..shapes import Float, Int
 from .tiles import launching
 
 
-def descending(
-    values: Float[Tensor, "batch count"],
-) -> Int[Tensor, "batch count"]:
+def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
     """The places of the values, the largest first; of equal values the first one first."""
     batch, count = values.shape
-    values = values.contiguous()
+    values = values.float().contiguous()
     order = values.new_empty((batch, count), dtype=torch.int64)
     block = min(64, max(16, triton.next_power_of_2(count)))
     with launching(values):
@@ -50,18 +48,26 @@ def importance(
 
 
 @triton.jit
+def _key(values):
+    """Integers in the order of the numbers. Every one has its place among them, NaN as well: the
+    ranks must be a permutation, or tokens would be taken from nowhere."""
+    bits = (values + 0.0).to(tl.int32, bitcast=True)  # and no negative zero
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
 def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     values += tl.program_id(0).to(tl.int64) * count
     order += tl.program_id(0).to(tl.int64) * count
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    own = tl.load(values + row, mask=row < count, other=float("-inf"))
+    own = _key(tl.load(values + row, mask=row < count, other=0.0))
     above = tl.zeros([ROWS, COLUMNS], tl.int32)
     for start in range(0, count, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        other = tl.load(values + column, mask=column < count, other=float("-inf"))
+        other = _key(tl.load(values + column, mask=column < count, other=0.0))
         more = other[None, :] > own[:, None]
         same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
-        above += (more | same).to(tl.int32)
+        above += ((more | same) & (column < count)[None, :]).to(tl.int32)
     tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
 
 
