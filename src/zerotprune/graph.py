@@ -59,15 +59,18 @@ def vote(
     row to the vote it casts. Voting is linear, so scaling once at the end is the same as scaling
     in each round.
     """
+    flat = graph.flatten(0, 1)
+    score = score.reshape(len(flat), 1, -1)
     if alive is None:
         for _ in range(rounds):
-            score = (score.unsqueeze(-2) @ graph).squeeze(-2)
+            score = score @ flat
+        score = score.reshape(graph.shape[:3])
     else:
         mask = alive.unsqueeze(1)
-        weight = mask * row_scale(graph, alive)
+        weight = (mask * row_scale(graph, alive)).reshape_as(score)
         for _ in range(rounds):
-            score = ((score * weight).unsqueeze(-2) @ graph).squeeze(-2)
-        score = score * mask
+            score = (score * weight) @ flat
+        score = score.reshape(graph.shape[:3]) * mask
     return score / score.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
 
 

@@ -84,6 +84,8 @@ def nearest(
 
     With `earlier`, only among those that stand before it, as where both groups are all tokens.
     """
+    if metric == "cosine":  # all at once, and not the two groups one by one
+        features, metric = F.normalize(widened(features), dim=-1), "dot"
     likeness = similarity(take(features, group_a), take(features, group_b), metric)
     if earlier:
         later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
