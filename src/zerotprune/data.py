@@ -62,16 +62,18 @@ def open_data(
     split: str = "validation",
     limit: int | None = None,
     transform: Transform | None = None,
+    labelled: bool = True,
 ) -> Pictures:
     """The pictures that `spec` names; a `limit` takes that many of them, evenly spread.
 
     A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or `hf:NAME`, of
-    which `split`. Without a transform pictures keep their sizes, with values in [0, 1].
+    which `split`. Without a transform pictures keep their sizes, with values in [0, 1]. With
+    `labelled` False a folder may hold pictures in any order, and nothing is said of what they show.
     """
     name = str(spec)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    items, classes = find(name, mapping, split)
+    items, classes = find(name, mapping, split, labelled)
     if not items:
         raise ValueError(f"no pictures in {name}")
     for item in items:

@@ -22,8 +22,10 @@ class Item(NamedTuple):
     label: int
 
 
-def find(name: str, mapping: Path | None, split: str) -> tuple[list[Item], int | None]:
-    """The items, and the number of classes where the data tells it."""
+def find(
+    name: str, mapping: Path | None, split: str, labelled: bool = True
+) -> tuple[list[Item], int | None]:
+    """The items, and the number of classes where the data tells it; without labels all are 0."""
     hub = name.startswith("hf:")
     shards = [] if hub else _shards(name)
     if mapping is not None and (hub or shards):
@@ -31,7 +33,9 @@ def find(name: str, mapping: Path | None, split: str) -> tuple[list[Item], int |
     if hub:
         return _hugging_face(name, split)
     if shards:
-        return [item for shard in shards for item in _samples(shard)], None
+        return [item for shard in shards for item in _samples(shard, labelled)], None
+    if not labelled and mapping is None:
+        return _bare(Path(name)), None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
@@ -70,6 +74,11 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
                 raise ValueError(f"{path} has none of the endings {' '.join(ENDINGS)}")
         items += [Item(str(path), partial(_bytes, path), label) for path in files]
     return items, len(folders)
+
+
+def _bare(folder: Path) -> list[Item]:
+    files = [path for path in _visible(folder) if _is_picture(path)]
+    return [Item(str(path), partial(_bytes, path), 0) for path in files]
 
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
@@ -158,12 +167,13 @@ def _glob(text: str) -> list[Path]:
     return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
-def _samples(shard: Path) -> Iterator[Item]:
+def _samples(shard: Path, labelled: bool = True) -> Iterator[Item]:
     for key, parts in _index(shard).items():
         picture, where = parts.get("picture"), f"{key} in {shard}"
         if picture is not None:
             read = partial(_bytes, shard, picture.offset_data, picture.size)
-            yield Item(f"{shard}:{picture.name}", read, _label(shard, parts, where))
+            label = _label(shard, parts, where) if labelled else 0
+            yield Item(f"{shard}:{picture.name}", read, label)
         elif "cls" in parts:
             raise ValueError(f"{where} has a label and no picture")
 

@@ -12,6 +12,7 @@ from torch import nn
 from ..block import Parts
 from ..cost import Geometry
 from .shortcut import Shortcut
+from .tail import Tail
 
 _LIBRARIES = {"timm": ".timm"}
 
@@ -27,6 +28,9 @@ class Backbone(Protocol):
 
     def shortcut(self) -> Shortcut:
         """What stands in for the model's forward where its head reads the prefix tokens alone."""
+
+    def tail(self) -> Tail | None:
+        """How the model is run from the middle; None where its blocks need more than tokens."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:

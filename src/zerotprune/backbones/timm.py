@@ -18,9 +18,11 @@ from ..block import Parts
 from ..cost import BlockShape, Geometry
 from .counting import linear_macs, module_macs, norm_values
 from .shortcut import Shortcut
+from .tail import Tail
 from .timm_attention import SPLITS, splits
 from .timm_blocks import BLOCKS
 from .timm_shortcut import TimmShortcut, reads_prefix_alone
+from .timm_tail import TimmTail, enters
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
@@ -36,6 +38,9 @@ class TimmBackbone:
 
     def shortcut(self) -> Shortcut:
         return TimmShortcut(self.model)
+
+    def tail(self) -> Tail | None:
+        return TimmTail(self.model) if enters(self.model) else None
 
 
 def take_apart(model: Any) -> TimmBackbone:

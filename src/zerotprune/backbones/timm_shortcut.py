@@ -34,10 +34,15 @@ def reads_prefix_alone(model: Any) -> bool:
 class TimmShortcut(Shortcut):
     def __call__(self, *args: Any, **given: Any) -> Any:
         model = self.model
-        if not reads_prefix_alone(model) or _needs_all_tokens(model):
+        if not goes_short(model):
             return self.whole(*args, **given)
         features = type(model).forward_features(_Shortened(model), *args, **given)
         return model.forward_head(features)
+
+
+def goes_short(model: Any) -> bool:
+    """Is the short way right at this moment?"""
+    return reads_prefix_alone(model) and not _needs_all_tokens(model)
 
 
 def _needs_all_tokens(model: Any) -> bool:
@@ -54,22 +59,22 @@ class _Shortened:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.blocks = _Row(model.blocks)
+        self.blocks = Row(model.blocks)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
 
-class _Row:
+class Row:
     """The blocks in a row, called or gone through one by one: timm does both."""
 
-    def __init__(self, blocks: Any) -> None:
-        self._blocks = blocks
+    def __init__(self, blocks: Any, short: bool = True) -> None:
+        self._blocks, self._short = blocks, short
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
         *others, last = self._blocks
         yield from others
-        yield functools.partial(last, prefix_alone=True)
+        yield functools.partial(last, prefix_alone=True) if self._short else last
 
     def __call__(self, x: Any) -> Any:
         for block in self:

@@ -36,8 +36,10 @@ def main() -> None:
 
 COMMANDS = {
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
+    "calibrate": "The rounds and the VHF range that a model wants, from your pictures.",
     "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
     "demo": "Prune the built-in model: a table and a picture, offline, in a minute.",
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
+    "search": "The best schedule for a budget, on your model and pictures; resumable.",
 }

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .. import records
 from ..budgets import Contender
+from ..calibrate.calibration import Calibration
 from ..data import Pictures, batches, check_classes, open_data, transform_for
 from ..evaluate import Batch, Result, Setting, compare
 from ..models import load
@@ -58,6 +59,8 @@ class Source:
     "cpu, cuda, or auto: cuda where there is one."
     precision: Precision = "float32"
     "Of the model; scores are float32 in any case."
+    calibration: Path | None = None
+    "Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote."
 
 
 @dataclass
@@ -73,6 +76,7 @@ class Session:
     rank: int = 0
     world: int = 1
     unreadable: list[str] = field(default_factory=list)
+    calibration: Calibration | None = None
 
     @property
     def leads(self) -> bool:
@@ -89,6 +93,8 @@ class Session:
 
     def run(self, contenders: Sequence[Contender]) -> list[Result]:
         """Every contender on every picture; with a probe, on the training pictures before."""
+        if self.calibration is not None:
+            contenders = [self.calibration.contender(each) for each in contenders]
         trained = None if self.train is None else self._run(contenders, self.train, "training")
         results = self._run(contenders, self.pictures, "evaluating")
         if trained is not None and self.train is not None and self.source.probe is not None:
@@ -150,6 +156,9 @@ def start(source: Source, quiet: bool = False) -> Session:
     model = load(
         source.model, weights=source.weights, pretrained=source.weights is None, size=source.size
     )
+    calibration = None
+    if source.calibration is not None:  # before the weights are cast to another precision
+        calibration = Calibration.load_for(source.calibration, source.model, model)
     transform = transform_for(model, source.size)
     pictures = open_data(
         source.data,
@@ -169,7 +178,8 @@ def start(source: Source, quiet: bool = False) -> Session:
     model = model.to(device, precision)
     setting = Setting(device, precision, keep_outputs=train is not None)
     console = Console(file=sys.stderr if quiet else None)
-    return Session(source, model, pictures, train, setting, console, rank, world)
+    return Session(source, model, pictures, train, setting, console, rank, world,
+                   calibration=calibration)  # fmt: skip
 
 
 def place(device: str) -> tuple[int, int, str]:

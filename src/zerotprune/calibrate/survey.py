@@ -1,0 +1,145 @@
+"""Importance by rounds in every block of the unpruned model: divergence, spread, head variances.
+
+All divergences are KL(importance after 50 rounds ‖ the other), in nats: how much is lost by taking
+the other for the settled importance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..backbones import backbone
+from ..block import AT_ONCE, Parts
+from ..evaluate import Batch
+from ..graph import attention_graph, combine_heads, head_variance, start_scores, vote
+from ..pruning import current_plan
+from ..shapes import Float
+from ..tokens import Tokens, pictures, together
+
+ROUNDS = (1, 5, 10, 30, 50)
+SETTLED = ROUNDS[-1]
+#: Bins for scores as multiples of their mean: an even importance is 1. What lies beyond is counted
+#: in the outermost.
+EDGES = torch.logspace(-2, 2, 41)
+
+
+class BlockSurvey(NamedTuple):
+    """What was seen of one block, of some pictures or of all."""
+
+    divergence: Float[Tensor, "pictures rounds"]  # for all of ROUNDS, so 0 for the last
+    spread: Float[Tensor, " pictures"]  # divergence from a flat importance: what there is to tell
+    variance: Float[Tensor, "pictures rounds heads"]  # of scores scaled to mean 1
+    counts: Float[Tensor, "turns rounds bins"]  # patch tokens in each bin, of a few pictures each
+
+
+def survey(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    device: str = "cpu",
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[BlockSurvey]:
+    """Run the unpruned model over the pictures and look at the graph of every block.
+
+    The model is looked at through forward hooks, which are gone again afterwards.
+    """
+    if current_plan(model) is not None:
+        raise ValueError("the model is pruned: restore_(model) before it is calibrated")
+    found = backbone(model)
+    prefix, cls = found.geometry.prefix, found.geometry.cls
+    seen: list[list[BlockSurvey]] = [[] for _ in found.blocks]
+    hooks = [
+        block.register_forward_pre_hook(
+            _watch(found.parts(block), prefix, cls, notes), with_kwargs=True
+        )
+        for block, notes in zip(found.blocks, seen, strict=True)
+    ]
+    try:
+        with torch.inference_mode():
+            for images, _, _ in batches:
+                model(images.to(device))
+                advance(len(images))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen[0]:
+        raise ValueError("there is no picture to look at")
+    blocks = [together(notes) for notes in seen]
+    for number, block in enumerate(blocks, start=1):
+        if not all(values.isfinite().all() for values in block):
+            raise ValueError(f"block {number} computes scores that are not finite")
+    return blocks
+
+
+def _watch(
+    parts: Parts, prefix: int, cls: bool, notes: list[BlockSurvey]
+) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        tokens = Tokens.of(args[0], prefix)
+        for at in range(0, len(tokens.x), AT_ONCE):  # a graph for each head: few at a time
+            heads = parts.attend(pictures(tokens, slice(at, at + AT_ONCE)), given)
+            graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
+            notes.append(look_at(torch.cat(graphs, dim=1), prefix, cls))
+
+    return look
+
+
+def look_at(
+    graph: Float[Tensor, "pictures heads tokens tokens"], prefix: int, cls: bool
+) -> BlockSurvey:
+    """One block's graphs: importance from the method's own start, all heads combined by EIR."""
+    score = start_scores(graph, math.sqrt(graph.shape[-1]) if cls else None)
+    importance, variance, before = [], [], 0
+    for rounds in ROUNDS:
+        score, before = vote(graph, score, rounds - before), rounds
+        importance.append(combine_heads(score)[:, prefix:])
+        variance.append(head_variance(score, prefix))
+    # Near the end the divergence is far below what float32 can tell from 0.
+    shares = torch.stack(importance, dim=1).double()
+    shares = shares / shares.sum(dim=-1, keepdim=True)
+    settled, count = shares[:, -1:], shares.shape[-1]
+    flat = torch.full_like(settled[:, 0], 1 / count)
+    return BlockSurvey(
+        divergence=divergence(settled, shares).cpu(),
+        spread=divergence(settled[:, 0], flat).cpu(),
+        variance=torch.stack(variance, dim=1).cpu(),
+        counts=_counts(shares.float().cpu() * count),
+    )
+
+
+def divergence(
+    true: Float[Tensor, "*any tokens"], other: Float[Tensor, "*any tokens"]
+) -> Float[Tensor, "*any"]:
+    """KL(true ‖ other), in nats."""
+    tiny = torch.finfo(other.dtype).tiny
+    gain = true.clamp_min(tiny).log() - other.clamp_min(tiny).log()
+    return (true * gain).sum(dim=-1).clamp_min(0)
+
+
+def _counts(relative: Float[Tensor, "pictures rounds patches"]) -> Float[Tensor, "1 rounds bins"]:
+    bins = len(EDGES) - 1
+    place = (torch.bucketize(relative, EDGES) - 1).clamp(0, bins - 1)
+    counts = torch.zeros(*relative.shape[:-1], bins)
+    return counts.scatter_add_(-1, place, torch.ones_like(relative)).sum(dim=0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over pictures and its standard error."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Float[Tensor, " pictures"]) -> Mean:
+        values = values.double()
+        spread = values.var(correction=1).item() if len(values) > 1 else 0.0
+        return cls(values.mean().item(), math.sqrt(spread / len(values)))
+
+    def to_json(self) -> list[float]:
+        return [float(f"{self.value:.5g}"), float(f"{self.error:.3g}")]

@@ -1,0 +1,170 @@
+"""`zerotprune calibrate`: the rounds and the VHF range that a model wants, from pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .. import records
+from ..calibrate import drawing
+from ..calibrate.calibration import Identity
+from ..calibrate.measure import Findings, Search, measure, usual_schedule
+from ..calibrate.rounds import THRESHOLD
+from ..data import Pictures, batches, check_classes, open_data, transform_for
+from ..evaluate import Batch
+from ..figures import check_target, save
+from ..models import load
+from .arguments import preset_or_file
+from .findings import rounds_lines, rounds_table, vhf_lines
+from .session import place
+
+FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Subject:
+    """Which model on which pictures."""
+
+    model: str
+    "`demo` or the name of a timm model."
+    data: str
+    "Class folders, a flat folder with --mapping (or with --no-labels), tar shards, or hf:DATASET."
+    weights: Path | None = None
+    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
+    mapping: Path | None = None
+    "For a flat folder: a file with lines `picture label`."
+    split: str = "validation"
+    "Of a Hugging Face dataset."
+    size: int | None = None
+    "Side of the pictures in pixels, if not the model's own."
+    limit: int | None = None
+    "Take only so many pictures, spread evenly over the data."
+    strict: bool = False
+    "Stop at the first picture that cannot be read; else it is named and left out."
+    batch: int = 32
+    "Pictures at a time."
+    workers: int = 2
+    "Processes that decode pictures."
+    device: str = "auto"
+    "cpu, cuda, or auto: cuda where there is one."
+
+
+def calibrate(
+    subject: Subject,
+    *,
+    out: Path,
+    figures: Path | None = None,
+    threshold: float = THRESHOLD,
+    schedule: str | None = None,
+    labels: bool = True,
+    evaluations: int = 40,
+    seed: int = 0,
+) -> None:
+    """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
+
+    It is used by --calibration in other commands. A model without a head has no accuracy to search
+    a range by: it gets its rounds, and keeps the default range.
+
+    Parameters
+    ----------
+    out
+        The calibration, a JSON file.
+    figures
+        Folder for score-distributions.png, kl-by-block.png and vhf-ranges.png.
+    threshold
+        A block has voted enough when KL(50 rounds ‖ r rounds) is below this share of its spread,
+        KL(50 rounds ‖ flat).
+    schedule
+        How the model is pruned while the range is searched: a preset or a JSON file. Default:
+        vhf-search for models of 12 blocks, else one for 0.7 of the cost.
+    labels
+        Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
+    evaluations
+        How many ranges are tried at most; 0 leaves the search out.
+    seed
+        Of the random starts.
+    """
+    _check(out, figures, threshold, schedule, evaluations)
+    device = place(subject.device)[2]
+    console = Console()
+    model = load(subject.model, weights=subject.weights, pretrained=subject.weights is None,
+                 size=subject.size)  # fmt: skip
+    outputs, plan = int(getattr(model, "num_classes", 0)), None
+    searching = outputs > 0 and evaluations > 0
+    pictures = open_data(subject.data, mapping=subject.mapping, split=subject.split,
+                         limit=subject.limit, transform=transform_for(model),
+                         labelled=searching and labels)  # fmt: skip
+    if searching:
+        if labels:
+            check_classes(pictures, outputs)
+        chosen = usual_schedule(model) if schedule is None else preset_or_file(schedule)
+        plan = Search(chosen, labels, evaluations, seed)
+        plan.check(model)
+    identity = Identity.of(subject.model, model)
+    with _progress(console, len(pictures), evaluations if plan else 0) as advance:
+        stream = _batches(subject, pictures, console)
+        found = measure(model.to(device), stream, plan, threshold, device, advance)
+    about = {"pictures": found.pictures, "data": Path(subject.data).name, "seed": seed}
+    found.calibration(identity, about | records.surroundings()).save(out)
+    if figures is not None:
+        _draw(found, f"{subject.model}, {found.pictures} pictures", figures)
+    console.print(rounds_table(found.rows, subject.model, found.pictures))
+    for line in [*rounds_lines(found.rows, threshold), *vhf_lines(found.verdict, outputs > 0)]:
+        console.print(line, highlight=False)
+    console.print(f"written: [bold]{out}[/bold]", highlight=False)
+
+
+def _check(
+    out: Path, figures: Path | None, threshold: float, schedule: str | None, evaluations: int
+) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("calibrate runs in one process: start it without torchrun")
+    if not threshold > 0:
+        raise ValueError(f"threshold must be a positive number, got {threshold}")
+    if evaluations < 0:
+        raise ValueError(f"evaluations must be at least 0, got {evaluations}")
+    if schedule is not None:
+        preset_or_file(schedule)
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: give the name of a file")
+    if figures is not None:
+        check_target(figures / FIGURES[0])
+
+
+def _batches(subject: Subject, pictures: Pictures, console: Console) -> Iterator[Batch]:
+    return batches(
+        pictures,
+        subject.batch,
+        report=lambda message: console.print(f"left out: {message}", style="yellow"),
+        workers=subject.workers,
+        strict=subject.strict,
+    )
+
+
+@contextmanager
+def _progress(console: Console, pictures: int, ranges: int) -> Iterator[Callable[[str, int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars = {"pictures": progress.add_task("voting in every block", total=pictures)}
+        if ranges:
+            bars["ranges"] = progress.add_task("trying VHF ranges", total=ranges)
+        yield lambda what, count: progress.advance(bars[what], count)
+
+
+def _draw(found: Findings, title: str, folder: Path) -> None:
+    first, second, third = FIGURES
+    save(drawing.distributions_figure(found.blocks, title), folder / first)
+    save(drawing.divergence_figure(found.rows, found.threshold, title), folder / second)
+    if found.verdict is not None:
+        save(drawing.ranges_figure(found.verdict, title), folder / third)

@@ -1,0 +1,149 @@
+"""The final choice, on pictures that had no say in the ranking, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..schedule import Schedule
+from ..shapes import Float
+from .objective import Objective, Outcome
+from .study import Finished, Measure, best_first
+
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A schedule on both halves."""
+
+    name: str
+    schedule: Schedule
+    gmacs: float
+    first: Outcome
+    second: Outcome
+
+
+@dataclass(frozen=True)
+class Curse:
+    """How much better than it is the best of several looks, on the pictures it was chosen by."""
+
+    first: float  # observed: what the finalists lose on the second half, beyond the unpruned model
+    second: float  # expected: of the choice among the finalists, by bootstrap over its pictures
+
+
+@dataclass(frozen=True)
+class Choice:
+    measure: Measure
+    unpruned: Judged
+    default: Judged | None  # what `schedule_for` gives for the same budget, if it gives something
+    finalists: list[Judged]  # in the order of the first half
+    chosen: Judged
+    curse: Curse
+
+
+def finalists(found: Sequence[Finished], measure: Measure, count: int) -> list[Finished]:
+    """The best few that differ."""
+    distinct: dict[Schedule, Finished] = {}
+    for each in best_first(found, measure):
+        distinct.setdefault(each.schedule, each)
+    return list(distinct.values())[:count]
+
+
+def front(found: Sequence[Finished], measure: Measure) -> list[Finished]:
+    """Those that no other beats in both accuracy and cost, the cheapest first."""
+    rank = {each.number: at for at, each in enumerate(best_first(found, measure))}
+    best, kept = len(rank), []
+    for each in sorted(found, key=lambda each: (each.gmacs, rank[each.number])):
+        if rank[each.number] < best:
+            best = rank[each.number]
+            kept.append(each)
+    return kept
+
+
+def thinned(found: Sequence[Finished], count: int) -> list[Finished]:
+    """So many of them, spread evenly, with both ends."""
+    if len(found) <= count:
+        return list(found)
+    if count == 1:
+        return [found[-1]]
+    return [found[round(at * (len(found) - 1) / (count - 1))] for at in range(count)]
+
+
+def judged(
+    name: str, schedule: Schedule, gmacs: float, first: Objective, second: Objective
+) -> Judged:
+    return Judged(name, schedule, gmacs, first(schedule), second(schedule))
+
+
+def choose(
+    measure: Measure, unpruned: Judged, default: Judged | None, candidates: list[Judged]
+) -> Choice:
+    """The best of the candidates on the second half."""
+    chosen = min(candidates, key=lambda each: _rank(each.second, measure))
+    return Choice(measure, unpruned, default, candidates, chosen,
+                  _curse(measure, unpruned, candidates))  # fmt: skip
+
+
+def _rank(outcome: Outcome, measure: Measure) -> tuple[float, float]:
+    top1 = outcome.top1 if measure == "top1" else None
+    return (0.0 if top1 is None else -top1), outcome.mean_kl
+
+
+def scores(outcome: Outcome, measure: Measure) -> Float[Tensor, " pictures"]:
+    """Picture by picture, more is better: hits in points, or what KL is below zero."""
+    if measure == "top1":
+        assert outcome.hits is not None
+        return 100 * outcome.hits.double()
+    return -outcome.kl.double()
+
+
+def mean_and_error(values: Float[Tensor, " pictures"]) -> tuple[float, float]:
+    """Mean, and the standard error of that mean."""
+    count = len(values)
+    spread = float(values.std()) if count > 1 else 0.0
+    return float(values.mean()), spread / math.sqrt(count)
+
+
+def difference(own: Outcome, other: Outcome, measure: Measure) -> tuple[float, float]:
+    """Paired over the pictures, with its standard error; above zero where `own` is better."""
+    return mean_and_error(scores(own, measure) - scores(other, measure))
+
+
+def _curse(measure: Measure, unpruned: Judged, candidates: Sequence[Judged]) -> Curse:
+    def lost(each: Judged) -> float:
+        first, second = scores(each.first, measure), scores(each.second, measure)
+        return float(first.mean() - second.mean())
+
+    # The halves need not be equally hard: the unpruned model tells.
+    losses = [lost(each) - lost(unpruned) for each in candidates]
+    table = torch.stack([scores(each.second, measure) for each in candidates])
+    ties = torch.stack([scores(each.second, "kl") for each in candidates])
+    return Curse(sum(losses) / len(losses), expected_curse(table, ties))
+
+
+def expected_curse(
+    table: Float[Tensor, "candidates pictures"],
+    ties: Float[Tensor, "candidates pictures"],
+    seed: int = 0,
+) -> float:
+    """How much the best of the candidates on a sample of these pictures drops on all of them.
+
+    Each resample draws as many pictures as there are, with repetition; its best candidate won in
+    part by luck, and how much of it was luck shows on the pictures it was drawn from. Equal means
+    are told apart by those of `ties`, as in the choice itself.
+    """
+    count = table.shape[1]
+    dice = torch.Generator().manual_seed(seed)
+    draws = torch.randint(count, (_RESAMPLES, count), generator=dice)
+    times = torch.zeros(_RESAMPLES, count, dtype=table.dtype)
+    times.scatter_add_(1, draws, torch.ones_like(draws, dtype=table.dtype))
+    sampled, second = times @ table.T / count, times @ ties.T / count
+    leading = sampled > sampled.amax(dim=1, keepdim=True) - 1e-9
+    best = second.masked_fill(~leading, -math.inf).argmax(dim=1)
+    true = table.mean(dim=1)
+    return float((sampled.gather(1, best[:, None])[:, 0] - true[best]).mean())

@@ -1,0 +1,146 @@
+"""How well a schedule does on pictures that lie in memory, from its first stage on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..backbones import Backbone, backbone
+from ..block import Method
+from ..pruning import prune_, restore_
+from ..schedule import Schedule
+from ..shapes import Bool, Float, Int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One schedule on some pictures, picture by picture."""
+
+    kl: Float[Tensor, " pictures"]  # divergence of the softmax outputs, unpruned ‖ pruned
+    same: Bool[Tensor, " pictures"]  # is the same class on top as in the unpruned model?
+    hits: Bool[Tensor, " pictures"] | None  # … the right class, where labels are known
+
+    @cached_property
+    def top1(self) -> float | None:
+        """In percent, as all shares here."""
+        return None if self.hits is None else 100 * _mean(self.hits)
+
+    @cached_property
+    def mean_kl(self) -> float:
+        mean = _mean(self.kl)
+        return mean if math.isfinite(mean) else math.inf  # a model that overflowed agrees with none
+
+    @cached_property
+    def agreement(self) -> float:
+        return 100 * _mean(self.same)
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Pictures as the model takes them, in batches, and what they show where that is known."""
+
+    images: list[Tensor]
+    labels: list[Int[Tensor, " batch"]] | None
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.images)
+
+
+class Objective:
+    """The pictures of one half, the unpruned model's outputs for them, and how far they share
+    their way through the model with any schedule.
+
+    What a block gets before the first stage is the same for all schedules: it is kept for as many
+    blocks as `memory` bytes hold, the earliest first, where most schedules start to prune.
+    """
+
+    def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:
+        self.model, self.method = restore_(model), method
+        found = backbone(model)
+        self._tail, self._geometry = found.tail(), found.geometry
+        self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
+        self.count = len(stack)
+        kept = 0 if self._tail is None else self._blocks_that_fit(stack, memory)
+        #: of each batch the inputs of blocks 1, 2, …; or the pictures alone
+        self._inputs: list[list[Tensor]] = []
+        outputs = []
+        with torch.inference_mode():
+            for images in stack.images:
+                logits, inputs = _recorded(model, found, images, kept)
+                outputs.append(logits.float().log_softmax(dim=-1))
+                self._inputs.append(inputs or [images])
+        self._cached = kept
+        self._reference = outputs
+
+    @property
+    def cached_blocks(self) -> int:
+        return self._cached
+
+    def _blocks_that_fit(self, stack: Stack, memory: float) -> int:
+        each = len(stack) * self._geometry.tokens * self._geometry.dim
+        each *= stack.images[0].element_size()
+        return min(self._geometry.depth - 1, int(memory // each))
+
+    def outputs(self, schedule: Schedule) -> list[Tensor]:
+        """The logits, batch by batch."""
+        prune_(self.model, schedule, self.method)
+        acting = [stage.block for stage in schedule.stages if stage.prunes]
+        first = min(acting, default=self._geometry.depth)
+        if self.method.wants_history():
+            first = 1
+        with torch.inference_mode():
+            return [self._run(inputs, first) for inputs in self._inputs]
+
+    def _run(self, inputs: Sequence[Tensor], first: int) -> Tensor:
+        if self._tail is None or not self._cached:
+            found: Tensor = self.model(inputs[0])
+            return found
+        block = min(first, self._cached)
+        return self._tail(inputs[block - 1], block)
+
+    def unpruned(self) -> Outcome:
+        return self._outcome(self._reference)
+
+    def __call__(self, schedule: Schedule) -> Outcome:
+        logits = self.outputs(schedule)
+        return self._outcome([each.float().log_softmax(dim=-1) for each in logits])
+
+    def _outcome(self, found: Sequence[Tensor]) -> Outcome:
+        kl, same, top = [], [], []
+        for wanted, came in zip(self._reference, found, strict=True):
+            kl.append((wanted.exp() * (wanted - came)).sum(dim=-1).clamp(min=0))
+            top.append(came.argmax(dim=-1))
+            same.append(top[-1] == wanted.argmax(dim=-1))
+        best = torch.cat(top).cpu()
+        hits = None if self.labels is None else best == self.labels
+        return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
+
+
+def _recorded(
+    model: nn.Module, found: Backbone, images: Tensor, kept: int
+) -> tuple[Tensor, list[Tensor]]:
+    """The outputs of the unpruned model, and what its first blocks got."""
+    inputs: list[Tensor] = []
+    hooks = [
+        block.register_forward_pre_hook(partial(_note, inputs)) for block in found.blocks[:kept]
+    ]
+    try:
+        logits: Tensor = model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return logits, inputs
+
+
+def _note(inputs: list[Tensor], block: nn.Module, given: tuple[Any, ...]) -> None:
+    inputs.append(given[0])

@@ -1,0 +1,90 @@
+"""Several processes on one machine that work on one study."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from optuna.study import Study
+
+from ..backbones import backbone
+from ..block import Method
+from ..models import load
+from .objective import Objective, Stack
+from .storage import Place, open_study
+from .study import Order, tally, work
+from .surface import Surface
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs: it starts as a bare process."""
+
+    model: Mapping[str, Any]  # what `models.load` is told
+    device: str
+    precision: torch.dtype
+    method: Method
+    order: Order
+    place: Place
+    identity: Mapping[str, str]
+    memory: float  # bytes for what blocks get, of each worker
+    threads: int  # of each worker, on a CPU
+
+
+def run(job: Job, stack: Stack, count: int, study: Study, advance: Callable[[Study], None]) -> None:
+    """Start so many workers, and wait until all have ended.
+
+    The pictures reach them as a file that they map into memory: it is there once for all of them,
+    and unlike shared memory it is not limited to a fraction of it.
+    """
+    with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
+        file = Path(folder, "pictures.pt")
+        torch.save({"images": [each.cpu() for each in stack.images],
+                    "labels": stack.labels}, file)  # fmt: skip
+        context = multiprocessing.get_context("spawn")
+        workers = [
+            context.Process(target=_worker, args=(job, file, os.getpid()), daemon=True)
+            for _ in range(count)
+        ]
+        try:
+            for worker in workers:
+                worker.start()
+            while any(worker.is_alive() for worker in workers):
+                advance(study)
+                time.sleep(0.3)
+            advance(study)
+        finally:  # after Ctrl-C, which has reached them as well
+            for worker in workers:
+                if worker.pid is not None:
+                    worker.join(timeout=20)
+                    worker.kill()
+                    worker.join()
+    broken = [worker.exitcode for worker in workers if worker.exitcode]
+    if broken and tally(study, job.order)[0] < job.order.trials:
+        raise ChildProcessError(
+            f"{len(broken)} of {count} workers ended early (exit code {broken[0]}); what is "
+            "finished is kept, the same command goes on from there"
+        )
+
+
+def _worker(job: Job, file: Path, parent: int) -> None:
+    torch.set_num_threads(job.threads)
+    try:
+        held = torch.load(file, mmap=True, weights_only=True)
+        stack = Stack([each.to(job.device) for each in held["images"]], held["labels"])
+        model = load(**job.model).to(job.device, job.precision)
+        study = open_study(job.place, job.identity, job.order.directions)
+        surface = Surface(backbone(model).geometry, job.method)
+        objective = Objective(model, job.method, stack, job.memory)
+        # A parent that was killed can stop nobody: its workers look whether it is still theirs.
+        work(study, job.order, surface, objective, wanted=lambda: os.getppid() == parent)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
