@@ -13,8 +13,8 @@ class Nothing:
             raise ImportError(f"{{name}} is not installed here")
 sys.meta_path.insert(0, Nothing())
 """
-EXTRAS = ("timm", "torchvision", "matplotlib", "cyclopts", "rich", "sklearn", "safetensors",
-          "jaxtyping", "beartype", "PIL", "numpy_not_blocked")  # fmt: skip
+EXTRAS = ("timm", "torchvision", "matplotlib", "cyclopts", "optuna", "rich", "sklearn",
+          "safetensors", "jaxtyping", "beartype", "PIL", "numpy_not_blocked")  # fmt: skip
 
 
 def python(code: str) -> str:

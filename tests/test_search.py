@@ -372,6 +372,33 @@ def test_silent_workers_elsewhere_are_given_up_after_a_while(
     assert len(finished(study)) == 2
 
 
+def test_of_two_that_claim_the_last_trial_the_second_gives_way(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zerotprune.search import liveness
+    from zerotprune.search import study as module
+
+    surface = SURFACES["small grid"]
+    order = Order(1, 0.7 * surface.unpruned, "top1")
+    study = opened(order)
+    create, calls = study._storage.create_new_trial, list[int]()
+
+    def beaten(study_id: int, template: optuna.trial.FrozenTrial) -> int:
+        """Another, who then falls silent, has claimed one since we looked."""
+        if not calls:
+            other = module._template()
+            other.user_attrs["host"] = "elsewhere"
+            create(study_id, other)
+        calls.append(study_id)
+        return create(study_id, template)
+
+    monkeypatch.setattr(study._storage, "create_new_trial", beaten)
+    monkeypatch.setattr(liveness, "_GRACE", 0.5)
+    work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
+    found = [each.state for each in study.get_trials()]
+    assert found == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
+
+
 def test_an_error_in_a_trial_fails_it_and_is_raised(opened: Opener) -> None:
     surface = SURFACES["small grid"]
     order = Order(2, 0.7 * surface.unpruned, "top1")
