@@ -23,7 +23,7 @@ from zerotprune.similarity import descending, nearest, split
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 PRECISIONS = [torch.float32, torch.float16] + [torch.bfloat16] * GPU
-SIZES = [2, 3, 17, 64, 130, 197, 209] + [577, 1370] * GPU
+SIZES = [2, 3, 17, 64, 197, 209] + [130, 577, 1370] * GPU
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 
 
@@ -54,14 +54,14 @@ def error(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("tokens", SIZES)
 def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
-    for rounds in (1, 2, 5):
+    for rounds in (1, 4):
         found = ours.vote(ours.start(3.0), rounds)
         assert error(found, exact.vote(exact.start(3.0), rounds)) < 5e-6
         torch.testing.assert_close(found.sum(-1), torch.ones_like(found.sum(-1)))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tokens", [17, 70, 197] + [577, 1370] * GPU)
+@pytest.mark.parametrize("tokens", [17, 70] + [197, 577, 1370] * GPU)
 def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
     for count in (1, tokens // 3):
