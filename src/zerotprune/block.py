@@ -195,7 +195,7 @@ def _attended(
     sight = Seen(tokens, tokens.x, heads, None, task.geometry)
     if task.stage is None and not task.remember:
         return sight, [output(part) for part in heads], None
-    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu"
+    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not _needs_graph(task)
     if whole or torch.compiler.is_compiling() or task.method.waits_for() != "attention":
         return _scored(task, sight)
     starts = range(0, len(tokens.x), AT_ONCE)
@@ -217,7 +217,7 @@ def _some(sight: Seen, which: slice) -> Seen:
 
 def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
     sight = sight._replace(scorer=scorer(task.backend, sight.heads))
-    if task.remember or (task.stage is not None and task.method.wants_graph(task.stage)):
+    if _needs_graph(task):
         outputs, graph = sight.scorer.attention(sight.heads)
         sight = sight._replace(graph=graph)
     else:
@@ -228,6 +228,10 @@ def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | No
     if task.stage is None or task.method.waits_for() != "attention":
         return sight, outputs, None
     return sight, outputs, _decided(task, task.stage, sight)
+
+
+def _needs_graph(task: Task) -> bool:
+    return task.remember or (task.stage is not None and task.method.wants_graph(task.stage))
 
 
 def _decided(task: Task, stage: Stage, seen: Seen) -> Reduction:
