@@ -33,7 +33,7 @@ from tests.test_evaluate_cli import _save
 from zerotprune import Schedule, Stage, demo, prune_, restore_
 from zerotprune.backbones import backbone
 from zerotprune.cli.search import search as search_command
-from zerotprune.cli.search_options import Budget, Subject
+from zerotprune.cli.search_options import Budget, SearchSubject
 from zerotprune.methods import TopK, ZeroTPrune
 from zerotprune.pruning import Plan
 from zerotprune.search.choice import expected_curse, finalists, front, thinned
@@ -471,7 +471,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     assert states(tmp_path / "schedule.trials.db") == [TrialState.COMPLETE] * 5
     with pytest.raises(ValueError, match=r"its budget is --keep 0.4, here it is --keep 0.5;"):
         search_command(
-            Subject("demo", str(folder)), Budget(keep=0.5), out=tmp_path / "schedule.json"
+            SearchSubject("demo", str(folder)), Budget(keep=0.5), out=tmp_path / "schedule.json"
         )
 
 
@@ -484,7 +484,7 @@ def test_without_labels_any_model_and_any_folder(
     for path in sorted(folder.rglob("*.png"))[:6]:
         (flat / path.name).write_bytes(path.read_bytes())
     save_file(timm.create_model("test_vit").state_dict(), tmp_path / "own.safetensors")
-    subject = Subject("test_vit", str(flat), tmp_path / "own.safetensors", labels=False)
+    subject = SearchSubject("test_vit", str(flat), tmp_path / "own.safetensors", labels=False)
     search_command(subject, sampler="nsga2", trials=6, finalists=2, out=tmp_path / "schedule.json",
                    figure=tmp_path / "front.svg")  # fmt: skip
     assert "believe the second" in capsys.readouterr().out
@@ -553,7 +553,8 @@ def _values(path: Path) -> dict[int, object]:
 
 
 def test_workers_share_one_file_exactly(folder: Path, tmp_path: Path) -> None:
-    search_command(Subject("demo", str(folder)), Budget(keep=0.5), trials=9, finalists=1, workers=2,
+    subject = SearchSubject("demo", str(folder))
+    search_command(subject, Budget(keep=0.5), trials=9, finalists=1, workers=2,
                    out=tmp_path / "schedule.json")  # fmt: skip
     assert states(tmp_path / "schedule.trials.db").count(TrialState.COMPLETE) == 9
     found = trials_in(tmp_path / "schedule.trials.db")

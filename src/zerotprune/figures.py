@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from .files import check_writable, replacing
 from .shapes import Float
 from .tracing import Fate, StageTrace
 
@@ -167,18 +167,13 @@ def check_target(path: Path) -> None:
     """Say at once, before any work is done, that a figure could not be written there."""
     if path.suffix not in FORMATS:
         raise ValueError(f"cannot draw {path.name}: the ending must be one of {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
+    check_writable(path)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in one step: there is never half a file under its name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write the figure, whole or not at all."""
+    with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix.lstrip("."))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _panel(axis: Any, image: Tensor) -> None:

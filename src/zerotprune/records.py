@@ -16,6 +16,7 @@ import torch
 
 from .bench import Group, Speed
 from .evaluate import Result
+from .files import check_writable
 
 FIELDS = (
     "time",
@@ -58,8 +59,8 @@ FIELDS = (
 
 def check_target(path: Path) -> None:
     """Say at once, before any work is done, that rows could not be added there."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
+    if not path.is_dir():
+        check_writable(path)
     if path.exists():
         if not path.is_file():
             raise ValueError(f"{path} is not a file to add rows to")

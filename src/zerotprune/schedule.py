@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
+
+from .files import replacing, text_of
 
 VERSION = 1
 
@@ -119,22 +120,15 @@ class Schedule:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schedule:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"{path} is not a schedule: it is not a text file") from None
+        text = text_of(path, "schedule")
         try:
             return cls.from_json(text)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _stage(entry: Any) -> Stage:

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..backbones import backbone
 from ..budgets import Contender
+from ..files import replacing, text_of
 from ..methods import Method, ZeroTPrune
 from ..schedule import Schedule
 
@@ -148,23 +149,15 @@ class Calibration:
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         if not Path(path).is_file():
             raise FileNotFoundError(f"no calibration at {path}")
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"{path} is not a calibration: it is not a text file") from None
+        text = text_of(path, "calibration")
         try:
             return cls.from_json(text)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """In one step: there is never half a file under its name."""
-        temporary = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
-        try:
+        with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _model(data: object) -> Identity:

@@ -124,7 +124,7 @@ def bench(
     rounds
         Samples of every case.
     compute
-        How the last block is run: see `prune_`.
+        needed, or all: whether to compute what nobody reads, see `prune_`.
     backend
         What computes the scores: see `prune_`.
     threads
@@ -245,9 +245,3 @@ def _accuracy(
         except KeyboardInterrupt:
             break
     return found
-
-
-def _cast(model: nn.Module, precision: torch.dtype) -> nn.Module:
-    from copy import deepcopy
-
-    return deepcopy(model).to(precision)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -17,44 +15,17 @@ from ..calibrate import drawing
 from ..calibrate.calibration import Identity
 from ..calibrate.measure import Findings, Search, measure, usual_schedule
 from ..calibrate.rounds import THRESHOLD
-from ..data import Pictures, batches, check_classes, open_data, transform_for
+from ..data import Pictures, batches, check_classes
 from ..evaluate import Batch
 from ..figures import check_target, save
+from ..files import check_writable
 from ..models import load
 from .arguments import preset_or_file
 from .findings import rounds_lines, rounds_table, vhf_lines
 from .session import place
+from .subject import Subject
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Subject:
-    """Which model on which pictures."""
-
-    model: str
-    "`demo` or the name of a timm model."
-    data: str
-    "Class folders, a flat folder with --mapping (or with --no-labels), tar shards, or hf:DATASET."
-    weights: Path | None = None
-    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
-    mapping: Path | None = None
-    "For a flat folder: a file with lines `picture label`."
-    split: str = "validation"
-    "Of a Hugging Face dataset."
-    size: int | None = None
-    "Side of the pictures in pixels, if not the model's own."
-    limit: int | None = None
-    "Take only so many pictures, spread evenly over the data."
-    strict: bool = False
-    "Stop at the first picture that cannot be read; else it is named and left out."
-    batch: int = 32
-    "Pictures at a time."
-    workers: int = 2
-    "Processes that decode pictures."
-    device: str = "auto"
-    "cpu, cuda, or auto: cuda where there is one."
 
 
 def calibrate(
@@ -67,6 +38,7 @@ def calibrate(
     labels: bool = True,
     evaluations: int = 40,
     seed: int = 0,
+    workers: int = 2,
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
@@ -91,17 +63,16 @@ def calibrate(
         How many ranges are tried at most; 0 leaves the search out.
     seed
         Of the random starts.
+    workers
+        Processes that decode pictures.
     """
     _check(out, figures, threshold, schedule, evaluations)
     device = place(subject.device)[2]
     console = Console()
-    model = load(subject.model, weights=subject.weights, pretrained=subject.weights is None,
-                 size=subject.size)  # fmt: skip
+    model = load(**subject.named())
     outputs, plan = int(getattr(model, "num_classes", 0)), None
     searching = outputs > 0 and evaluations > 0
-    pictures = open_data(subject.data, mapping=subject.mapping, split=subject.split,
-                         limit=subject.limit, transform=transform_for(model),
-                         labelled=searching and labels)  # fmt: skip
+    pictures = subject.pictures(model, labelled=searching and labels)
     if searching:
         if labels:
             check_classes(pictures, outputs)
@@ -110,7 +81,7 @@ def calibrate(
         plan.check(model)
     identity = Identity.of(subject.model, model)
     with _progress(console, len(pictures), evaluations if plan else 0) as advance:
-        stream = _batches(subject, pictures, console)
+        stream = _batches(subject, pictures, workers, console)
         found = measure(model.to(device), stream, plan, threshold, device, advance)
     about = {"pictures": found.pictures, "data": Path(subject.data).name, "seed": seed}
     found.calibration(identity, about | records.surroundings()).save(out)
@@ -133,20 +104,19 @@ def _check(
         raise ValueError(f"evaluations must be at least 0, got {evaluations}")
     if schedule is not None:
         preset_or_file(schedule)
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder: give the name of a file")
+    check_writable(out)
     if figures is not None:
         check_target(figures / FIGURES[0])
 
 
-def _batches(subject: Subject, pictures: Pictures, console: Console) -> Iterator[Batch]:
+def _batches(
+    subject: Subject, pictures: Pictures, workers: int, console: Console
+) -> Iterator[Batch]:
     return batches(
         pictures,
         subject.batch,
         report=lambda message: console.print(f"left out: {message}", style="yellow"),
-        workers=subject.workers,
+        workers=workers,
         strict=subject.strict,
     )
 

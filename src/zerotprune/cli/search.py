@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import figures, records
+from ..files import check_writable
 from ..pruning import restore_, schedule_for
 from ..schedule import Schedule
 from ..search import choice as choosing
@@ -15,7 +16,7 @@ from ..search.drawing import search_figure
 from ..search.storage import Place, check_target
 from ..search.study import Finished, Order, Sampler, finished
 from .choices import in_words, remarks, rows_of, table_of
-from .search_options import Budget, Subject
+from .search_options import Budget, SearchSubject
 from .search_session import Session, start
 
 
@@ -30,7 +31,7 @@ class Output:
 
 
 def search(
-    subject: Subject,
+    subject: SearchSubject,
     budget: Budget | None = None,
     *,
     out: Path = Path("schedule.json"),
@@ -120,11 +121,7 @@ def _check_budget(budget: Budget, sampler: Sampler) -> None:
 
 
 def _check_targets(results: Output, where: Place) -> None:
-    out = results.out
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder: give the name of a file")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
+    check_writable(results.out)
     if results.figure is not None:
         figures.check_target(results.figure)
     if results.csv is not None:

@@ -9,35 +9,16 @@ from cyclopts import Parameter
 
 from ..search.study import Measure
 from .session import Precision
+from .subject import Subject
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Subject:
-    """Which model on which pictures."""
+class SearchSubject(Subject):
+    """Which model on which pictures, and what is searched for."""
 
-    model: str
-    "`demo` or the name of a timm model."
-    data: str
-    "A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET."
-    weights: Path | None = None
-    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
-    mapping: Path | None = None
-    "For a flat folder: a file with lines `picture label`."
-    split: str = "validation"
-    "Of a Hugging Face dataset."
-    size: int | None = None
-    "Side of the pictures in pixels, if not the model's own."
-    limit: int | None = None
-    "Take only so many pictures, spread evenly over the data."
-    strict: bool = False
-    "Stop at the first picture that cannot be read; else it is named and left out."
     labels: bool = True
     "Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs."
-    batch: int = 32
-    "Pictures at a time; also for --speedup and --latency-ms."
-    device: str = "auto"
-    "cpu, cuda, or auto: cuda where there is one."
     precision: Precision = "float32"
     "Of the model; scores are float32 in any case."
     method: str = "zero-tprune"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from optuna.study import Study
@@ -18,7 +17,7 @@ from ..backbones import backbone
 from ..block import Method
 from ..budgets import method_named
 from ..calibrate.calibration import Calibration
-from ..data import Pictures, batches, check_classes, open_data, transform_for
+from ..data import Pictures, batches, check_classes
 from ..models import load
 from ..schedule import Schedule
 from ..search import latency, storage
@@ -28,7 +27,7 @@ from ..search.objective import Objective, Stack
 from ..search.study import Order, directions, tally, work
 from ..search.surface import Surface
 from ..search.workers import Job, run
-from .search_options import Budget, Subject
+from .search_options import Budget, SearchSubject
 from .session import place
 
 #: methods that act by a schedule's keep, similar and rounds, which is what is searched
@@ -40,7 +39,7 @@ METHODS = ("zero-tprune", "zero-tprune-uni", "cls-attention", "average-attention
 class Session:
     """Everything about one search but its trials."""
 
-    subject: Subject
+    subject: SearchSubject
     where: storage.Place
     model: nn.Module
     method: Method
@@ -84,12 +83,12 @@ class Session:
     def _job(self, order: Order, workers: int) -> Job:
         threads = max(1, torch.get_num_threads() // workers)
         precision = getattr(torch, self.subject.precision)
-        return Job(_named(self.subject), self.device, precision, self.method, order, self.where,
+        return Job(self.subject.named(), self.device, precision, self.method, order, self.where,
                    self.who, self.memory / workers, threads)  # fmt: skip
 
 
 def start(
-    subject: Subject,
+    subject: SearchSubject,
     budget: Budget,
     where: storage.Place,
     *,
@@ -102,7 +101,7 @@ def start(
     device, console = place(subject.device)[2], Console()
     if subject.method not in METHODS:
         raise ValueError(f"a search is for one of {', '.join(METHODS)}, got {subject.method!r}")
-    model = load(**_named(subject))
+    model = load(**subject.named())
     method = method_named(subject.method)
     if subject.calibration is not None:
         method = Calibration.load_for(subject.calibration, subject.model, model).method(method)
@@ -127,16 +126,6 @@ def start(
                    halves, study, gmacs)  # fmt: skip
 
 
-def _named(subject: Subject) -> dict[str, Any]:
-    """The model, as `models.load` is told of it."""
-    return {
-        "name": subject.model,
-        "weights": subject.weights,
-        "pretrained": subject.weights is None,
-        "size": subject.size,
-    }
-
-
 def _asked(budget: Budget, surface: Surface, batch: int, device: str) -> str:
     """The budget in the user's words; one that cannot be met is refused."""
     if not budget.given:
@@ -153,7 +142,7 @@ def _asked(budget: Budget, surface: Surface, batch: int, device: str) -> str:
 
 
 def _gmacs(
-    subject: Subject,
+    subject: SearchSubject,
     budget: Budget,
     model: nn.Module,
     method: Method,
@@ -184,10 +173,8 @@ def one_batch(stack: Stack, batch: int) -> Tensor:
     return some.repeat(-(-batch // len(some)), 1, 1, 1)[:batch]
 
 
-def _pictures(subject: Subject, model: nn.Module) -> Pictures:
-    pictures = open_data(subject.data, mapping=subject.mapping, split=subject.split,
-                         limit=subject.limit, transform=transform_for(model, subject.size),
-                         labelled=subject.labels)  # fmt: skip
+def _pictures(subject: SearchSubject, model: nn.Module) -> Pictures:
+    pictures = subject.pictures(model, labelled=subject.labels)
     outputs = int(getattr(model, "num_classes", 0))
     if outputs == 0:
         raise ValueError(f"{subject.model} has no head, so no predictions to search by")
@@ -197,7 +184,7 @@ def _pictures(subject: Subject, model: nn.Module) -> Pictures:
 
 
 def _decoded(
-    subject: Subject, pictures: Pictures, device: str, seed: int, console: Console
+    subject: SearchSubject, pictures: Pictures, device: str, seed: int, console: Console
 ) -> tuple[Stack, Stack]:
     """All pictures in memory, in the run's precision, in two halves."""
     precision = getattr(torch, subject.precision)

@@ -22,41 +22,22 @@ from ..data import Pictures, batches, check_classes, open_data, transform_for
 from ..evaluate import Batch, Result, Setting, compare
 from ..models import load
 from ..probe import Probe, score
+from .subject import Subject
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Source:
-    """Which model on which pictures."""
+class Source(Subject):
+    """What `evaluate` and `compare` are told."""
 
-    model: str
-    "`demo` or the name of a timm model."
-    data: str
-    "A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET."
-    weights: Path | None = None
-    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
-    mapping: Path | None = None
-    "For a flat folder: a file with lines `picture label`."
-    split: str = "validation"
-    "Of a Hugging Face dataset."
-    size: int | None = None
-    "Side of the pictures in pixels, if not the model's own."
-    limit: int | None = None
-    "Take only so many pictures, spread evenly over the data."
-    strict: bool = False
-    "Stop at the first picture that cannot be read; else it is named and left out."
     probe: Probe | None = None
     "For a model without a head: nearest neighbours (`knn`) or a `linear` probe …"
     train: str | None = None
     "… learned on these pictures."
-    batch: int = 32
-    "Pictures at a time."
     workers: int = 2
     "Processes that decode pictures."
-    device: str = "auto"
-    "cpu, cuda, or auto: cuda where there is one."
     precision: Precision = "float32"
     "Of the model; scores are float32 in any case."
     calibration: Path | None = None
@@ -153,21 +134,13 @@ def start(source: Source, quiet: bool = False) -> Session:
         raise ValueError("--probe and --train go together")
     rank, world, device = place(source.device)
     precision: torch.dtype = getattr(torch, source.precision)
-    model = load(
-        source.model, weights=source.weights, pretrained=source.weights is None, size=source.size
-    )
+    model = load(**source.named())
     calibration = None
     if source.calibration is not None:  # before the weights are cast to another precision
         calibration = Calibration.load_for(source.calibration, source.model, model)
-    transform = transform_for(model, source.size)
-    pictures = open_data(
-        source.data,
-        mapping=source.mapping,
-        split=source.split,
-        limit=source.limit,
-        transform=transform,
-    )
-    train = None if source.train is None else open_data(source.train, transform=transform)
+    pictures, train = source.pictures(model), None
+    if source.train is not None:
+        train = open_data(source.train, transform=transform_for(model, source.size))
     outputs = int(getattr(model, "num_classes", 0))
     if train is not None:
         check_classes(pictures, train.classes)

@@ -14,6 +14,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
+from ..files import check_writable
+
 _IDENTITY = "zerotprune"
 _NOTES = "zerotprune-notes"
 _SECONDS_TO_WAIT = 60
@@ -51,10 +53,8 @@ def check_target(place: Place) -> None:
             make_url(place.url)
         except ArgumentError:
             raise ValueError(f"--storage {place.storage!r} is neither a file nor a URL") from None
-    elif place.file.is_dir():
-        raise ValueError(f"{place.file} is a folder: give the name of a file for the trials")
-    elif not place.file.parent.is_dir():
-        raise FileNotFoundError(f"no folder {place.file.parent} to write {place.file.name} to")
+    else:
+        check_writable(place.file)
 
 
 def exists(place: Place) -> bool:
