@@ -23,8 +23,8 @@ def log_sums(
     out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
         _log_sums[(batch * heads, triton.cdiv(tokens, _ROWS))](
-            q, k, q, out, *q.stride()[:3], *k.stride()[:3], heads, tokens,
-            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=64, MASKED=False,
+            q, k, out, *q.stride()[:3], *k.stride()[:3], heads, tokens,
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=64,
             num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
@@ -103,18 +103,18 @@ def _summed(
 
 @triton.jit
 def _log_sums(
-    q, k, alive, out,
+    q, k, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     q += batch.to(tl.int64) * q_batch + head * q_head
     k += batch.to(tl.int64) * k_batch + head * k_head
     first = tl.program_id(1) * ROWS
     voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
-    total = _summed(voters, k, k_token, alive, tokens, WIDTH, PADDED, PRECISION, SCALE, ROWS,
-                    COLUMNS, MASKED)  # fmt: skip
+    total = _summed(voters, k, k_token, k, tokens, WIDTH, PADDED, PRECISION, SCALE, ROWS, COLUMNS,
+                    False)  # fmt: skip
     token = first + tl.arange(0, ROWS)
     tl.store(out + tl.program_id(0).to(tl.int64) * tokens + token, total, mask=token < tokens)
 
