@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("tokens", SIZES)
 def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
-    for rounds in (1, 4):
+    for rounds in (1, 4, 5):
         found = ours.vote(ours.start(3.0), rounds)
         assert error(found, exact.vote(exact.start(3.0), rounds)) < 5e-6
         torch.testing.assert_close(found.sum(-1), torch.ones_like(found.sum(-1)))
@@ -136,11 +137,13 @@ def test_order_is_that_of_a_stable_sort(count: int) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("patches", [2, 9, 70, 196])
-def test_partners(patches: int, precision: torch.dtype) -> None:
-    features = torch.randn(2, patches, 100, device=DEVICE).to(precision)
+@pytest.mark.parametrize("patches", [2, 9, 70, 196] + [1369] * GPU)
+@pytest.mark.parametrize("width", [100] + [192, 768] * GPU)
+def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
+    batch = 64 if GPU else 2  # a GPU must be full: only then would threads overtake one another
+    features = torch.randn(batch, patches, width, device=DEVICE).to(precision)
     features[:, 0] = 0.0
-    group_a, group_b = split(torch.rand(2, patches, device=DEVICE), "sequential-u")
+    group_a, group_b = split(torch.rand(batch, patches, device=DEVICE), "sequential-u")
     best, choice = matching.nearest(features, group_a, group_b)
     expected, place = nearest(features.double(), group_a, group_b)
     torch.testing.assert_close(best.double(), expected, atol=1e-6, rtol=1e-5)
@@ -247,6 +250,19 @@ def test_sums_are_those_of_torch(width: int, precision: torch.dtype) -> None:
     assert error(out, exact @ v.double()) < 1e-2
     if found is not None:
         torch.testing.assert_close(found, sums.log_sums(q, k, 0.1), atol=1e-4, rtol=1e-5)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("side", [112, 384])
+def test_compiled_is_as_eager(side: int) -> None:
+    """By many small pictures, and with more tokens than the chip holds."""
+    model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
+    model = model.eval().requires_grad_(False).cuda()
+    images = torch.randn(8, 3, side, side, device="cuda")
+    prune_(model, Schedule((Stage(1, 1.0, 6), Stage(2, 0.8, 6, rounds=5), Stage(3, 0.7))))
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
 
 
 @on_a_gpu

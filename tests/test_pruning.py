@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures
@@ -86,12 +88,33 @@ def test_a_picture_does_not_depend_on_its_batch(family: str, method: Any) -> Non
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
-    images = pictures(model, 19)  # the CPU takes 8 pictures at a time
+    images = pictures(model, 19)  # the CPU takes 4 pictures at a time
     ztp.prune_(model, SCHEDULE, method)
     with torch.inference_mode():
         parts = [model(part) for part in images.split(7)]
         torch.testing.assert_close(model(images), torch.cat(parts))
     assert all(stage.fate.shape == (19, 36) for stage in ztp.trace(model, images))
+
+
+@pytest.mark.parametrize("method", [ztp.ZeroTPrune(), Slicing()], ids=repr)
+def test_queries_and_keys_do_not_wait_for_the_mlp(model: Any, method: Any) -> None:
+    """The MLP takes most of a block's memory: what attention left behind is gone by then."""
+    ztp.prune_(model, SCHEDULE, method)
+    held: dict[int, StorageWeakRef] = {}
+    freed = []
+
+    def note(at: int, module: nn.Module, args: Any, out: torch.Tensor) -> None:
+        held[at] = StorageWeakRef(out.untyped_storage())
+
+    def look(at: int, module: nn.Module, args: Any) -> None:
+        freed.append(held[at].expired())
+
+    for at, block in enumerate(model.blocks[:-1]):
+        block.attn.qkv.register_forward_hook(functools.partial(note, at))
+        block.mlp.register_forward_pre_hook(functools.partial(look, at))
+    with torch.inference_mode():
+        model(pictures(model, 2))
+    assert freed == [True] * (len(model.blocks) - 1)
 
 
 def test_a_broken_picture_stays_alone(model: Any) -> None:

@@ -19,7 +19,7 @@ from .graph import Graph, RowGraph, average_attention
 from .kernels import Backend, scorer
 from .precision import no_autocast
 from .schedule import Stage
-from .scoring import Scorer
+from .scoring import REFERENCE, Scorer
 from .shapes import Float
 from .tokens import Reduction, Tokens, pictures, reduced, together
 
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     heads: list[Heads]
     graph: Graph | None  # where the method asked for it
     geometry: Geometry
-    scorer: Scorer = Scorer()
+    scorer: Scorer = REFERENCE
 
     @property
     def prefix(self) -> int:
@@ -154,22 +154,23 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
 
     `given` is whatever else the library handed to the block (positions, masks).
     """
-    tokens = Tokens.of(x, task.geometry.prefix)
+    prefix = task.geometry.prefix
+    tokens = Tokens.of(x, prefix)
     sight, outputs, reduction = _attended(parts, task, tokens, given)
-    joined = parts.join(tokens.x, sight.heads, outputs)
-    now = sight.tokens._replace(x=joined, reduction=None)
-    if reduction is None and task.stage is not None and task.method.waits_for() == "projection":
-        reduction = _decided(task, task.stage, sight._replace(tokens=now))
+    now = sight.tokens._replace(x=parts.join(tokens.x, sight.heads, outputs), reduction=None)
+    ripe = task.stage is None or reduction is not None
+    if task.stage is not None and not ripe and task.method.waits_for() == "projection":
+        reduction, ripe = _decided(task, task.stage, sight._replace(tokens=now)), True
+    del outputs
+    if ripe:
+        del sight  # q, k and v need not wait for the MLP, which takes most memory
     if reduction is not None and task.early:
-        now = reduced(now, reduction, sight.prefix)
-        del sight, outputs, joined  # they need not wait for the MLP, which takes most memory
-        now = now._replace(x=parts.feed(now.x))
-        return now.x if task.last else now
+        now = reduced(now, reduction, prefix)
     now = now._replace(x=parts.feed(now.x))
-    if reduction is None and task.stage is not None:
+    if task.stage is not None and not ripe:
         reduction = _decided(task, task.stage, sight._replace(tokens=now))
-    if reduction is not None:
-        now = reduced(now, reduction, sight.prefix)
+    if reduction is not None and not task.early:
+        now = reduced(now, reduction, prefix)
     return now.x if task.last else now
 
 
@@ -192,7 +193,7 @@ def _attended(
 ) -> tuple[Seen, list[Tensor], Reduction | None]:
     """The block's attention: what was to be seen, its outputs, and the decision if it is ripe."""
     heads = _biased(parts.attend(tokens, given), tokens, task.method)
-    sight = Seen(tokens, tokens.x, heads, None, task.geometry)
+    sight = Seen(tokens, tokens.x, heads, None, task.geometry, REFERENCE)
     if task.stage is None and not task.remember:
         return sight, [output(part) for part in heads], None
     whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not _needs_graph(task)

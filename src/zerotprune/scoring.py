@@ -66,3 +66,7 @@ class Scorer:
         return similarity.match(
             features, importance, count, partition, metric, order=order, partners=partners
         )
+
+
+#: One for all. The compiler follows an object that has a name, and none that a default made.
+REFERENCE = Scorer()

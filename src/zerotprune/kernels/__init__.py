@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from ..attention import Heads
-from ..scoring import Scorer
+from ..scoring import REFERENCE, Scorer
 
 Backend = Literal["auto", "reference", "triton"]
 
 INSTALLED = find_spec("triton") is not None
 
 # Not made when they are asked for: the compiler, which sees who scores, could not follow.
-_reference = Scorer()
 _fused: dict[Backend, Scorer] = {}
 
 
@@ -40,7 +39,7 @@ def prepare(backend: Backend) -> None:
 def scorer(backend: Backend, heads: list[Heads]) -> Scorer:
     """Who scores these heads. `auto` takes the kernels wherever they give the same result."""
     if backend == "reference":
-        return _reference
+        return REFERENCE
     why_not = _why_not(heads[0].q, backend)
     if why_not is None:
         if not _fused:
@@ -48,7 +47,7 @@ def scorer(backend: Backend, heads: list[Heads]) -> Scorer:
         return _fused[backend]
     if backend == "triton":
         raise ValueError(f"backend='triton' cannot score here: {why_not}")
-    return _reference
+    return REFERENCE
 
 
 def used_on(device: torch.device) -> str:

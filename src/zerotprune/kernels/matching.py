@@ -48,14 +48,14 @@ def _nearest(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     own = tl.load(group_a + picture * stride_a + row, mask=row < count_a, other=0)
     depth = tl.arange(0, DEPTH)
+    scale_a = _scale(features, own, stride_token, width, ROWS, DEPTH)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     place = tl.zeros([ROWS], tl.int32)
     for start in range(0, count_b, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         other = tl.load(group_b + picture * stride_b + column, mask=column < count_b, other=0)
+        scale_b = _scale(features, other, stride_token, width, COLUMNS, DEPTH)
         product = tl.zeros([ROWS, COLUMNS], tl.float32)
-        length_a = tl.zeros([ROWS], tl.float32)
-        length_b = tl.zeros([COLUMNS], tl.float32)
         for begin in range(0, width, DEPTH):
             inside = (begin + depth < width)[None, :]
             a = tl.load(features + own[:, None] * stride_token + begin + depth[None, :],
@@ -63,11 +63,6 @@ def _nearest(
             b = tl.load(features + other[:, None] * stride_token + begin + depth[None, :],
                         mask=inside, other=0.0)  # fmt: skip
             product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
-            length_a += tl.sum(a.to(tl.float32) * a.to(tl.float32), 1)
-            length_b += tl.sum(b.to(tl.float32) * b.to(tl.float32), 1)
-        # As torch normalises: a vector of no length is like nothing.
-        scale_a = 1 / tl.maximum(tl.sqrt(length_a), 1e-12)
-        scale_b = 1 / tl.maximum(tl.sqrt(length_b), 1e-12)
         likeness = product * scale_a[:, None] * scale_b[None, :]
         likeness = tl.where((column < count_b)[None, :], likeness, float("-inf"))
         found, where = tl.max(likeness, 1, return_indices=True)
@@ -76,3 +71,19 @@ def _nearest(
         top = tl.where(better, found, top)
     tl.store(best + picture * count_a + row, top, mask=row < count_a)
     tl.store(choice + picture * count_a + row, place.to(tl.int64), mask=row < count_a)
+
+
+@triton.jit
+def _scale(features, which, stride_token, width, BLOCK: tl.constexpr, DEPTH: tl.constexpr):
+    """What brings vectors to length 1. As torch normalises: one of no length is like nothing.
+
+    A pass of its own: where the vectors of a matrix product were used for anything else as well,
+    Triton (3.6 to 3.9) let the next ones overwrite them before the product had read them.
+    """
+    depth = tl.arange(0, DEPTH)
+    squares = tl.zeros([BLOCK, DEPTH], tl.float32)
+    for begin in range(0, width, DEPTH):
+        some = tl.load(features + which[:, None] * stride_token + begin + depth[None, :],
+                       mask=(begin + depth < width)[None, :], other=0.0)  # fmt: skip
+        squares += some.to(tl.float32) * some.to(tl.float32)
+    return 1 / tl.maximum(tl.sqrt(tl.sum(squares, 1)), 1e-12)

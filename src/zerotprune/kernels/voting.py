@@ -28,22 +28,21 @@ def vote(
     `sums` are those over the living tokens, so that the rows of A sum to 1 and the votes keep
     their sum: nothing has to be scaled back.
     """
-    # Two of them: a round reads the one and writes the other.
-    out = q.new_empty((2, *q.shape[:3]), dtype=torch.float32)
     if rounds > 1 and q.shape[2] <= ON_CHIP and q.dtype != torch.float32:
-        _launch_on_chip(q, k, scale, sums, start, rounds, alive, out)
-    else:
-        for turn in range(rounds):
-            score = out[(turn - 1) % 2] if turn else start
-            _launch_round(q, k, scale, sums, score, alive, out[turn % 2])
-    return out[(rounds - 1) % 2]
+        return _launch_on_chip(q, k, scale, sums, start, rounds, alive)
+    score = start
+    for _ in range(rounds):
+        score = _launch_round(q, k, scale, sums, score, alive)
+    return score
 
 
 def _launch_round(
-    q: Tensor, k: Tensor, scale: float, sums: Tensor, score: Tensor, alive: Tensor | None,
-    out: Tensor,
-) -> None:  # fmt: skip
+    q: Tensor, k: Tensor, scale: float, sums: Tensor, score: Tensor, alive: Tensor | None
+) -> Tensor:  # fmt: skip
     batch, heads, tokens, _ = q.shape
+    # Whole tensors, never views: of a view that is written to, torch's compiler (2.11) made copies
+    # that read beyond its end.
+    out = q.new_empty(q.shape[:3], dtype=torch.float32)
     rows = 128 if q.dtype != torch.float32 else 64
     with launching(q):
         _round[(batch * heads, triton.cdiv(tokens, rows))](
@@ -52,13 +51,16 @@ def _launch_round(
             **head_width(q), SCALE=scale * LOG2_E, ROWS=rows, COLUMNS=32, MASKED=alive is not None,
             num_warps=4, num_stages=3,
         )  # fmt: skip
+    return out
 
 
 def _launch_on_chip(
     q: Tensor, k: Tensor, scale: float, sums: Tensor, start: Tensor, rounds: int,
-    alive: Tensor | None, out: Tensor,
-) -> None:  # fmt: skip
+    alive: Tensor | None,
+) -> Tensor:  # fmt: skip
     batch, heads, tokens, _ = q.shape
+    # Two of them: a round reads the one and writes the other.
+    out = q.new_empty((2, batch, heads, tokens), dtype=torch.float32)
     columns = max(64, triton.next_power_of_2(tokens))
     with launching(q):
         _all_rounds[(batch * heads,)](
@@ -68,6 +70,7 @@ def _launch_on_chip(
             **head_width(q), SCALE=scale * LOG2_E, COLUMNS=columns, TILES=triton.cdiv(tokens, 64),
             MASKED=alive is not None, num_warps=8 if columns == 256 else 4, num_stages=1,
         )  # fmt: skip
+    return out[(rounds - 1) % 2]
 
 
 @triton.jit
