@@ -17,10 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures, plain_geometry
+from zerotprune import tuned
 from zerotprune.backbones import backbone
 from zerotprune.cost import Load, block_macs, solve, total_macs
 from zerotprune.methods import Slicing, TopK
-from zerotprune.pruning import Plan
+from zerotprune.plan import Plan
 
 PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
 
@@ -218,10 +219,11 @@ def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
 ) -> None:
     shape = plain_geometry(depth, side, prefix, dim)
 
-    def price(schedule: ztp.Schedule) -> float:
-        return Plan(schedule, ztp.ZeroTPrune(), shape).gmacs()
+    def price(schedule: ztp.Schedule) -> float | None:
+        return Plan(schedule, ztp.ZeroTPrune(), shape).price()
 
     unpruned = price(ztp.Schedule())
+    assert unpruned is not None
     budget = share * unpruned
     try:
         found = solve(shape, budget, price, unpruned)
@@ -265,3 +267,48 @@ def test_impossible_budgets(budget: dict[str, float], says: str) -> None:
         model = timm.create_model("deit_small_patch16_224")
     with pytest.raises(ValueError, match=says):
         ztp.schedule_for(model, **budget)  # type: ignore[arg-type]
+
+
+def test_searched_schedules_are_given_for_their_model_and_budget_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned, "FOLDER", tmp_path)
+    model: Any = timm.create_model("deit_tiny_patch16_224")
+    searched = ztp.Schedule((ztp.Stage(5, 0.6, 7, 3),))
+    budget = ztp.gmacs(model, searched)
+    name, method = "deit_tiny_patch16_224.fb_in1k", repr(ztp.ZeroTPrune())
+    path = tmp_path / "one.json"
+    tuned.write(path, tuned.Tuned(name, 197, budget, method, searched, {"trials": 3}))
+    tuned.all_tuned.cache_clear()
+    try:
+        assert tuned.all_tuned()[0].provenance == {"trials": 3}
+        assert ztp.schedule_for(model, gmacs=1.003 * budget) == searched
+        assert ztp.schedule_for(model, keep=budget / ztp.gmacs(model)) == searched
+        plain = ztp.schedule_for(model, gmacs=budget, tuned=False)
+        assert plain != searched
+        assert ztp.schedule_for(model, gmacs=0.99 * budget) != searched
+        uniform = ztp.ZeroTPrune(start="uniform")
+        assert ztp.schedule_for(model, gmacs=budget, method=uniform) != searched
+        larger: Any = timm.create_model("deit_tiny_patch16_224", img_size=256)
+        assert ztp.schedule_for(larger, gmacs=budget) != searched
+    finally:
+        tuned.all_tuned.cache_clear()
+
+
+def test_shipped_schedules_cost_what_they_say() -> None:
+    for each in tuned.all_tuned():
+        side = {197: 224, 257: 224}[each.tokens]
+        model: Any = timm.create_model(each.model, img_size=side)
+        assert ztp.gmacs(model, each.schedule) == pytest.approx(each.gmacs, rel=0.01)
+        assert each.provenance["data"] == "tune"
+
+
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
+def test_a_schedule_for_a_method_is_one_that_it_can_follow(share: float) -> None:
+    """I → S finds fewer tokens to match than I′ → S → I."""
+    method = ztp.ZeroTPrune(order="i-s")
+    for name in ("deit_tiny_patch16_224", "vit_tiny_patch16_384"):
+        model: Any = timm.create_model(name)
+        schedule = ztp.schedule_for(model, keep=share, method=method)
+        wanted = pytest.approx(share * ztp.gmacs(model), rel=0.01)
+        assert ztp.gmacs(model, schedule, method) == wanted

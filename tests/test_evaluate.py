@@ -17,8 +17,8 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets import METHODS, Contender, contender, measured_gmacs, method_named
 from zerotprune.evaluate import Batch, Result, Setting, compare, paired_difference
 from zerotprune.methods import ATS
+from zerotprune.plan import Plan
 from zerotprune.probe import predict, score
-from zerotprune.pruning import Plan
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
 

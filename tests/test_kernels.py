@@ -260,7 +260,7 @@ def test_compiled_is_as_eager(side: int) -> None:
     model = model.eval().requires_grad_(False).cuda()
     images = torch.randn(8, 3, side, side, device="cuda")
     prune_(model, Schedule((Stage(1, 1.0, 6), Stage(2, 0.8, 6, rounds=5), Stage(3, 0.7))))
-    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    compiled: Any = torch.compile(model, fullgraph=True, dynamic=False)
     with torch.inference_mode():
         torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
 

@@ -17,7 +17,7 @@ import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures, precise
 from zerotprune.backbones import backbone
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
-from zerotprune.pruning import Plan
+from zerotprune.plan import Plan
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
 METHODS = [

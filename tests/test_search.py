@@ -35,7 +35,7 @@ from zerotprune.backbones import backbone
 from zerotprune.cli.search import search as search_command
 from zerotprune.cli.search_options import Budget, SearchSubject
 from zerotprune.methods import TopK, ZeroTPrune
-from zerotprune.pruning import Plan
+from zerotprune.plan import Plan
 from zerotprune.search.choice import expected_curse, finalists, front, thinned
 from zerotprune.search.halves import split
 from zerotprune.search.latency import Timed, budget_for
@@ -184,6 +184,40 @@ def test_a_method_that_remembers_all_blocks_is_run_from_the_first() -> None:
     prune_(model, schedule, method)
     with torch.inference_mode():
         assert torch.equal(found, torch.cat([model(images) for images in stack.images]))
+
+
+def test_a_model_without_a_head_is_read_by_its_neighbours() -> None:
+    """KL and nearest neighbours among the other pictures, by NumPy."""
+    model: Any = build("deit")
+    model.reset_classifier(0)
+    images = pictures(model, 5)
+    stack = Stack(list(images.split(2)), list(torch.tensor([0, 1, 0, 1, 1]).split(2)))
+    objective = Objective(model, ZeroTPrune(), stack, memory=1e9)
+    schedule = Schedule((Stage(1, 0.3, 5),))
+    outcome = objective(schedule)
+
+    def unit(features: Tensor) -> Any:
+        values = features.double().numpy()
+        return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+    with torch.inference_mode():
+        held = unit(restore_(model)(images))
+        pruned = unit(prune_(model, schedule)(images))
+    others = ~np.eye(5, dtype=bool)
+
+    def shares(vectors: Any) -> Any:
+        powers = np.where(others, np.exp(vectors @ held.T / 0.07), 0.0)
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    wanted, came = shares(held), shares(pruned)
+    ratio = np.where(others, wanted, 1) / np.where(others, came, 1)
+    kl = (wanted * np.log(ratio)).sum(axis=1)
+    np.testing.assert_allclose(outcome.kl.numpy(), kl, rtol=1e-3, atol=1e-5)
+    assert outcome.same.tolist() == (wanted.argmax(1) == came.argmax(1)).tolist()
+    labels = np.array([0, 1, 0, 1, 1])
+    assert outcome.hits is not None
+    assert outcome.hits.tolist() == (labels[came.argmax(1)] == labels).tolist()
+    assert objective.unpruned().mean_kl == 0
 
 
 def test_the_measures_against_numpy() -> None:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from .backbones import backbone
 from .cost import TOLERANCE, Convention, Geometry
 from .methods import ATS, DiffRate, EViT, Method, Slicing, ToMe, TopK, ZeroTPrune
-from .pruning import Plan, prune_, restore_, schedule_for
+from .plan import Plan
+from .pruning import prune_, restore_, schedule_for
 from .schedule import Schedule, Stage
 from .tracing import survivors
 

@@ -105,9 +105,11 @@ def total_macs(
     return total + 5 * (norms + geometry.head_norms_once)
 
 
-def solve(
-    geometry: Geometry, budget: float, price: Callable[[Schedule], float], unpruned: float
-) -> Schedule:
+#: what a schedule costs, in GMACs; None if the model and the method cannot follow it
+Price = Callable[[Schedule], float | None]
+
+
+def solve(geometry: Geometry, budget: float, price: Price, unpruned: float) -> Schedule:
     """The schedule of the paper's form whose price is nearest to the budget.
 
     The form: stages at 1/12, 3/12, 6/12, 9/12 and 11/12 of the depth with 30, 5, 5, 1 and 1
@@ -162,7 +164,7 @@ def _similar_counts(patches: int) -> list[int]:
 class _Search:
     """Bisection of the cut, with a memory of all that was priced."""
 
-    def __init__(self, geometry: Geometry, price: Callable[[Schedule], float]) -> None:
+    def __init__(self, geometry: Geometry, price: Price) -> None:
         depth = geometry.depth
         if depth < 2:
             raise ValueError(f"a model of depth {depth} has no place for a stage")
@@ -171,7 +173,7 @@ class _Search:
             min(max(round(depth * at / 12), 1), depth - 1): votes for at, votes in twelfths.items()
         }
         self.places = sorted(self.rounds)
-        self.patches, self.price = geometry.patches, price
+        self.price = price
         self.prices: dict[Schedule, float] = {}
 
     def nearest(self, form: Form, similar: int, budget: float) -> tuple[Schedule, float]:
@@ -180,9 +182,10 @@ class _Search:
         for step in range(21):
             cut = (low + high) / 2 if step else 0.0
             schedule = self._schedule(form(len(self.places), cut), similar)
-            if schedule is not None:
-                self.prices[schedule] = self.price(schedule)
-            if schedule is not None and self.prices[schedule] >= budget:
+            price = None if schedule is None else self.price(schedule)
+            if schedule is not None and price is not None:
+                self.prices[schedule] = price
+            if price is not None and price >= budget:
                 low = cut
             else:
                 high = cut if step else high
@@ -190,14 +193,10 @@ class _Search:
         return best, abs(self.prices[best] - budget) / max(budget, 1e-12)
 
     def _schedule(self, shares: list[float], similar: int) -> Schedule | None:
-        """The schedule with these shares, or None if some stage cannot be done."""
-        stages, patches = [], self.patches
-        for place, share in zip(self.places, shares, strict=True):
-            if not round(share, 4) > 0 or similar > patches - patches // 2:
-                return None
-            stage = Stage(place, round(share, 4), similar, self.rounds[place])
-            patches = stage.kept(patches)
-            if patches < 1:
-                return None
-            stages.append(stage)
+        """The schedule with these shares, or None if some stage would keep nothing."""
+        shares = [round(share, 4) for share in shares]
+        if min(shares) <= 0:
+            return None
+        settings = zip(self.places, shares, strict=True)
+        stages = (Stage(at, share, similar, self.rounds[at]) for at, share in settings)
         return Schedule(tuple(stages))

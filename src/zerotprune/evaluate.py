@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from .backbones import backbone
 from .budgets import Contender, mean_gmacs
 from .cost import Convention
-from .pruning import Plan, prune_, restore_
+from .plan import Plan
+from .pruning import prune_, restore_
 from .tracing import survivors
 
 

@@ -13,6 +13,7 @@ from .shapes import Float, Int
 
 Probe = Literal["knn", "linear"]
 NEIGHBOURS = 10
+TEMPERATURE = 0.07  # a neighbour's weight is exp(cosine / temperature)
 
 
 def score(
@@ -50,11 +51,11 @@ def predict(
 
 
 def _nearest(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
-    """Votes of the nearest neighbours by cosine, each weighted by exp(cosine / 0.07)."""
+    """Votes of the nearest neighbours by cosine, each weighted by its likeness."""
     near = F.normalize(test, dim=-1) @ F.normalize(train, dim=-1).T
     likeness, which = near.topk(min(NEIGHBOURS, len(train)), dim=-1)
     scores = torch.zeros(len(test), int(labels.max()) + 1)
-    return scores.scatter_add(1, labels[which], (likeness / 0.07).exp())
+    return scores.scatter_add(1, labels[which], (likeness / TEMPERATURE).exp())
 
 
 def _linear(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from torch import Tensor, nn
@@ -11,11 +10,13 @@ from torch import Tensor, nn
 from .backbones import backbone, unwrap
 from .backbones.shortcut import entrance, is_entrance
 from .block import Method, Parts, Task, run, run_for_prefix
-from .cost import Compute, Convention, Geometry, Load, solve, total_macs
+from .cost import Compute, Convention, solve
 from .kernels import Backend, prepare
 from .methods import ZeroTPrune
+from .plan import Plan
 from .schedule import Schedule
 from .tokens import Tokens
+from .tuned import tuned_for
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -33,10 +34,11 @@ def prune_(
     The weights and their names stay as they are. Pruning again replaces the schedule, `restore_`
     takes it off. The method is Zero-TPrune with its defaults unless another is given.
 
-    Where the head reads the prefix tokens alone, as most do that have a CLS token, the last block
-    is computed for these only: the logits are the same but for rounding. `forward_features`, and
-    hooks in the last block, get all tokens as ever. With compute="all" the last block is
-    always computed for all tokens.
+    With compute="needed" nothing is computed that nobody reads, and the logits are the same but for
+    rounding: a token that a stage drops skips its block's MLP, and where the head reads the prefix
+    tokens alone, as most do that have a CLS token, the last block is computed for these only.
+    `forward_features`, and hooks in the last block, get all tokens as ever. With compute="all" all
+    of this is computed.
 
     Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
     "auto": the kernels wherever they run and give the same result.
@@ -92,9 +94,8 @@ def gmacs(
 
     Of the model as it is, or as the schedule would make it. The convention "full" counts all matrix
     products with the patch embedding; "paper" is the paper's, which leaves that out and counts the
-    norms. Both count all of the last block, as the paper and every other method do; with
-    compute="needed", only what a pruned model does of it where its head reads the prefix tokens
-    alone.
+    norms. Both count each block for all tokens that enter it, as the paper and every other method
+    do; with compute="needed", only what `prune_` computes by default.
     """
     _check_compute(compute)
     if schedule is None:
@@ -112,8 +113,10 @@ def schedule_for(
     keep: float | None = None,
     method: Method | None = None,
     convention: Convention = "full",
+    tuned: bool = True,
 ) -> Schedule:
-    """A schedule of the paper's form for a budget, met within 1 %.
+    """A schedule for a budget, met within 1 %: the one that was searched for this very model and
+    budget if there is one (`zerotprune.tuned`) and `tuned` is left on, else of the paper's form.
 
     The budget is `gmacs`, or `keep`: the share of the unpruned model's cost.
     """
@@ -121,10 +124,10 @@ def schedule_for(
         raise ValueError("schedule_for takes a budget either as gmacs=… or as keep=…")
     geometry, method = backbone(model).geometry, method or ZeroTPrune()
 
-    def price(schedule: Schedule) -> float:
-        return Plan(schedule, method, geometry).gmacs(convention)
+    def price(schedule: Schedule) -> float | None:
+        return Plan(schedule, method, geometry).price(convention)
 
-    unpruned = price(Schedule())
+    unpruned = Plan(Schedule(), method, geometry).gmacs(convention)
     if keep is not None:
         if not 0 < keep <= 1:
             raise ValueError(f"keep must be in (0, 1], got {keep}")
@@ -132,96 +135,10 @@ def schedule_for(
     assert gmacs is not None
     if not gmacs > 0:
         raise ValueError(f"gmacs must be a positive number, got {gmacs}")
-    return solve(geometry, gmacs, price, unpruned)
-
-
-class Plan:
-    """A schedule and a method worked out for one geometry: token counts, tasks and cost."""
-
-    def __init__(self, schedule: Schedule, method: Method, geometry: Geometry) -> None:
-        self.schedule, self.method, self.geometry = schedule, method, geometry
-        acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
-        self.stages = {stage.block: stage for stage in acting}
-        self.last_stage = max(self.stages, default=0)
-        #: may the last block be computed for the prefix tokens alone?
-        self.ends_early = bool(self.stages) and not geometry.pools_patches
-
-    def check(self) -> None:
-        """Raise ValueError if the model cannot follow the schedule."""
-        patches, depth = self.geometry.patches, self.geometry.depth
-        # What acts inside a block can still spare the last block's MLP.
-        last = depth if self.method.place == "middle" else depth - 1
-        for stage in self.schedule.stages:
-            if stage.block > last:
-                raise ValueError(
-                    f"a stage at block {stage.block}: stages go after blocks 1 to {last}, "
-                    f"this model has {depth} blocks"
-                )
-            self.method.check(stage, patches, self.geometry)
-            patches = self.method.kept(stage, patches)
-            if patches < 1:
-                raise ValueError(f"the stage at block {stage.block} leaves no patch token")
-
-    def acts_early(self, compute: Compute) -> bool:
-        """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
-        dropped after it need not go through it, unless the choice depends on what comes out."""
-        if self.method.place == "middle":
-            return True
-        return compute == "needed" and self.method.waits_for() != "mlp"
-
-    def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
-        """For each block what it has to do; None for the blocks that the library runs itself."""
-        if not self.stages:
-            return [None] * self.geometry.depth
-        remember = self.method.wants_history()
-        first = 1 if remember else min(self.stages)
-        depth = self.geometry.depth
-        return [
-            Task(
-                method=self.method,
-                stage=self.stages.get(block),
-                geometry=self.geometry,
-                last=block == depth,
-                early=self.acts_early(compute),
-                remember=remember and block <= self.last_stage,
-                backend=backend,
-            )
-            if block >= first
-            else None
-            for block in range(1, depth + 1)
-        ]
-
-    def loads(
-        self, kept: Sequence[int] | None = None, compute: Compute = "all"
-    ) -> tuple[list[Load], int]:
-        """What each block has to handle, and how many tokens reach the head.
-
-        `kept` are the patch tokens that each stage left, where they differ from picture to picture.
-        """
-        counts = None if kept is None else iter(kept)
-        patches, prefix, loads = self.geometry.patches, self.geometry.prefix, []
-        for block in range(1, self.geometry.depth + 1):
-            own, tokens = 0, prefix + patches
-            if self.method.wants_history() and block <= self.last_stage:
-                own += self.geometry.votes(block, patches)
-            if (stage := self.stages.get(block)) is not None:
-                own += self.method.macs(stage, patches, self.geometry)
-                patches = self.method.kept(stage, patches) if counts is None else next(counts)
-            after = prefix + patches if self.acts_early(compute) else tokens
-            loads.append(Load(tokens, tokens, after, own))
-        if compute == "needed" and self.ends_early:
-            loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
-            return loads, prefix
-        return loads, prefix + patches
-
-    def gmacs(
-        self,
-        convention: Convention = "full",
-        kept: Sequence[int] | None = None,
-        compute: Compute = "all",
-    ) -> float:
-        loads, left = self.loads(kept, compute)
-        return total_macs(self.geometry, loads, left, convention) / 1e9
+    searched = None
+    if tuned and convention == "full":
+        searched = tuned_for(model, geometry.tokens, gmacs, repr(method))
+    return searched or solve(geometry, gmacs, price, unpruned)
 
 
 def current_plan(model: nn.Module) -> Plan | None:

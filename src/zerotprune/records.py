@@ -59,11 +59,10 @@ FIELDS = (
 
 def check_target(path: Path) -> None:
     """Say at once, before any work is done, that rows could not be added there."""
-    if not path.is_dir():
-        check_writable(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file to add rows to")
+    check_writable(path)
     if path.exists():
-        if not path.is_file():
-            raise ValueError(f"{path} is not a file to add rows to")
         with path.open("r+", newline="", encoding="utf-8") as file:
             found = next(csv.reader(file), None)
         if found is not None and tuple(found) != FIELDS:
@@ -97,7 +96,7 @@ def row(result: Result, reference: Result) -> dict[str, object]:
         "measure": "top1",
         "name": contender.name,
         "method": repr(contender.method) if pruned else "",
-        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
+        "schedule": contender.schedule.one_line(),
         "gmacs": round(result.gmacs(), 6),
         "gmacs_paper": round(result.gmacs("paper"), 6),
         "top1": round(result.top1, 3),
@@ -119,7 +118,7 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
         "measure": "speed",
         "name": contender.name,
         "method": repr(contender.method) if pruned else "",
-        "schedule": " ".join(contender.schedule.to_json().split()) if pruned else "",
+        "schedule": contender.schedule.one_line(),
         "batch": speed.batch,
         "precision": speed.precision,
         "mode": speed.mode,

@@ -118,6 +118,10 @@ class Schedule:
         stages = [asdict(stage) for stage in self.stages]
         return json.dumps({"version": VERSION, "stages": stages}, indent=2) + "\n"
 
+    def one_line(self) -> str:
+        """The same JSON for a cell of a table; nothing for a schedule without stages."""
+        return " ".join(self.to_json().split()) if self.stages else ""
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schedule:
         text = text_of(path, "schedule")

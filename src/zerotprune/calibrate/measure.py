@@ -11,7 +11,8 @@ from torch import nn
 from ..backbones import backbone
 from ..evaluate import Batch
 from ..methods import ZeroTPrune
-from ..pruning import Plan, schedule_for
+from ..plan import Plan
+from ..pruning import schedule_for
 from ..schedule import PRESETS, Schedule
 from .calibration import Calibration, Identity
 from .rounds import BlockRounds, rounds_needed, variances, variances_json

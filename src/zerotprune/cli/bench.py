@@ -25,8 +25,9 @@ from ..modes import MODES, Mode
 from ..probe import Probe
 from ..schedule import Schedule
 from .arguments import preset_or_file, read_schedule
-from .session import Session, Source, place, start
+from .session import Session, Source, start
 from .speeds import Accuracy, plot_of, remarks, rows_of, table_of
+from .subject import chosen_device
 
 Item = TypeVar("Item")
 Several = Annotated[list[Item] | None, Parameter(consume_multiple=True, negative=())]
@@ -137,7 +138,7 @@ def bench(
         Print the rows as JSON, for scripts; all else goes to the error stream.
     """
     subject.check()
-    device = place(subject.device)[2]
+    device = chosen_device(subject.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
     setup = Setup(device, modes, rounds, {"compute": compute, "backend": backend})

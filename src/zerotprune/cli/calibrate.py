@@ -22,8 +22,7 @@ from ..files import check_writable
 from ..models import load
 from .arguments import preset_or_file
 from .findings import rounds_lines, rounds_table, vhf_lines
-from .session import place
-from .subject import Subject
+from .subject import Subject, chosen_device
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
 
@@ -67,7 +66,7 @@ def calibrate(
         Processes that decode pictures.
     """
     _check(out, figures, threshold, schedule, evaluations)
-    device = place(subject.device)[2]
+    device = chosen_device(subject.device)
     console = Console()
     model = load(**subject.named())
     outputs, plan = int(getattr(model, "num_classes", 0)), None

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..block import Method
 from ..cost import Geometry
-from ..pruning import Plan
+from ..plan import Plan
 from ..schedule import Schedule
 from ..search.choice import Choice, Judged, difference, mean_and_error, scores
 from ..search.objective import Outcome
@@ -106,7 +106,7 @@ def _row(each: Judged, unpruned: Judged, geometry: Geometry, method: Method) -> 
         "measure": "top1" if labelled else "agreement",
         "name": each.name,
         "method": repr(method) if pruned else "",
-        "schedule": one_line(each.schedule) if pruned else "",
+        "schedule": each.schedule.one_line(),
         "gmacs": round(each.gmacs, 6),
         "gmacs_paper": round(paper, 6),
         "top1": round(mean, 3),
@@ -114,10 +114,6 @@ def _row(each: Judged, unpruned: Judged, geometry: Geometry, method: Method) -> 
         "change": round(change, 3),
         "change_error": round(change_error, 3),
     }
-
-
-def one_line(schedule: Schedule) -> str:
-    return " ".join(schedule.to_json().split())
 
 
 def in_words(schedule: Schedule) -> str:

@@ -14,7 +14,7 @@ from ..cost import Load, block_macs
 from ..kernels import used_on
 from ..methods import ZeroTPrune
 from ..models import outline
-from ..pruning import Plan
+from ..plan import Plan
 from ..schedule import Schedule
 from .arguments import read_schedule
 

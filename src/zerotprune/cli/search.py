@@ -168,7 +168,7 @@ def _report_choice(
 def _default(session: Session, budget: float) -> Judged | None:
     """What one gets without a search."""
     try:
-        found = schedule_for(session.model, gmacs=budget, method=session.method)
+        found = schedule_for(session.model, gmacs=budget, method=session.method, tuned=False)
     except ValueError:  # the paper's form does not reach as far as the space does
         return None
     return _judged(session, "schedule_for", found)

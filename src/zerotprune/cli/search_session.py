@@ -28,7 +28,7 @@ from ..search.study import Order, directions, tally, work
 from ..search.surface import Surface
 from ..search.workers import Job, run
 from .search_options import Budget, SearchSubject
-from .session import place
+from .subject import chosen_device
 
 #: methods that act by a schedule's keep, similar and rounds, which is what is searched
 METHODS = ("zero-tprune", "zero-tprune-uni", "cls-attention", "average-attention",
@@ -98,7 +98,7 @@ def start(
     memory: float,
 ) -> Session:
     """All that can be wrong with what the user gave is found here, before anything is written."""
-    device, console = place(subject.device)[2], Console()
+    device, console = chosen_device(subject.device), Console()
     if subject.method not in METHODS:
         raise ValueError(f"a search is for one of {', '.join(METHODS)}, got {subject.method!r}")
     model = load(**subject.named())
@@ -176,9 +176,7 @@ def one_batch(stack: Stack, batch: int) -> Tensor:
 def _pictures(subject: SearchSubject, model: nn.Module) -> Pictures:
     pictures = subject.pictures(model, labelled=subject.labels)
     outputs = int(getattr(model, "num_classes", 0))
-    if outputs == 0:
-        raise ValueError(f"{subject.model} has no head, so no predictions to search by")
-    if subject.labels:
+    if subject.labels and outputs:
         check_classes(pictures, outputs)
     return pictures
 

@@ -22,7 +22,7 @@ from ..data import Pictures, batches, check_classes, open_data, transform_for
 from ..evaluate import Batch, Result, Setting, compare
 from ..models import load
 from ..probe import Probe, score
-from .subject import Subject
+from .subject import Subject, chosen_device
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -162,15 +162,7 @@ def place(device: str) -> tuple[int, int, str]:
 
         state = PartialState(cpu=device == "cpu")
         return state.process_index, state.num_processes, str(state.device)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"unknown device {device!r}: use cpu, cuda or auto") from None
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError("no CUDA device is to be seen here: use --device cpu")
-    return 0, 1, device
+    return 0, 1, chosen_device(device)
 
 
 def _gathered(results: list[Result], world: int) -> list[Result]:

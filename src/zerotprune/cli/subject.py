@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from cyclopts import Parameter
 from torch import nn
 
@@ -54,3 +55,16 @@ class Subject:
             transform=transform_for(model, self.size),
             labelled=labelled,
         )
+
+
+def chosen_device(name: str) -> str:
+    """The device that a user means, if it is there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use cpu, cuda or auto") from None
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError("no CUDA device is to be seen here: use --device cpu")
+    return name

@@ -87,7 +87,9 @@ def budget_for(
     for _ in range(_STEPS):
         share = (low + high) / 2
         try:
-            timed = measure(model, schedule_for(model, keep=share, method=method), method, images)
+            timed = measure(
+                model, schedule_for(model, keep=share, method=method, tuned=False), method, images
+            )
         except ValueError:  # too few tokens to meet just this share
             high = share
             continue
@@ -104,7 +106,7 @@ def _smallest(model: nn.Module, method: Method) -> tuple[float, Schedule]:
     shares: Sequence[float] = [step / 20 for step in range(3, 20)]
     for share in shares:
         try:
-            return share, schedule_for(model, keep=share, method=method)
+            return share, schedule_for(model, keep=share, method=method, tuned=False)
         except ValueError:
             continue
     raise ValueError("no schedule of the paper's form prunes this model")

@@ -16,14 +16,15 @@ from ..block import Method
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int
+from .reading import reading
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One schedule on some pictures, picture by picture."""
 
-    kl: Float[Tensor, " pictures"]  # divergence of the softmax outputs, unpruned ‖ pruned
-    same: Bool[Tensor, " pictures"]  # is the same class on top as in the unpruned model?
+    kl: Float[Tensor, " pictures"]  # divergence of what is read, unpruned ‖ pruned
+    same: Bool[Tensor, " pictures"]  # is the same answer on top as in the unpruned model?
     hits: Bool[Tensor, " pictures"] | None  # … the right class, where labels are known
 
     @cached_property
@@ -77,10 +78,11 @@ class Objective:
         with torch.inference_mode():
             for images in stack.images:
                 logits, inputs = _recorded(model, found, images, kept)
-                outputs.append(logits.float().log_softmax(dim=-1))
+                outputs.append(logits)
                 self._inputs.append(inputs or [images])
         self._cached = kept
-        self._reference = outputs
+        self._read = reading(model, outputs, self.labels)
+        self._reference = self._read(outputs)
 
     @property
     def cached_blocks(self) -> int:
@@ -92,7 +94,7 @@ class Objective:
         return min(self._geometry.depth - 1, int(memory // each))
 
     def outputs(self, schedule: Schedule) -> list[Tensor]:
-        """The logits, batch by batch."""
+        """What the pruned model gives, batch by batch."""
         prune_(self.model, schedule, self.method)
         acting = [stage.block for stage in schedule.stages if stage.prunes]
         first = min(acting, default=self._geometry.depth)
@@ -112,8 +114,7 @@ class Objective:
         return self._outcome(self._reference)
 
     def __call__(self, schedule: Schedule) -> Outcome:
-        logits = self.outputs(schedule)
-        return self._outcome([each.float().log_softmax(dim=-1) for each in logits])
+        return self._outcome(self._read(self.outputs(schedule)))
 
     def _outcome(self, found: Sequence[Tensor]) -> Outcome:
         kl, same, top = [], [], []
@@ -122,7 +123,7 @@ class Objective:
             top.append(came.argmax(dim=-1))
             same.append(top[-1] == wanted.argmax(dim=-1))
         best = torch.cat(top).cpu()
-        hits = None if self.labels is None else best == self.labels
+        hits = None if self.labels is None else self._read.classes(best) == self.labels
         return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..block import Method
 from ..cost import Convention, Geometry
-from ..pruning import Plan
+from ..plan import Plan
 from ..schedule import Schedule, Stage
 
 MOST_STAGES = 6

@@ -1,0 +1,34 @@
+"""Searched schedules against the paper's form at the same budget, on pictures they never saw.
+
+The paper searches its schedules by Monte-Carlo simulation and does not say what that gains. Ours:
+the tuned schedules that ship with the library, found on `tune`, should beat what `schedule_for`
+makes without them, by a paired test on `report`.
+Command: python benchmarks/searched.py --shared DIR. What it gave: docs/results.md.
+"""
+
+from __future__ import annotations
+
+from table import Claim, Table, main
+from torch import Tensor, nn
+
+from zerotprune import schedule_for
+from zerotprune.budgets import Contender
+
+BUDGETS = (0.9, 0.8, 0.7)
+
+
+def contenders(model: nn.Module, images: Tensor) -> list[Contender]:
+    return [
+        Contender(f"{name} {budget:g} G", schedule_for(model, gmacs=budget, tuned=tuned))
+        for budget in BUDGETS
+        for name, tuned in (("paper's form", False), ("searched", True))
+    ]
+
+
+CLAIMS = [
+    Claim(f"search gains at {budget:g} G", f"searched {budget:g} G", f"paper's form {budget:g} G")
+    for budget in BUDGETS
+]
+
+if __name__ == "__main__":
+    main(__doc__, [Table("searched", contenders, CLAIMS)])

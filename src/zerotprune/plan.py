@@ -1,0 +1,107 @@
+"""A schedule and a method worked out for one model: token counts, what each block does, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .block import Method, Task
+from .cost import Compute, Convention, Geometry, Load, total_macs
+from .kernels import Backend
+from .schedule import Schedule
+
+
+class Plan:
+    """All that follows from them before a picture is seen."""
+
+    def __init__(self, schedule: Schedule, method: Method, geometry: Geometry) -> None:
+        self.schedule, self.method, self.geometry = schedule, method, geometry
+        acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
+        self.stages = {stage.block: stage for stage in acting}
+        self.last_stage = max(self.stages, default=0)
+        #: may the last block be computed for the prefix tokens alone?
+        self.ends_early = bool(self.stages) and not geometry.pools_patches
+
+    def check(self) -> None:
+        """Raise ValueError if the model cannot follow the schedule."""
+        patches, depth = self.geometry.patches, self.geometry.depth
+        # What acts inside a block can still spare the last block's MLP.
+        last = depth if self.method.place == "middle" else depth - 1
+        for stage in self.schedule.stages:
+            if stage.block > last:
+                raise ValueError(
+                    f"a stage at block {stage.block}: stages go after blocks 1 to {last}, "
+                    f"this model has {depth} blocks"
+                )
+            self.method.check(stage, patches, self.geometry)
+            patches = self.method.kept(stage, patches)
+            if patches < 1:
+                raise ValueError(f"the stage at block {stage.block} leaves no patch token")
+
+    def acts_early(self, compute: Compute) -> bool:
+        """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
+        dropped after it need not go through it, unless the choice depends on what comes out."""
+        if self.method.place == "middle":
+            return True
+        return compute == "needed" and self.method.waits_for() != "mlp"
+
+    def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
+        """For each block what it has to do; None for the blocks that the library runs itself."""
+        if not self.stages:
+            return [None] * self.geometry.depth
+        remember = self.method.wants_history()
+        first = 1 if remember else min(self.stages)
+        depth = self.geometry.depth
+        return [
+            Task(
+                method=self.method,
+                stage=self.stages.get(block),
+                geometry=self.geometry,
+                last=block == depth,
+                early=self.acts_early(compute),
+                remember=remember and block <= self.last_stage,
+                backend=backend,
+            )
+            if block >= first
+            else None
+            for block in range(1, depth + 1)
+        ]
+
+    def loads(
+        self, kept: Sequence[int] | None = None, compute: Compute = "all"
+    ) -> tuple[list[Load], int]:
+        """What each block has to handle, and how many tokens reach the head.
+
+        `kept` are the patch tokens that each stage left, where they differ from picture to picture.
+        """
+        counts = None if kept is None else iter(kept)
+        patches, prefix, loads = self.geometry.patches, self.geometry.prefix, []
+        for block in range(1, self.geometry.depth + 1):
+            own, tokens = 0, prefix + patches
+            if self.method.wants_history() and block <= self.last_stage:
+                own += self.geometry.votes(block, patches)
+            if (stage := self.stages.get(block)) is not None:
+                own += self.method.macs(stage, patches, self.geometry)
+                patches = self.method.kept(stage, patches) if counts is None else next(counts)
+            after = prefix + patches if self.acts_early(compute) else tokens
+            loads.append(Load(tokens, tokens, after, own))
+        if compute == "needed" and self.ends_early:
+            loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
+            return loads, prefix
+        return loads, prefix + patches
+
+    def gmacs(
+        self,
+        convention: Convention = "full",
+        kept: Sequence[int] | None = None,
+        compute: Compute = "all",
+    ) -> float:
+        loads, left = self.loads(kept, compute)
+        return total_macs(self.geometry, loads, left, convention) / 1e9
+
+    def price(self, convention: Convention = "full") -> float | None:
+        """The GMACs; None if the model cannot follow the schedule."""
+        try:
+            self.check()
+        except ValueError:
+            return None
+        return self.gmacs(convention)

@@ -1,0 +1,67 @@
+"""What a model says of a picture, as probabilities: of its classes, or, of a model without a head,
+of the other pictures that this one may be most like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..probe import TEMPERATURE
+from ..shapes import Float, Int
+
+_NEVER = -1e4  # a logit that is none; infinity less infinity would be no number
+
+
+class Reading(Protocol):
+    def __call__(self, outputs: Sequence[Tensor]) -> list[Float[Tensor, "batch answers"]]:
+        """Logarithms of the probabilities, batch by batch, for all pictures in their order."""
+
+    def classes(self, answers: Int[Tensor, " pictures"]) -> Int[Tensor, " pictures"]:
+        """The class that an answer stands for."""
+
+
+def reading(
+    model: nn.Module, outputs: Sequence[Tensor], labels: Int[Tensor, " pictures"] | None
+) -> Reading:
+    """How this model is read, given what it says unpruned."""
+    if int(getattr(model, "num_classes", 0)):
+        return _Classes()
+    return _Others(torch.cat(list(outputs)), labels)
+
+
+class _Classes:
+    def __call__(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        return [each.float().log_softmax(dim=-1) for each in outputs]
+
+    def classes(self, answers: Tensor) -> Tensor:
+        return answers
+
+
+class _Others:
+    """Likeness by the cosine to what the unpruned model made of every other picture, and classes
+    by the nearest one: what a search by features would find."""
+
+    def __init__(self, features: Float[Tensor, "pictures width"], labels: Tensor | None) -> None:
+        if features.dim() != 2:
+            raise ValueError(
+                "a search needs one feature vector for each picture of a model without a head, "
+                f"this model gives {tuple(features.shape[1:])}"
+            )
+        self._held, self._labels = F.normalize(features.float(), dim=-1), labels
+
+    def __call__(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        found, first = [], 0
+        for each in outputs:
+            likeness = F.normalize(each.float(), dim=-1) @ self._held.T / TEMPERATURE
+            own = torch.arange(first, first + len(each), device=each.device).unsqueeze(1)
+            found.append(likeness.scatter(1, own, _NEVER).log_softmax(dim=-1))
+            first += len(each)
+        return found
+
+    def classes(self, answers: Tensor) -> Tensor:
+        assert self._labels is not None
+        return self._labels[answers]
