@@ -35,6 +35,7 @@ def main() -> None:
 
 
 COMMANDS = {
+    "app": "A local web page: see what pruning does to your own picture; offline.",
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
     "calibrate": "The rounds and the VHF range that a model wants, from your pictures.",
     "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
