@@ -24,9 +24,18 @@ class HeadsView:
 
     block: int
     voting: Literal["I", "I′"]  # I′ where the stage drops similar patches only
+    vhf: tuple[float, float] | None  # the variances between which a head counts, if they matter
     importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
     variance: tuple[float, ...]
     used: tuple[bool, ...]
+
+    @property
+    def none_in_range(self) -> bool:
+        """Then all heads count after all."""
+        if self.vhf is None:
+            return False
+        low, high = self.vhf
+        return not any(low <= each <= high for each in self.variance)
 
 
 class _Note(NamedTuple):
@@ -89,20 +98,20 @@ class Watched(ZeroTPrune):
         """The heads of every stage that voted, for picture `at` of the batch."""
         # A CPU scores a few pictures at a time: there are several notes of one block.
         votes = {block: together(notes) for block, notes in sorted(self.notes.items())}
-        return [_view(block, note, at, grid) for block, note in votes.items()]
+        return [self._view(block, note, at, grid) for block, note in votes.items()]
 
-
-def _view(block: int, note: _Note, at: int, grid: tuple[int, int]) -> HeadsView:
-    heads = note.score.shape[1]
-    shown = torch.full((heads, grid[0] * grid[1]), torch.nan)
-    shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
-    return HeadsView(
-        block,
-        "I" if note.final else "I′",
-        shown.reshape(heads, *grid),
-        tuple(note.variance[at].tolist()),
-        tuple(note.used[at].tolist()),
-    )
+    def _view(self, block: int, note: _Note, at: int, grid: tuple[int, int]) -> HeadsView:
+        heads = note.score.shape[1]
+        shown = torch.full((heads, grid[0] * grid[1]), torch.nan)
+        shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
+        return HeadsView(
+            block,
+            "I" if note.final else "I′",
+            self.vhf if note.final else None,
+            shown.reshape(heads, *grid),
+            tuple(note.variance[at].tolist()),
+            tuple(note.used[at].tolist()),
+        )
 
 
 def no_heads(method: Method) -> ValueError:

@@ -25,6 +25,7 @@ COVER = {
 #: dark to bright, evenly in lightness and safe for every kind of colour vision (cividis)
 _HEAT = ("#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369",
          "#E1CC55", "#FEE838")  # fmt: skip
+HEAT_RANGE = (0.2, 5.0)  # shares of the mean importance that heat maps tell apart
 _EDGE = 0.18  # strength of the lines between patches
 _FINER = 2  # lines are drawn so many times larger and shrunk, which smooths them
 
@@ -65,8 +66,9 @@ def fitted(picture: Image.Image, grid: tuple[int, int], side: int) -> Image.Imag
     return picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
 
 
-def heat(values: Float[Tensor, "rows cols"], low: float = 0.25, high: float = 4.0) -> Image.Image:
+def heat(values: Float[Tensor, "rows cols"]) -> Image.Image:
     """Importance as a heat map with a pixel for each patch, on a logarithmic scale about 1."""
+    low, high = HEAT_RANGE
     span = np.log(high / low)
     place = np.log(np.clip(values.numpy(), low, high) / low) / span
     seen = np.isfinite(place)
