@@ -43,4 +43,5 @@ COMMANDS = {
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
     "search": "The best schedule for a budget, on your model and pictures; resumable.",
+    "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",
 }

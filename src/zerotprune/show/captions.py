@@ -69,10 +69,10 @@ def verdict(
         return
     first, then = story.before[0], story.after[0]
     same = first.label == then.label
-    words, colour = f"{first.label} {percent(first.share)}", INK
+    words, colour = f"{first.label}: {percent(first.share)}", INK
     if answer:
         colour = SAME if same else OTHER
-        words += f" → {percent(then.share)}" if same else f" → {then.label} {percent(then.share)}"
+        words += f" → {percent(then.share)}" if same else f" → {then.label}: {percent(then.share)}"
     sheet.add(Text(x, y + 37, shortened(words, WORDS, wide), WORDS, True, colour=colour))
 
 
@@ -81,6 +81,7 @@ def progress(sheet: Sheet, step: int, y: float) -> float:
     steps, wide = max(1, sheet.scene.steps), sheet.width - 2 * MARGIN
     blocks = [stage.block for stage in sheet.scene.stories[0].stages]
     words = f"after block {blocks[step - 1]}" if step and step <= len(blocks) else "all patches"
+    y += 8
     sheet.add(Text(MARGIN, y + 6, words, 16, True))
     part = (wide - 130) / steps
     for at in range(steps):
