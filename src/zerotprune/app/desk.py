@@ -14,12 +14,12 @@ from ..schedule import Schedule
 from . import panels
 from .intake import TOO_LARGE, from_text
 from .offer import BUILT_IN, Offer, Sight
-from .screen import NO_RIVAL, Choice, Screen, find, look, read_stages
+from .screen import Choice, Screen, find, look, read_stages
 from .snippet import python_lines
 from .timing import race
 
 LOG = logging.getLogger(__name__)
-METHOD, RIVAL, PERCENT = "zero-tprune", NO_RIVAL, 65
+METHOD, RIVAL, PERCENT = "zero-tprune", "tome", 65
 UNEXPECTED = "Something went wrong here; your picture and settings are as they were."
 NOT_DIGITS = (
     "The built-in model reads one digit among clutter. On other pictures you see how it prunes; "

@@ -9,7 +9,7 @@ from html import escape
 from PIL import Image
 
 from ..schedule import Schedule
-from ..show.painting import GONE, SIMILAR, UNIMPORTANT
+from ..show.painting import SIMILAR, UNIMPORTANT
 from ..show.story import Prediction, StageView
 from ..tracing import Fate
 from .offer import as_link
@@ -18,10 +18,10 @@ from .screen import Screen, Side
 
 _THUMB = 96
 _LEGEND = (
-    ("", "kept"),
-    (SIMILAR, "dropped as similar, or merged"),
-    (UNIMPORTANT, "dropped as unimportant"),
-    (GONE, "dropped before"),
+    ("kept", "", "kept"),
+    ("similar", SIMILAR, "dropped as similar, or merged"),
+    ("unimportant", UNIMPORTANT, "dropped as unimportant"),
+    ("gone", "", "dropped before"),
 )
 
 
@@ -51,10 +51,8 @@ def _slider(stages: int) -> str:
 
 def _legend() -> str:
     parts = "".join(
-        f'<li><i style="background:{colour}"></i>{text}</li>'
-        if colour
-        else f'<li><i class="kept"></i>{text}</li>'
-        for colour, text in _LEGEND
+        f'<li><i class="{name}" style="background:{colour}"></i>{text}</li>'
+        for name, colour, text in _LEGEND
     )
     return f'<ul class="legend">{parts}</ul>'
 
