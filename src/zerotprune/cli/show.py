@@ -86,33 +86,53 @@ def show(
         PNG, SVG, HTML, or stage by stage an animated GIF or WebP, by the file's ending.
     """
     check_target(out, heads=heads, tiles=grid)
-    if sum(given is not None for given in (schedule, gmacs, keep)) > 1:
-        raise ValueError("give one of --schedule, --gmacs and --keep, not several")
-    if heads:
-        check_heads(method_named(method))
-    if any(out.resolve() == path.resolve() for path in pictures):
-        raise ValueError(f"{out} is one of the pictures: give another name with --out")
-    backbone(outline(model))  # what cannot be pruned is refused before its weights are fetched
+    _check(pictures, model, out, [schedule, gmacs, keep], method, heads, limit)
     where = place(device)[2]
     found = gathered(pictures, limit) if pictures else []
     built = load(model, weights=weights, pretrained=weights is None, size=size).to(where)
     classes = None if names is None else _names(names, built)
-    if pictures:
+    if found:
         transform = transform_for(built, size)
         captions = [each.name for each in found]
         images = torch.stack([transform(each.picture) for each in found])
     else:
-        images, captions = _own(model, built, limit)
+        images, captions = _own(built, limit)
     images = images.to(where)
     chosen = _chosen(method, built, schedule, gmacs, keep, images)
     told: list[Story] = []
     for part in images.split(BATCH):
         told += tell(built, part, chosen.schedule, chosen.method, heads=heads, names=classes)
-    about = _about(built, chosen, images)
     shown = [as_picture(image, built) for image in images]
+    about = _about(built, chosen, images)
     scene = Scene(f"{method} on {model}", about, shown, told, captions, lines)
     draw(scene, out, tiles=grid)
     _report(scene, out)
+
+
+def _check(
+    pictures: tuple[Path, ...],
+    model: str,
+    out: Path,
+    budget: list[str | float | None],
+    method: str,
+    heads: bool,
+    limit: int | None,
+) -> None:
+    """Say what is wrong before weights are fetched and pictures read."""
+    if sum(given is not None for given in budget) > 1:
+        raise ValueError("give one of --schedule, --gmacs and --keep, not several")
+    if isinstance(budget[0], str):
+        preset_or_file(budget[0])
+    named = method_named(method)
+    if heads:
+        check_heads(named)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    if any(out.resolve() == path.resolve() for path in pictures):
+        raise ValueError(f"{out} is one of the pictures: give another name with --out")
+    backbone(outline(model))
+    if not pictures and model != "demo":
+        raise ValueError(f"give pictures to show: only the built-in model has its own, not {model}")
 
 
 def _names(path: Path, model: nn.Module) -> list[str]:
@@ -123,16 +143,14 @@ def _names(path: Path, model: nn.Module) -> list[str]:
     return found
 
 
-def _own(name: str, model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
+def _own(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
     """Generated pictures for the built-in model."""
-    if name != "demo":
-        raise ValueError(f"give pictures to show: only the built-in model has its own, not {name}")
     count = 4 if limit is None else limit
-    if not 1 <= count <= MOST:
-        raise ValueError(f"limit must be from 1 to {MOST} here, got {count}")
-    images, labels = built_in.pictures(count, SEED)
+    if count > MOST:
+        raise ValueError(f"{count} pictures are too many for one drawing: take up to {MOST}")
     if backbone(model).geometry.grid != (14, 14):
         raise ValueError("the built-in model's own pictures are of one size: leave --size out")
+    images, labels = built_in.pictures(count, SEED)
     return images, [f"a {label}" for label in labels.tolist()]
 
 

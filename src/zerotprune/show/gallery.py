@@ -25,8 +25,6 @@ def gathered(paths: Sequence[Path], limit: int | None = None) -> list[Named]:
     """Every picture of the files and folders, upright; a `limit` takes that many, evenly spread."""
     found = [each for path in paths for each in _within(path)]
     if limit is not None:
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, got {limit}")
         count = min(limit, len(found))
         found = [found[number * len(found) // count] for number in range(count)]
     if len(found) > MOST:

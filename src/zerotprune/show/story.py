@@ -101,7 +101,7 @@ def tell(
         Story(
             grid,
             size,
-            [_view(stage, at, grid) for stage in stages],
+            [view_of(stage, at, grid) for stage in stages],
             predictions(logits[at], labels) if has_head else [],
             predictions(pruned[at], labels) if has_head else [],
             None if notes is None else notes.views(at, grid),
@@ -127,7 +127,8 @@ def _traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]
     return stages, outputs[0]
 
 
-def _view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
+def view_of(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
+    """What a stage made of picture `at` of the batch."""
     fate = stage.fate[at].reshape(grid).cpu()
     return StageView(
         stage.block,
