@@ -19,7 +19,7 @@ from .show.painting import GONE, SIMILAR, UNIMPORTANT, fitted, paint
 from .show.story import view_of
 from .tracing import StageTrace
 
-SIDE = 336  # pixels of a painted picture
+SIDE = 112  # pixels of a painted picture
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours: they stay apart for every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

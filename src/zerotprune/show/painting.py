@@ -101,7 +101,7 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 def _draw_edges(pixels: Pixels, cell: int) -> None:
     """Faint lines between patches, in place; none where patches are tiny."""
-    if cell < 6:
+    if cell < 10:
         return
     for at in range(cell, pixels.shape[0], cell):
         pixels[at] += _EDGE * (255 - pixels[at])
