@@ -16,6 +16,8 @@ def head(sheet: Sheet, before: bool = True) -> float:
     scene = sheet.scene
     sheet.add(Text(MARGIN, 34, shortened(scene.title, 20, wide), 20, True))
     sheet.add(Text(MARGIN, 57, shortened(scene.about, WORDS, wide), WORDS, colour=QUIET))
+    if not scene.steps:
+        return 72.0
     keys = [(SIMILAR, "dropped: similar to another"), (UNIMPORTANT, "dropped: unimportant")]
     if before:
         keys.append((GONE, "dropped before"))

@@ -21,15 +21,17 @@ class Named(NamedTuple):
     picture: Image.Image
 
 
-def gathered(paths: Sequence[Path], limit: int | None = None) -> list[Named]:
+def gathered(
+    paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
+) -> list[Named]:
     """Every picture of the files and folders, upright; a `limit` takes that many, evenly spread."""
     found = [each for path in paths for each in _within(path)]
     if limit is not None:
         count = min(limit, len(found))
         found = [found[number * len(found) // count] for number in range(count)]
-    if len(found) > MOST:
+    if most is not None and len(found) > most:
         raise ValueError(
-            f"{len(found)} pictures are too many for one drawing: take up to {MOST} with --limit"
+            f"{len(found)} pictures are too many for one drawing: take up to {most} with --limit"
         )
     return [Named(Path(path).name, opened(path)) for path in found]
 

@@ -48,12 +48,7 @@ def _about(view: HeadsView) -> str:
 
 def _title(sheet: Sheet, views: list[HeadsView], y: float) -> float:
     sheet.add(Text(MARGIN, y, "What each head votes for, and the variance of its votes", 15, True))
-    low, high = HEAT_RANGE
-    x = sheet.width - MARGIN - 280
-    sheet.add(Text(x - 8, y, f"{low:g} of the mean", 13, anchor="end", colour=QUIET))
-    ramp = torch.logspace(math.log10(low), math.log10(high), 64)[None]
-    sheet.add(Heat(x, y - 11, 160, 13, ramp))
-    sheet.add(Text(x + 168, y, f"{high:g} times the mean", 13, colour=QUIET))
+    ramp(sheet, y)
     filtered = [view.vhf for view in views if view.vhf is not None]
     if not filtered:
         return y
@@ -70,3 +65,13 @@ def _tile(
     words += "" if used else " out"
     sheet.add(Heat(x, y, EDGE, tall, view.importance[head], not used))
     sheet.add(Text(x, y + tall + 16, words, 13, not used, colour=INK if used else OTHER))
+
+
+def ramp(sheet: Sheet, y: float) -> None:
+    """What the colours of heat maps mean, at the right edge."""
+    low, high = HEAT_RANGE
+    x = sheet.width - MARGIN - 280
+    sheet.add(Text(x - 8, y, f"{low:g} of the mean", 13, anchor="end", colour=QUIET))
+    values = torch.logspace(math.log10(low), math.log10(high), 64)[None]
+    sheet.add(Heat(x, y - 11, 160, 13, values))
+    sheet.add(Text(x + 168, y, f"{high:g} times the mean", 13, colour=QUIET))

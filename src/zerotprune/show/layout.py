@@ -11,7 +11,7 @@ from .story import Story
 
 PANEL, TILE = 136.0, 118.0  # edges of panels in a strip and in a grid
 ACROSS = 7  # panels of a strip side by side; more go on another line
-GRID_WIDTH, NARROWEST = 1040.0, 560.0
+GRID_WIDTH, HEADS_WIDTH, NARROWEST = 1040.0, 960.0, 560.0
 BELOW = 54.0  # room for the verdict under a tile
 
 
@@ -20,7 +20,8 @@ def strips(scene: Scene) -> Sheet:
     across = min(ACROSS, 1 + scene.steps)
     answers = 2 * (LIST + GAP) + GAP if any(story.before for story in scene.stories) else 0.0
     wide = across * (PANEL + GAP) - GAP + answers
-    sheet = Sheet(scene, max(wide, NARROWEST) + 2 * MARGIN)
+    heads = any(story.heads for story in scene.stories)
+    sheet = Sheet(scene, max(wide, HEADS_WIDTH if heads else NARROWEST) + 2 * MARGIN)
     y = head(sheet)
     for number, story in enumerate(scene.stories):
         top = y
