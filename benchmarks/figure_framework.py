@@ -49,7 +49,7 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
     about = "the built-in model" if given.name == "demo" else given.name
     scene = Scene(title, about, [given.picture(0)], [story], given.captions, lines=True)
     sheet = Sheet(scene, len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN)
-    y = head(sheet, before=False) + 20
+    y = head(sheet, outcome=True) + 20
     for number, (shown, title, first, second) in enumerate(panels):
         x = MARGIN + number * (EDGE + GAP)
         sheet.add(Text(x, y - 8, title, 16, True))

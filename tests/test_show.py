@@ -340,7 +340,9 @@ def test_the_page_needs_nothing_else_and_trusts_no_name(scene: Scene) -> None:
     found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     held = json.loads(found[1])
-    for story, told in zip(scene.stories, held, strict=True):
+    words = ["kept", "dropped: similar to another", "dropped: unimportant", "dropped before"]
+    assert held["fates"] == words
+    for story, told in zip(scene.stories, held["stories"], strict=True):
         for view, stage in zip(story.stages, told["stages"], strict=True):
             assert stage["fate"] == "".join(map(str, view.fate.flatten().tolist()))
             partner = {at: to for at, to in enumerate(view.partner.flatten().tolist()) if to >= 0}

@@ -15,6 +15,7 @@ from ..backbones import backbone
 from ..budgets import Contender, contender, measured_gmacs, method_named
 from ..data import transform_for
 from ..files import text_of
+from ..methods import DiffRate, ToMe
 from ..models import load, outline
 from ..modes import sharing_copy
 from ..pruning import Plan
@@ -104,7 +105,8 @@ def show(
         told += tell(built, part, chosen.schedule, chosen.method, heads=heads, names=classes)
     shown = [as_picture(image, built) for image in images]
     about = _about(built, chosen, images)
-    scene = Scene(f"{method} on {model}", about, shown, told, captions, lines)
+    merges = isinstance(chosen.method, ToMe | DiffRate)
+    scene = Scene(f"{method} on {model}", about, shown, told, captions, lines, merges)
     draw(scene, out, tiles=grid)
     _report(scene, out)
 

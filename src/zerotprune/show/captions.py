@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .painting import GONE, SIMILAR, UNIMPORTANT
+from .painting import COVER, GONE, UNIMPORTANT
 from .sheet import INK, OTHER, PALE, QUIET, SAME, WORDS, Box, Sheet, Text, font, shortened
 from .story import Prediction, Story
 
@@ -10,7 +10,7 @@ MARGIN, GAP = 20.0, 10.0
 LIST, ROW = 166.0, 24.0  # width of a list of predictions, height of a line in it
 
 
-def head(sheet: Sheet, before: bool = True) -> float:
+def head(sheet: Sheet, outcome: bool = False) -> float:
     """Title, what was run, and the legend; gives back where the rest begins."""
     wide = sheet.width - 2 * MARGIN
     scene = sheet.scene
@@ -18,11 +18,9 @@ def head(sheet: Sheet, before: bool = True) -> float:
     sheet.add(Text(MARGIN, 57, shortened(scene.about, WORDS, wide), WORDS, colour=QUIET))
     if not scene.steps:
         return 72.0
-    keys = [(SIMILAR, "dropped: similar to another"), (UNIMPORTANT, "dropped: unimportant")]
-    if before:
-        keys.append((GONE, "dropped before"))
     x, y = MARGIN, 84.0
-    for colour, words in keys:
+    for fate, words in scene.legend(outcome).items():
+        colour = COVER[fate][0]
         sheet.add(Box(x, y - 11.5, 13, 13, colour, "#9AA0A6" if colour == GONE else None))
         sheet.add(Text(x + 19, y, words, WORDS))
         x += 40 + font(WORDS).getlength(words)

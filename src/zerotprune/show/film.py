@@ -11,12 +11,11 @@ from .raster import drawn
 from .sheet import Scene
 
 FIRST, EACH, LAST = 1400, 1100, 3500  # milliseconds
-SCALE = 1.5
 
 
 def save_film(scene: Scene, path: Path, kind: str) -> None:
     """Write one frame for each stage, over and over."""
-    frames = [drawn(frame(scene, step), SCALE) for step in range(scene.steps + 1)]
+    frames = [drawn(frame(scene, step)) for step in range(scene.steps + 1)]
     lasting = [FIRST, *[EACH] * (len(frames) - 2), LAST][: len(frames)]
     first, *others = [_palette(each) for each in frames] if kind == "gif" else frames
     given = {"append_images": others, "duration": lasting, "loop": 0, "save_all": True}

@@ -43,7 +43,7 @@ def grid(scene: Scene) -> Sheet:
     each, apart = 2 * TILE + 2, 2 * GAP
     across = max(2, min(len(scene.stories), int((GRID_WIDTH + apart) / (each + apart))))
     sheet = Sheet(scene, across * (each + apart) - apart + 2 * MARGIN)
-    y = head(sheet, before=False)
+    y = head(sheet, outcome=True)
     deep = max(_tall(story, TILE) for story in scene.stories) + BELOW
     for number, story in enumerate(scene.stories):
         row, column = divmod(number, across)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..tracing import Fate
 from .captions import percent
 from .heads import HeadsView
 from .painting import HEAT_RANGE, heat
@@ -28,12 +29,13 @@ def page(scene: Scene) -> str:
     filled = {
         "title": escape(scene.title),
         "about": escape(scene.about),
+        "legend": "".join(_key(fate, words) for fate, words in scene.legend().items()),
         "steps": str(scene.steps),
         "lines": "checked" * scene.lines,
         "symbols": "".join(symbol(scene.pictures[at], story, f"p{at}") for at, story in numbered),
         "articles": "\n".join(_article(scene, at) for at, _ in numbered),
         # "</script>" in a name must not end the script.
-        "data": json.dumps([_data(story) for _, story in numbered]).replace("</", "<\\/"),
+        "data": json.dumps(_data(scene)).replace("</", "<\\/"),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
@@ -134,13 +136,26 @@ def _head(view: HeadsView, head: int) -> str:
     )
 
 
-def _data(story: Story) -> dict[str, object]:
-    stages = [_stage_data(stage) for stage in story.stages]
-    return {"rows": story.grid[0], "cols": story.grid[1], "stages": stages}
+def _key(fate: Fate, words: str) -> str:
+    return f'<li><i class="{fate.name.lower()}"></i>{words}</li>'
+
+
+def _data(scene: Scene) -> dict[str, object]:
+    """What the script needs to tell of a patch."""
+    words = scene.legend()
+    stories = [
+        {
+            "rows": story.grid[0],
+            "cols": story.grid[1],
+            "stages": [_stage_data(stage) for stage in story.stages],
+        }
+        for story in scene.stories
+    ]
+    return {"fates": [words.get(fate, "kept") for fate in Fate], "stories": stories}
 
 
 def _stage_data(stage: StageView) -> dict[str, object]:
-    """What the script tells of a patch; fates as one string of digits."""
+    """Fates as one string of digits; importance as shares of the mean."""
     partner = stage.partner.flatten().tolist()
     return {
         "block": stage.block,

@@ -20,7 +20,7 @@ LINE = "#D55E00"  # from a similar patch to its partner
 COVER = {
     Fate.SIMILAR: (SIMILAR, 0.85),
     Fate.UNIMPORTANT: (UNIMPORTANT, 0.85),
-    Fate.GONE: (GONE, 0.94),
+    Fate.GONE: (GONE, 1.0),
 }
 #: dark to bright, evenly in lightness and safe for every kind of colour vision (cividis)
 _HEAT = ("#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369",

@@ -12,11 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from .painting import fitted, heat, paint, rgb
 from .sheet import Box, Heat, Panel, Sheet, Text, font
 
+SCALE = 1.5  # sharp on most screens, and small enough to send
 #: What the built-in face can draw; all else comes from one that has more.
 _KNOWN = frozenset(map(chr, range(32, 127))) | set("·±…")
 
 
-def drawn(sheet: Sheet, scale: float = 2.0) -> Image.Image:
+def drawn(sheet: Sheet, scale: float = SCALE) -> Image.Image:
     """The sheet on white, `scale` times as large as on a screen."""
     image = Image.new("RGB", (round(sheet.width * scale), round(sheet.height * scale)), "white")
     draw = ImageDraw.Draw(image)

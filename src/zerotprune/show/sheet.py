@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from PIL import Image, ImageFont
 from torch import Tensor
 
 from ..shapes import Float
+from ..tracing import Fate
 from .story import StageView, Story
 
 INK, QUIET, PALE = "#1A1A1A", "#5F6368", "#E4E6E8"
@@ -27,11 +29,29 @@ class Scene:
     stories: list[Story]
     captions: list[str]
     lines: bool = False  # from each similar patch to its partner
+    merges: bool = False  # are similar patches merged with their partners, not dropped?
 
     @property
     def steps(self) -> int:
         """Stages of the picture that has most of them."""
         return max((len(story.stages) for story in self.stories), default=0)
+
+    def legend(self, outcome: bool = False) -> dict[Fate, str]:
+        """What the colours that occur mean; in an outcome, nothing was dropped before."""
+        words = {
+            Fate.SIMILAR: "merged with a similar one"
+            if self.merges
+            else "dropped: similar to another",
+            Fate.UNIMPORTANT: "dropped: unimportant",
+            Fate.GONE: "dropped before",
+        }
+        views = [view for story in self.stories
+                 for view in ([story.outcome()] if outcome else story.stages)]  # fmt: skip
+        return {fate: text for fate, text in words.items() if any(map(_holds(fate), views))}
+
+
+def _holds(fate: Fate) -> Callable[[StageView], bool]:
+    return lambda view: bool((view.fate == fate).any())
 
 
 @dataclass(frozen=True)
