@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Any
 
 from PIL import Image
@@ -13,6 +12,7 @@ from PIL import Image
 from ..schedule import Schedule
 from . import panels
 from .intake import TOO_LARGE, from_text
+from .machine import Machine
 from .offer import BUILT_IN, Offer, Sight
 from .screen import Choice, Screen, find, look, read_stages
 from .snippet import python_lines
@@ -43,6 +43,7 @@ class Shown:
     """The page's parts after a change; None: as before."""
 
     status: str
+    picture: str | None = None
     view: str | None = None
     facts: str | None = None
     stages: str | None = None
@@ -51,15 +52,18 @@ class Shown:
 
 
 class Desk:
-    """The models and examples, and the machine that only one works on at a time."""
+    """The models and examples, and the machine that works for everybody in turn."""
 
     def __init__(
-        self, offers: Sequence[Offer], examples: Sequence[tuple[str, Image.Image]]
+        self,
+        machine: Machine,
+        offers: Sequence[Offer],
+        examples: Sequence[tuple[str, Image.Image]],
     ) -> None:
+        self.machine = machine
         self.offers: Mapping[str, Offer] = {offer.name: offer for offer in offers}
         self.examples = list(examples)
         self._seen: dict[int, dict[str, Sight]] = {}
-        self.machine = Lock()
 
     def choose(
         self, session: Session, model: str, method: str, rival: str, percent: float
@@ -68,9 +72,7 @@ class Desk:
         choice = Choice(model, method, rival, percent / 100, session.schedule)
         return self._safely(session, lambda: self._update(session, choice))
 
-    def dial(
-        self, session: Session, model: str, method: str, rival: str, percent: float
-    ) -> Shown:
+    def dial(self, session: Session, model: str, method: str, rival: str, percent: float) -> Shown:
         """Another budget: it replaces the user's own stages."""
         choice = Choice(model, method, rival, percent / 100)
         shown = self._safely(session, lambda: self._update(session, choice))
@@ -137,7 +139,9 @@ class Desk:
         """The session changes only once all has gone well."""
         offer = find(self.offers, choice.model)
         sights = sights or session.sights or self._example(0)
-        screen = look(offer, sights[offer.name], choice, session.screen)
+        before = session.screen
+        screen = look(offer, sights[offer.name], choice, before)
+        same = before is not None and before.sight is screen.sight
         session.sights, session.screen = sights, screen
         session.own_picture = session.own_picture if own is None else own
         session.schedule = screen.choice.schedule
@@ -146,6 +150,7 @@ class Desk:
             notes.append(NOT_DIGITS)
         return Shown(
             panels.status(" ".join(panels.sentence(note) for note in notes)),
+            None if same else panels.picture(screen),
             panels.view(screen),
             panels.facts(screen),
             panels.stages(screen.sides[0].contender.schedule),
@@ -162,8 +167,7 @@ class Desk:
     def _safely(self, session: Session, work: Callable[[], Shown]) -> Shown:
         session.turn += 1
         try:
-            with self.machine:
-                return work()
+            return self.machine.do(work)
         except ValueError as error:
             return Shown(panels.status(panels.sentence(error), "error"))
         except Exception:  # what it is concerns whoever started the page, not whoever looks at it

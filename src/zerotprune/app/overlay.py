@@ -63,4 +63,6 @@ def _lines(stage: StageView) -> str:
     if not drawn:
         return ""
     halo = f'<path d="{drawn}" stroke="#FFF" stroke-width="3.5"/>'
-    return f'<g class="links">{halo}<path d="{drawn}" stroke="{LINE}" stroke-width="1.8"/>{dots}</g>'
+    return (
+        f'<g class="links">{halo}<path d="{drawn}" stroke="{LINE}" stroke-width="1.8"/>{dots}</g>'
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from . import panels
 from .desk import METHOD, PERCENT, RIVAL, Desk, Session, Shown
 from .gate import Gate
 from .intake import MOST_BYTES
+from .machine import Machine
 from .offer import Offer, examples
 from .screen import NO_RIVAL
 
@@ -62,14 +64,15 @@ def build(desk: Desk) -> gr.Blocks:
                     label="Budget: % of the unpruned model's GMACs",
                 )  # fmt: skip
                 status = gr.HTML(elem_id="status")
+                picture = gr.HTML(elem_id="picture")
                 view = gr.HTML(js_on_load=_script("view.js"), elem_id="view")
                 facts = gr.HTML(elem_id="facts")
                 lines = gr.Code(
                     language="python", label="The same in Python", interactive=False,
-                    show_line_numbers=False, buttons=["copy"], lines=1, elem_id="lines",
+                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=18, elem_id="lines",
                 )  # fmt: skip
         _wire(desk, blocks, session, (model, method, rival, dial), chooser, stages,
-              [status, view, facts, stages, lines, dial], facts)  # fmt: skip
+              [status, picture, view, facts, stages, lines, dial], facts)  # fmt: skip
     blocks.queue(default_concurrency_limit=1, api_open=False)
     return blocks
 
@@ -124,7 +127,7 @@ def _wire(
 
 
 def _parts(shown: Shown) -> list[Any]:
-    parts = (shown.view, shown.facts, shown.stages, shown.lines, shown.percent)
+    parts = (shown.picture, shown.view, shown.facts, shown.stages, shown.lines, shown.percent)
     return [shown.status, *(gr.skip() if part is None else part for part in parts)]
 
 
@@ -133,14 +136,17 @@ def _script(name: str) -> str:
 
 
 @contextmanager
-def serving(offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
+def serving(
+    machine: Machine, offers: Sequence[Offer], port: int | None = None
+) -> Iterator[str]:
     """Serve the page while the context is open; its address. Without a port, a free one is found.
 
     Whatever gradio writes goes to a private folder, which is gone afterwards.
     """
     with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder
-        blocks = build(Desk(offers, examples()))
+        _check_free(port)
+        blocks = build(Desk(machine, offers, machine.do(examples)))
         theme = gr.themes.Base(
             primary_hue="blue", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
         )
@@ -156,6 +162,18 @@ def serving(offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
             yield address
         finally:
             blocks.close(verbose=False)
+
+
+def _check_free(port: int | None) -> None:
+    if port is None:
+        return
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((ADDRESS, port))
+        except OSError as error:
+            reason = error.strerror or "it cannot be used"
+            raise OSError(f"cannot listen on port {port}: {reason}; give another --port") from None
 
 
 def wait() -> None:

@@ -17,12 +17,21 @@ from .overlay import overlay
 from .screen import Screen, Side
 
 _THUMB = 96
+_SLOWER = (
+    " Slower than unpruned: one small picture takes longer to start on than to compute; "
+    "larger models and batches gain."
+)
 _LEGEND = (
     ("kept", "", "kept"),
     ("similar", SIMILAR, "dropped as similar, or merged"),
     ("unimportant", UNIMPORTANT, "dropped as unimportant"),
     ("gone", "", "dropped before"),
 )
+
+
+def picture(screen: Screen) -> str:
+    """The picture itself, once for all cards: it need not be sent again when the dial is turned."""
+    return f'<style>.picture {{ background-image: url("{screen.sight.link}"); }}</style>'
 
 
 def view(screen: Screen) -> str:
@@ -33,7 +42,7 @@ def view(screen: Screen) -> str:
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
         f'data-depth="{screen.offer.depth}">{_slider(len(blocks))}'
-        f'<div class="cards">{whole}{"".join(cards)}</div>{_legend()}</div>'
+        f'<div class="cards" style="--cards:{1 + len(cards)}">{whole}{"".join(cards)}</div>{_legend()}</div>'
     )
 
 
@@ -85,10 +94,11 @@ def _card(
     said: Sequence[Prediction],
     before: Sequence[Prediction] = (),
 ) -> str:
-    shown = f'<img src="{screen.sight.link}" alt="The picture, {escape(title)}">'
+    rows, cols = screen.sides[0].story.grid
     return (
         f'<figure class="card" data-method="{escape(title)}"><h3>{escape(title)}</h3>'
-        f'<div class="picture">{shown}{drawn}</div>'
+        f'<div class="picture" role="img" aria-label="The picture, {escape(title)}" '
+        f'style="aspect-ratio:{cols}/{rows}">{drawn}</div>'
         f"<figcaption>{captions}</figcaption>{_bars(said, before)}</figure>"
     )
 
@@ -116,12 +126,13 @@ def facts(screen: Screen, milliseconds: Sequence[float] | None = None) -> str:
     rows = _row("unpruned", full, full, patches, times[0], times[0])
     for side, took in zip(screen.sides, times[1:], strict=True):
         rows += _row(side.contender.name, side.gmacs, full, side.left, took, times[0])
+    slower = _SLOWER if milliseconds is not None and max(milliseconds) > milliseconds[0] else ""
     heads = ("method", "GMACs", "of unpruned", "patches left", "ms a picture", "speed")
     titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
         f'<table class="facts"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
         '<p class="quiet">GMACs: all matrix products, with patch embedding and scoring. '
-        "Milliseconds: median of runs in turn on this machine, one picture, float32.</p>"
+        f"Milliseconds: median of runs in turn on this machine, one picture, float32.{slower}</p>"
     )
 
 
@@ -161,9 +172,7 @@ def stages(schedule: Schedule) -> str:
 
 def _editable(block: int | str, keep: float, similar: int, rounds: int | None) -> str:
     def cell(name: str, value: object, more: str) -> str:
-        return (
-            f'<td><input type="number" name="{name}" aria-label="{name}" value="{value}" {more}></td>'
-        )
+        return f'<td><input type="number" name="{name}" aria-label="{name}" value="{value}" {more}></td>'
 
     votes = "" if rounds is None else rounds
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..backbones import backbone
 from ..budgets import METHODS, Contender, contender, measured_gmacs, method_named
@@ -62,28 +62,26 @@ class Screen:
         return self.sides[0].gmacs / self.offer.unpruned
 
 
-def look(
-    offer: Offer, sight: Sight, choice: Choice, before: Screen | None = None
-) -> Screen:
+def look(offer: Offer, sight: Sight, choice: Choice, before: Screen | None = None) -> Screen:
     """Work out a screen. `before` is the one that it takes the place of.
 
     Raises ValueError with one sentence where the choice cannot be followed. The offered model is
-    left alone: everything is done on a copy that shares its weights.
+    left alone: all that prunes does so on a copy that shares its weights.
     """
     for name in (choice.method, *([] if choice.rival == NO_RIVAL else [choice.rival])):
         if name not in METHODS:
             method_named(name)  # says which there are
-    model, notes = sharing_copy(offer.model), list[str]()
-    chosen, note = _chosen(offer, model, sight.image, choice, before)
+    notes = list[str]()
+    chosen, note = _chosen(offer, sight.image, choice, before)
     if note:
         notes.append(note)
         choice = replace(choice, schedule=None)
-    first = _side(offer, model, sight.image, chosen)
+    first = _side(offer, sight.image, chosen)
     sides = [first]
     if choice.rival != NO_RIVAL:
         try:
-            rival = contender(choice.rival, model, first.gmacs, sight.image)
-            sides.append(_side(offer, model, sight.image, rival))
+            rival = _at_budget(offer, choice.rival, first.gmacs, sight.image)
+            sides.append(_side(offer, sight.image, rival))
         except ValueError as error:
             notes.append(f"No second method: {error}")
     if chosen.method.adaptive:
@@ -95,11 +93,11 @@ def look(
 
 
 def _chosen(
-    offer: Offer, model: nn.Module, image: Tensor, choice: Choice, before: Screen | None
+    offer: Offer, image: Tensor, choice: Choice, before: Screen | None
 ) -> tuple[Contender, str]:
     """The chosen method, set; and what the user has to know about it, if anything."""
     if choice.schedule is None:
-        return contender(choice.method, model, choice.share * offer.unpruned, image), ""
+        return _at_budget(offer, choice.method, choice.share * offer.unpruned, image), ""
     method = _as_it_was(choice.method, before)
     _check_rounds(choice.schedule)
     try:
@@ -112,9 +110,15 @@ def _chosen(
         if not moved:
             raise
         # The stages were made for another method or model: keep the budget instead.
-        set_anew = contender(choice.method, model, choice.share * offer.unpruned, image)
+        set_anew = _at_budget(offer, choice.method, choice.share * offer.unpruned, image)
         return set_anew, f"Your stages do not fit here ({error}): the dial took over."
     return Contender(choice.method, choice.schedule, method), ""
+
+
+def _at_budget(offer: Offer, name: str, budget: float, image: Tensor) -> Contender:
+    if method_named(name).adaptive:  # runs the model, so not the one that others are using
+        return contender(name, sharing_copy(offer.model), budget, image)
+    return contender(name, offer.model, budget)
 
 
 def _as_it_was(name: str, before: Screen | None) -> Method:
@@ -127,16 +131,18 @@ def _as_it_was(name: str, before: Screen | None) -> Method:
 def _check_rounds(schedule: Schedule) -> None:
     for stage in schedule.stages:
         if stage.rounds is not None and stage.rounds > MOST_ROUNDS:
-            raise ValueError(f"rounds may be at most {MOST_ROUNDS} on this page, got {stage.rounds}")
+            raise ValueError(
+                f"rounds may be at most {MOST_ROUNDS} on this page, got {stage.rounds}"
+            )
 
 
-def _side(offer: Offer, model: nn.Module, image: Tensor, chosen: Contender) -> Side:
+def _side(offer: Offer, image: Tensor, chosen: Contender) -> Side:
     if chosen.method.adaptive:
-        plan = Plan(chosen.schedule, chosen.method, backbone(model).geometry)
-        cost = measured_gmacs(model, plan, image)
+        plan = Plan(chosen.schedule, chosen.method, backbone(offer.model).geometry)
+        cost = measured_gmacs(sharing_copy(offer.model), plan, image)
     else:
-        cost = gmacs(model, chosen.schedule, chosen.method)
-    story = tell(model, image, chosen.schedule, chosen.method, names=offer.labels)[0]
+        cost = gmacs(offer.model, chosen.schedule, chosen.method)
+    story = tell(offer.model, image, chosen.schedule, chosen.method, names=offer.labels)[0]
     return Side(chosen, cost, story)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from threading import Lock
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..modes import sharing_copy
 from ..pruning import prune_
+from .machine import Machine
 from .screen import Screen
 
 ROUNDS = 15
@@ -20,30 +21,34 @@ SECONDS = 1.5
 
 
 def race(
-    screen: Screen, machine: Lock, stale: Callable[[], bool] = lambda: False
+    screen: Screen, machine: Machine, stale: Callable[[], bool] = lambda: False
 ) -> list[float] | None:
     """The median of each: first the unpruned model, then the sides. One picture at a time, float32.
 
-    `machine` is held for a call, so that nobody else's work is in the figure, and given back in
-    between. None as soon as `stale` says that the screen is no longer what it was.
+    The machine is asked for one call after the other, so that whoever turns a dial meanwhile waits
+    for one call at most. None as soon as `stale` says that the screen is no longer what it was.
     """
-    models = [sharing_copy(screen.offer.model)]
-    for side in screen.sides:
-        pruned = sharing_copy(screen.offer.model)
-        models.append(prune_(pruned, side.contender.schedule, side.contender.method))
+    models = machine.do(partial(_ways, screen))
     seconds: list[list[float]] = [[] for _ in models]
     started = time.perf_counter()
     for turn in range(ROUNDS + 1):
         for model, found in zip(models, seconds, strict=True):
             if stale():
                 return None
-            with machine:
-                took = _call(model, screen.sight.image)
+            took = machine.do(partial(_call, model, screen.sight.image))
             if turn:  # the first call of each finds caches cold
                 found.append(took)
         if turn >= ENOUGH and time.perf_counter() - started > SECONDS:
             break
     return [1e3 * statistics.median(found) for found in seconds]
+
+
+def _ways(screen: Screen) -> list[nn.Module]:
+    models = [sharing_copy(screen.offer.model)]
+    for side in screen.sides:
+        pruned = sharing_copy(screen.offer.model)
+        models.append(prune_(pruned, side.contender.schedule, side.contender.method))
+    return models
 
 
 @torch.inference_mode()

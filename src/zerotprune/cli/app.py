@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from ..app.offer import BUILT_IN, Offer
 from ..files import text_of
-from ..models import load
 
-PORT = 7860
+if TYPE_CHECKING:
+    from ..app.offer import Offer
 
 
 def app(
@@ -46,14 +46,20 @@ def app(
         Open the page in a browser.
     """
     _check_port(port)
-    offers = _offers(model, weights, random_weights, names)
+    # The browser wants the same cores. Threads that spin while they wait for one another starve
+    # beside it: a model then takes ten times as long. torch reads this when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from ..app.machine import Machine
+
+    machine = Machine()
+    offers = machine.do(lambda: _offers(model, weights, random_weights, names))
     try:
         from ..app.page import serving, wait
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "gradio":
             raise
         raise ValueError("the page needs gradio: pip install 'zerotprune[app]'") from None
-    with serving(offers, port) as address:
+    with serving(machine, offers, port) as address:
         Console().print(
             f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
             highlight=False,
@@ -72,6 +78,9 @@ def _offers(
     model: Sequence[str], weights: Sequence[Path], random_weights: bool, names: Path | None
 ) -> list[Offer]:
     """The built-in model, and those that are named."""
+    from ..app.offer import BUILT_IN, Offer
+    from ..models import load
+
     if weights and random_weights:
         raise ValueError("give --weights or --random-weights, not both")
     if weights and len(weights) != len(model):
