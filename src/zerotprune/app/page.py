@@ -29,8 +29,9 @@ from .screen import NO_RIVAL
 TITLE = "Zero-TPrune: see what a Vision Transformer can do without"
 ADDRESS = "127.0.0.1"
 _HEADER = (
-    "<header><h1>Which patches does a Vision Transformer need?</h1><p>Choose a picture and turn the "
-    "dial: the rest is pruned while the model runs, with no training.</p></header>"
+    "<header><h1>Which patches does a Vision Transformer need?</h1>"
+    "<p>Choose a picture and turn the dial: the rest is pruned while the model runs, with no "
+    "training.</p></header>"
 )
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
@@ -40,7 +41,8 @@ _MOST_SESSIONS = 64
 
 def build(desk: Desk) -> gr.Blocks:
     """The page, wired to the desk."""
-    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
+    blocks = gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True)
+    with blocks:
         session = gr.State(Session(), time_to_live=3600)
         gr.HTML(_HEADER, elem_id="head")
         with gr.Row(elem_id="body", equal_height=False):
@@ -69,7 +71,8 @@ def build(desk: Desk) -> gr.Blocks:
                 facts = gr.HTML(elem_id="facts")
                 lines = gr.Code(
                     language="python", label="The same in Python", interactive=False,
-                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=18, elem_id="lines",
+                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=18,
+                    elem_id="lines",
                 )  # fmt: skip
         _wire(desk, blocks, session, (model, method, rival, dial), chooser, stages,
               [status, picture, view, facts, stages, lines, dial], facts)  # fmt: skip
@@ -136,9 +139,7 @@ def _script(name: str) -> str:
 
 
 @contextmanager
-def serving(
-    machine: Machine, offers: Sequence[Offer], port: int | None = None
-) -> Iterator[str]:
+def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
     """Serve the page while the context is open; its address. Without a port, a free one is found.
 
     Whatever gradio writes goes to a private folder, which is gone afterwards.

@@ -42,7 +42,8 @@ def view(screen: Screen) -> str:
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
         f'data-depth="{screen.offer.depth}">{_slider(len(blocks))}'
-        f'<div class="cards" style="--cards:{1 + len(cards)}">{whole}{"".join(cards)}</div>{_legend()}</div>'
+        f'<div class="cards" style="--cards:{1 + len(cards)}">{whole}{"".join(cards)}</div>'
+        f"{_legend()}</div>"
     )
 
 
@@ -50,11 +51,11 @@ def _slider(stages: int) -> str:
     off = "" if stages else " disabled"
     return (
         '<div class="bar">'
-        f'<button type="button" class="play" aria-label="Play the stages one by one"{off}>▶</button>'
+        f'<button type="button" class="play" aria-label="Play stage by stage"{off}>▶</button>'
         f'<input type="range" class="stage" min="0" max="{stages}" step="1" value="{stages}" '
         f'aria-label="Stage"{off}><output class="where" aria-live="polite"></output>'
-        f'<label class="tick"><input type="checkbox" class="links-on"{off}>lines to partners</label>'
-        "</div>"
+        f'<label class="tick"><input type="checkbox" class="links-on"{off}>'
+        "lines to partners</label></div>"
     )
 
 
@@ -172,7 +173,8 @@ def stages(schedule: Schedule) -> str:
 
 def _editable(block: int | str, keep: float, similar: int, rounds: int | None) -> str:
     def cell(name: str, value: object, more: str) -> str:
-        return f'<td><input type="number" name="{name}" aria-label="{name}" value="{value}" {more}></td>'
+        named = f'name="{name}" aria-label="{name}"'
+        return f'<td><input type="number" {named} value="{value}" {more}></td>'
 
     votes = "" if rounds is None else rounds
     return (
@@ -208,8 +210,8 @@ def status(text: str, kind: str = "note") -> str:
     return f'<p class="status {kind}" role="{role}">{escape(text)}</p>' if text else ""
 
 
-def sentence(error: Exception) -> str:
-    """What went wrong, as a sentence on the page."""
-    text = str(error).strip()
+def sentence(said: object) -> str:
+    """A note or an error, as a sentence on the page."""
+    text = str(said).strip()
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."

@@ -26,7 +26,7 @@ def app(
     port: int | None = None,
     browser: bool = True,
 ) -> None:
-    """Open a page that shows what pruning does to a picture: kept patches, predictions, cost, speed.
+    """Open a page that shows what pruning does to a picture: patches, predictions, cost, speed.
 
     It listens on this machine only, works offline, and opens no file that the browser names.
 
