@@ -21,7 +21,7 @@ from zerotprune.show.captions import GAP, MARGIN
 from zerotprune.show.head_maps import ramp
 from zerotprune.show.sheet import QUIET, WORDS, Heat, Scene, Sheet, Text
 
-EDGE, ACROSS = 150.0, 6
+EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
 
 
@@ -51,12 +51,15 @@ def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
     about = "the unpruned model; under each block, what the middle of the picture gets (1 is even)"
     sheet = Sheet(Scene(title, about, [], [], []), ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN)
     sheet.add(Text(MARGIN, 34, title, 20, True), Text(MARGIN, 57, about, WORDS, colour=QUIET))
-    ramp(sheet, 57)
+    ramp(sheet, 57, SPAN)
     tall = EDGE * found[0].shape[0] / found[0].shape[1]
     for number, mean in enumerate(found):
         row, column = divmod(number, ACROSS)
         x, y = MARGIN + column * (EDGE + GAP), 96 + row * (tall + 54)
-        sheet.add(Text(x, y - 8, f"block {number + 1}", 15, True), Heat(x, y, EDGE, tall, mean))
+        sheet.add(
+            Text(x, y - 8, f"block {number + 1}", 15, True),
+            Heat(x, y, EDGE, tall, mean, reach=SPAN),
+        )
         sheet.add(Text(x, y + tall + 18, f"{inner_share(mean):.2f}", WORDS, colour=QUIET))
     sheet.height = 96 + -(-len(found) // ACROSS) * (tall + 54)
     return sheet

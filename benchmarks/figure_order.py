@@ -62,7 +62,7 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
 
 def main() -> None:
     parser = arguments(__doc__, "figure-order.svg", 400)
-    parser.add_argument("--keep", type=float, default=0.5, help="share of the unpruned cost")
+    parser.add_argument("--keep", type=float, default=0.4, help="share of the unpruned cost")
     parser.add_argument("--rows", type=int, default=2, help="pictures that are drawn")
     chosen = parser.parse_args()
     save(strips(scene_of(subject(chosen), chosen.keep, chosen.rows)), chosen.out)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,6 +105,19 @@ def test_every_method_has_a_story_and_leaves_the_model_alone(
             assert view.kept == view.count(Fate.KEPT) <= left
             assert left == story.patches - view.count(Fate.GONE)
             left = view.kept
+
+
+def test_two_at_once_do_not_disturb_each_other(model: nn.Module, images: Tensor) -> None:
+    ways = [(SCHEDULE, None), (Schedule((Stage(3, 1.0, 20), Stage(4, 1.0, 30))), ToMe())]
+    alone = [tell(model, images, *way) for way in ways]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            together = list(pool.map(lambda way: tell(model, images, *way), ways))
+            for told, wanted in zip(together, alone, strict=True):
+                for one, other in zip(told, wanted, strict=True):
+                    assert (one.before, one.after) == (other.before, other.after)
+                    for view, same in zip(one.stages, other.stages, strict=True):
+                        assert torch.equal(view.fate, same.fate)
 
 
 def test_no_stages_no_change(model: nn.Module, images: Tensor) -> None:
@@ -370,6 +385,29 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def test_a_legend_names_what_occurs_and_nothing_else(
+    model: nn.Module, images: Tensor, scene: Scene
+) -> None:
+    assert list(scene.legend()) == [Fate.SIMILAR, Fate.UNIMPORTANT, Fate.GONE]
+    assert list(scene.legend(outcome=True)) == [Fate.SIMILAR, Fate.UNIMPORTANT]
+    merged = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),)), ToMe())
+    single = Scene("", "", scene.pictures[:1], merged, [""], merges=True)
+    assert single.legend() == {Fate.SIMILAR: "merged with a similar one"}
+
+
+@pytest.mark.parametrize("name", ["framework", "order", "heads", "mean", "rounds"])
+def test_the_papers_figures_are_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    figure = importlib.import_module(f"figure_{name}")
+    assert f"Command: python benchmarks/figure_{name}.py" in (figure.__doc__ or "")
+    out = tmp_path / f"{name}.svg"
+    monkeypatch.setattr(sys, "argv", [name, "--pictures", "3", "--out", str(out)])
+    figure.main()
+    ElementTree.fromstring(out.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "gif", "webp", "html"])

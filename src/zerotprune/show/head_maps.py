@@ -8,7 +8,7 @@ import torch
 
 from .captions import MARGIN
 from .heads import HeadsView
-from .painting import HEAT_RANGE
+from .painting import REACH
 from .sheet import INK, OTHER, QUIET, WORDS, Heat, Sheet, Text, shortened
 from .story import Story
 
@@ -67,11 +67,10 @@ def _tile(
     sheet.add(Text(x, y + tall + 16, words, 13, not used, colour=INK if used else OTHER))
 
 
-def ramp(sheet: Sheet, y: float) -> None:
+def ramp(sheet: Sheet, y: float, reach: float = REACH) -> None:
     """What the colours of heat maps mean, at the right edge."""
-    low, high = HEAT_RANGE
     x = sheet.width - MARGIN - 280
-    sheet.add(Text(x - 8, y, f"{low:g} of the mean", 13, anchor="end", colour=QUIET))
-    values = torch.logspace(math.log10(low), math.log10(high), 64)[None]
-    sheet.add(Heat(x, y - 11, 160, 13, values))
-    sheet.add(Text(x + 168, y, f"{high:g} times the mean", 13, colour=QUIET))
+    sheet.add(Text(x - 8, y, f"{1 / reach:g} of the mean", 13, anchor="end", colour=QUIET))
+    values = reach ** torch.linspace(-1, 1, 64)[None]
+    sheet.add(Heat(x, y - 11, 160, 13, values, reach=reach))
+    sheet.add(Text(x + 168, y, f"{reach:g} times the mean", 13, colour=QUIET))

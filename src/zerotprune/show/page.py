@@ -8,13 +8,12 @@ import re
 from html import escape
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..tracing import Fate
 from .captions import percent
 from .heads import HeadsView
-from .painting import HEAT_RANGE, heat
+from .painting import REACH, heat, heat_scale
 from .sheet import Scene
 from .story import Prediction, StageView, Story
 from .svg import data_uri, overlay, partners, symbol
@@ -106,12 +105,10 @@ def _answers(found: list[Prediction]) -> str:
 
 
 def _heads(views: list[HeadsView]) -> str:
-    low, high = HEAT_RANGE
-    ramp = heat(torch.logspace(math.log10(low), math.log10(high), 64)[None])
     parts = [
         "<details><summary>What each head votes for, and the variance of its votes</summary>",
-        f'<p class="quiet">{low:g} of the mean<img class="ramp" alt="" '
-        f'src="{data_uri(ramp, photo=False)}">{high:g} times the mean</p>',
+        f'<p class="quiet">{1 / REACH:g} of the mean<img class="ramp" alt="" '
+        f'src="{data_uri(heat_scale(), photo=False)}">{REACH:g} times the mean</p>',
     ]
     for view in views:
         rule = "no filter: the stage drops similar patches only"

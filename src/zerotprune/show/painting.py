@@ -25,7 +25,7 @@ COVER = {
 #: dark to bright, evenly in lightness and safe for every kind of colour vision (cividis)
 _HEAT = ("#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369",
          "#E1CC55", "#FEE838")  # fmt: skip
-HEAT_RANGE = (0.2, 5.0)  # shares of the mean importance that heat maps tell apart
+REACH = 5.0  # heat maps tell importance apart from a fifth of the mean to five times it
 _EDGE = 0.18  # strength of the lines between patches
 _FINER = 2  # lines are drawn so many times larger and shrunk, which smooths them
 
@@ -66,11 +66,9 @@ def fitted(picture: Image.Image, grid: tuple[int, int], side: int) -> Image.Imag
     return picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
 
 
-def heat(values: Float[Tensor, "rows cols"]) -> Image.Image:
+def heat(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:
     """Importance as a heat map with a pixel for each patch, on a logarithmic scale about 1."""
-    low, high = HEAT_RANGE
-    span = np.log(high / low)
-    place = np.log(np.clip(values.numpy(), low, high) / low) / span
+    place = (1 + np.log(np.clip(values.numpy(), 1 / reach, reach)) / np.log(reach)) / 2
     seen = np.isfinite(place)
     stops = np.array([rgb(colour) for colour in _HEAT], np.float32)
     at = np.where(seen, place, 0.0) * (len(stops) - 1)
@@ -79,6 +77,11 @@ def heat(values: Float[Tensor, "rows cols"]) -> Image.Image:
     )
     mixed[~seen] = rgb(GONE)
     return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def heat_scale(reach: float = REACH) -> Image.Image:
+    """All colours of a heat map in a row."""
+    return heat(reach ** torch.linspace(-1, 1, 64)[None], reach)
 
 
 def as_picture(image: Float[Tensor, "3 height width"], model: nn.Module) -> Image.Image:

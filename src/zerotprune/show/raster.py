@@ -41,7 +41,7 @@ def _corners(shape: Box | Panel | Heat, scale: float) -> tuple[int, int, int, in
 
 def _pixels(sheet: Sheet, shape: Panel | Heat, size: tuple[int, int]) -> Image.Image:
     if isinstance(shape, Heat):
-        found = heat(shape.values).resize(size, Image.Resampling.NEAREST)
+        found = heat(shape.values, shape.reach).resize(size, Image.Resampling.NEAREST)
         return Image.blend(found, Image.new("RGB", size, "white"), 0.6) if shape.pale else found
     scene = sheet.scene
     picture, grid = scene.pictures[shape.picture], scene.stories[shape.picture].grid

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..shapes import Float
 from ..tracing import Fate
+from .painting import REACH
 from .story import StageView, Story
 
 INK, QUIET, PALE = "#1A1A1A", "#5F6368", "#E4E6E8"
@@ -102,6 +103,7 @@ class Heat:
     height: float
     values: Float[Tensor, "rows cols"]
     pale: bool = False
+    reach: float = REACH
 
 
 @dataclass

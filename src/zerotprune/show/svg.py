@@ -123,7 +123,7 @@ def _shape(shape: Text | Box | Panel | Heat, sheet: Sheet) -> str:
         return f'<rect {place} fill="{shape.fill}" fill-opacity="{shape.opacity:g}"{outline}/>'
     if isinstance(shape, Heat):
         pale = ' opacity="0.4"' if shape.pale else ""
-        uri = data_uri(heat(shape.values), photo=False)
+        uri = data_uri(heat(shape.values, shape.reach), photo=False)
         return (
             f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated" '
             f'href="{uri}"{pale}/>'
