@@ -154,6 +154,8 @@ def read_stages(text: object) -> Schedule:
         return Schedule.from_json(text)
     except RecursionError:
         raise ValueError("this is not a schedule: its JSON is nested too deep") from None
+    except TypeError as error:  # a value of the wrong kind: to whoever typed it, all the same
+        raise ValueError(str(error)) from None
 
 
 def find(offers: Mapping[str, Offer], name: object) -> Offer:
