@@ -45,10 +45,10 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
             for at in (0, 1)]  # fmt: skip
     gains = [kept_share(after) - kept_share(first) for first, after in zip(*both, strict=True)]
     best = sorted(range(count), key=gains.__getitem__, reverse=True)[:rows]
-    about = (
-        f"{budget:.3f} GMACs both; of {count} pictures only I → S keeps the answer on {only[0]}, "
-        f"only I′ → S → I on {only[1]}"
-    )
+    about = f"{budget:.3f} GMACs both"
+    if count > rows:
+        about += f"; of {count} pictures only I → S keeps the answer on {only[0]}"
+        about += f", only I′ → S → I on {only[1]}"
     print(about)
     print("drawn:", *(given.captions[at] for at in best))
     pictures, stories, captions = [], [], []
