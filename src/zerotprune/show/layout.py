@@ -66,7 +66,7 @@ def frame(scene: Scene, step: int) -> Sheet:
     sheet = Sheet(scene, max(across * (edge + GAP) - GAP + side, NARROWEST) + 2 * MARGIN)
     y = progress(sheet, step, head(sheet))
     deep = max(_tall(story, edge) for story in scene.stories) + BELOW
-    left = (sheet.width - across * (edge + GAP) + GAP - side) / 2
+    left = MARGIN if side else (sheet.width - across * (edge + GAP) + GAP) / 2
     for number, story in enumerate(scene.stories):
         row, column = divmod(number, across)
         x, top, tall = left + column * (edge + GAP), y + row * deep, _tall(story, edge)
