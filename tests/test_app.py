@@ -471,7 +471,7 @@ def test_a_model_with_names_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
-    from zerotprune.app.page import serving
+    from zerotprune.app.server import serving
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import shutil
@@ -102,6 +103,9 @@ class Page:
             for name, line in said.items()
         )
 
+    def wait_for(self, screen: Screen) -> None:
+        self.until(lambda: self.shows(screen))
+
     def press(self, selector: str, *keys: str) -> None:
         self.one(selector).send_keys(*keys)
 
@@ -137,7 +141,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         yield said.split()[4], folder
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=WAIT) == 0
-    assert list(folder.iterdir()) == []
+    assert written(folder) == []
+
+
+def written(folder: Path) -> list[Path]:
+    """All but torch's empty folder for what it compiles."""
+    return [path for path in folder.iterdir() if not path.name.startswith("torchinductor")]
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +186,7 @@ def test_it_opens_offline_and_agrees_with_the_api(page: Page, offer: Offer) -> N
     rival = screen.sides[1].contender
     assert rival.method == ToMe()
     assert found["tome"] == f"{ztp.gmacs(model, rival.schedule, rival.method):.4f}"
-    page.until(lambda: page.shows(screen))
+    page.wait_for(screen)
     page.until(lambda: not page.all("#facts .pending"))
     times = [float(cell.text) for cell in page.all("#facts .ms")]
     assert len(times) == 3
@@ -199,26 +208,25 @@ def test_dial_example_and_method(page: Page, offer: Offer) -> None:
 
     pictures = [picture for _, picture in examples()]
     page.turn(45)
-    page.until(lambda: page.shows(expected(offer, pictures[0], 45, "zero-tprune", "tome")))
+    page.wait_for(expected(offer, pictures[0], 45, "zero-tprune", "tome"))
     page.press("#dial input[type=range]", Keys.ARROW_RIGHT)
-    page.until(lambda: page.shows(expected(offer, pictures[0], 46, "zero-tprune", "tome")))
+    page.wait_for(expected(offer, pictures[0], 46, "zero-tprune", "tome"))
     page.press(".thumb[data-at='3']", Keys.ENTER)
-    page.until(lambda: page.shows(expected(offer, pictures[3], 46, "zero-tprune", "tome")))
+    page.wait_for(expected(offer, pictures[3], 46, "zero-tprune", "tome"))
     page.choose("method", "evit")
-    page.until(lambda: page.shows(expected(offer, pictures[3], 46, "evit", "tome")))
+    page.wait_for(expected(offer, pictures[3], 46, "evit", "tome"))
     page.choose("rival", "none")
     screen = expected(offer, pictures[3], 46, "evit", "none")
-    page.until(lambda: page.shows(screen))
-    lines = page.until(lambda: page.js("return document.querySelector('.cm-content').cmTile?.view"
-                                       "?.state?.doc?.toString() ?? null") or True)  # fmt: skip
-    assert lines is True or lines == python_lines(screen)
-    origin = {"origin": page.address.rstrip("/"), "permissions": ["clipboardReadWrite"]}
+    page.wait_for(screen)
+    origin = {
+        "origin": page.address.rstrip("/"),
+        "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"],
+    }
     page.driver.execute_cdp_cmd("Browser.grantPermissions", origin)
-    page.one("#lines button").click()
-    copied = page.driver.execute_async_script(
-        "const done = arguments[0]; setTimeout(() => navigator.clipboard.readText().then(done), 200)"
-    )
-    assert copied.strip() == python_lines(screen).strip()
+    page.one("#lines button[aria-label=Copy]").click()
+    copied = "navigator.clipboard.readText().then(arguments[0])"
+    wanted = python_lines(screen).strip()
+    page.until(lambda: page.driver.execute_async_script(copied).strip() == wanted)
 
 
 def test_the_slider_goes_through_the_stages(page: Page, offer: Offer) -> None:
@@ -243,9 +251,9 @@ def test_the_slider_goes_through_the_stages(page: Page, offer: Offer) -> None:
     assert page.one(card + "svg .on .links").is_displayed()
     page.press("input.stage", Keys.HOME, Keys.ARROW_RIGHT)
     page.turn(50)  # another budget is seen at the same stage
-    page.until(
-        lambda: page.one(".where").text == "after block 1 of 12" and page.gmacs()["unpruned"]
-    )
+    other = expected(offer, examples()[0][1], 50, "zero-tprune", "none")
+    page.wait_for(other)
+    assert page.one(".where").text == "after block 1 of 12"
     page.one(".play").click()
     page.until(lambda: page.one(".where").text == "after block 11 of 12")
 
@@ -257,7 +265,7 @@ def test_uploads_good_and_bad(page: Page, offer: Offer, tmp_path: Path) -> None:
     upload = ".drop input.own"
     page.press(upload, str(tmp_path / "own.png"))
     screen = expected(offer, own, 65, "zero-tprune", "tome")
-    page.until(lambda: page.shows(screen))
+    page.wait_for(screen)
     assert "built-in model reads one digit" in page.status()
     shown = page.gmacs()
     Image.new("1", (6000, 5000)).save(tmp_path / "huge.png")
@@ -280,12 +288,10 @@ def test_uploads_good_and_bad(page: Page, offer: Offer, tmp_path: Path) -> None:
         assert page.gmacs() == shown
     assert page.shows(screen)  # the good picture is still there
     page.turn(60)
-    page.until(lambda: page.shows(expected(offer, own, 60, "zero-tprune", "tome")))
+    page.wait_for(expected(offer, own, 60, "zero-tprune", "tome"))
 
 
-def test_a_schedule_is_edited_downloaded_and_loaded(
-    page: Page, offer: Offer, tmp_path: Path
-) -> None:
+def test_a_schedule_is_edited_saved_and_loaded(page: Page, offer: Offer, tmp_path: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
     way = {"behavior": "allow", "downloadPath": str(tmp_path)}
@@ -307,9 +313,9 @@ def test_a_schedule_is_edited_downloaded_and_loaded(
     assert page.gmacs()["zero-tprune"] == cost
     keep = page.one("#stages tbody tr:nth-child(2) input[name=keep]")
     keep.send_keys(Keys.CONTROL, "a")
-    keep.send_keys("0.5", Keys.ENTER)
+    keep.send_keys("0.9", Keys.ENTER)
     stages = list(schedule.stages)
-    stages[1] = ztp.Stage(stages[1].block, 0.5, stages[1].similar, stages[1].rounds)
+    stages[1] = ztp.Stage(stages[1].block, 0.9, stages[1].similar, stages[1].rounds)
     other = f"{ztp.gmacs(offer.model, ztp.Schedule(tuple(stages))):.4f}"
     page.until(lambda: page.gmacs()["zero-tprune"] == other)
     page.press("#stages .json", str(file))
@@ -333,12 +339,12 @@ def test_two_sessions_at_once(page: Page, offer: Offer) -> None:
         page.one(".thumb[data-at='1']").click()
         page.turn(80)
         driver.switch_to.window(first)
-        page.until(lambda: page.shows(expected(offer, pictures[0], 40, "zero-tprune", "tome")))
+        page.wait_for(expected(offer, pictures[0], 40, "zero-tprune", "tome"))
         driver.switch_to.window(second)
-        page.until(lambda: page.shows(expected(offer, pictures[1], 80, "zero-tprune", "tome")))
+        page.wait_for(expected(offer, pictures[1], 80, "zero-tprune", "tome"))
         driver.switch_to.window(first)
         page.choose("rival", "none")  # its picture and budget are still its own
-        page.until(lambda: page.shows(expected(offer, pictures[0], 40, "zero-tprune", "none")))
+        page.wait_for(expected(offer, pictures[0], 40, "zero-tprune", "none"))
         driver.switch_to.window(second)
         assert page.shows(expected(offer, pictures[1], 80, "zero-tprune", "tome"))
         driver.close()
@@ -347,9 +353,7 @@ def test_two_sessions_at_once(page: Page, offer: Offer) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(
-    page: Page, width: int, tmp_path: Path
-) -> None:
+def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(page: Page, width: int) -> None:
     shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     grounds = []
     try:
@@ -359,14 +363,14 @@ def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(
             page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
             page.open()
             wide = page.js("return [innerWidth, document.documentElement.scrollWidth]")
-            assert wide == [width, width]
+            assert wide[0] == width >= wide[1]
             grounds.append(page.js("return getComputedStyle(document.body).backgroundColor"))
             for part in ("#dial input", "input.stage", ".card", "#facts table", "#lines"):
                 box = page.one(part).rect
                 assert 0 <= box["x"] <= box["x"] + box["width"] <= width
             taken = page.driver.execute_cdp_cmd("Page.captureScreenshot", {})
-            (tmp_path / f"{scheme}.png").write_bytes(base64.b64decode(taken["data"]))
-            assert Image.open(tmp_path / f"{scheme}.png").width == width
+            with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as picture:
+                assert picture.width == width
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -397,10 +401,9 @@ def test_the_server_opens_nothing_that_a_browser_names(served: tuple[str, Path])
     sent = {"data": [file, file, file, file, file], "fn_index": 0, "session_hash": "forged"}
     assert status_of(address + "gradio_api/queue/join", json.dumps(sent).encode()) == 400
     assert status_of(address, host="evil.example") == 403
-    private = list(folder.iterdir())
-    assert len(private) == 1
-    assert private[0].stat().st_mode & 0o077 == 0
-    assert [path for path in private[0].rglob("*") if path.is_file()] == []  # nothing was kept
+    (private,) = written(folder)
+    assert private.stat().st_mode & 0o077 == 0
+    assert [path for path in private.rglob("*") if path.is_file()] == []  # nothing was kept
 
 
 def status_of(url: str, body: bytes | None = None, host: str | None = None) -> int:

@@ -20,7 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-HOSTS = ("127.0.0.1", "localhost", "::1")
+ADDRESS = "127.0.0.1"
+HOSTS = (ADDRESS, "localhost", "::1")
 MOST_BODY = MOST_BYTES * 4 // 3 + 2**20
 JOIN = "/gradio_api/queue/join"
 ROUTES = {

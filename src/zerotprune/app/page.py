@@ -1,18 +1,9 @@
-"""The page: gradio's controls around our panels, served to this machine alone."""
+"""The page: gradio's controls around our panels, wired to the desk."""
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import tempfile
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -20,14 +11,11 @@ from starlette.middleware import Middleware
 from ..budgets import METHODS
 from . import panels
 from .desk import METHOD, PERCENT, RIVAL, Desk, Session, Shown
-from .gate import Gate
+from .gate import ADDRESS, Gate
 from .intake import MOST_BYTES
-from .machine import Machine
-from .offer import Offer, examples
 from .screen import NO_RIVAL
 
 TITLE = "Zero-TPrune: see what a Vision Transformer can do without"
-ADDRESS = "127.0.0.1"
 _HEADER = (
     "<header><h1>Which patches does a Vision Transformer need?</h1>"
     "<p>Choose a picture and turn the dial: the rest is pruned while the model runs, with no "
@@ -138,51 +126,16 @@ def _script(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-@contextmanager
-def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
-    """Serve the page while the context is open; its address. Without a port, a free one is found.
-
-    Whatever gradio writes goes to a private folder, which is gone afterwards.
-    """
-    with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        _check_free(port)
-        blocks = build(Desk(machine, offers, machine.do(examples)))
-        theme = gr.themes.Base(
-            primary_hue="blue", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
-        )
-        try:
-            _, address, _ = blocks.launch(
-                server_name=ADDRESS, server_port=port, share=False, quiet=True,
-                prevent_thread_lock=True, show_error=False, footer_links=[], run_history=False,
-                enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
-                allowed_paths=[], max_file_size=MOST_BYTES, state_session_capacity=_MOST_SESSIONS,
-                app_kwargs={"middleware": [Middleware(Gate)], "openapi_url": None},
-                theme=theme, css=_script("page.css"),
-            )  # fmt: skip
-            yield address
-        finally:
-            blocks.close(verbose=False)
-
-
-def _check_free(port: int | None) -> None:
-    if port is None:
-        return
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((ADDRESS, port))
-        except OSError as error:
-            reason = error.strerror or "it cannot be used"
-            raise OSError(f"cannot listen on port {port}: {reason}; give another --port") from None
-
-
-def wait() -> None:
-    """Until Ctrl-C, or until the process is asked to end."""
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    try:
-        while not over.wait(3600):
-            pass
-    except KeyboardInterrupt:
-        return
+def launch(blocks: gr.Blocks, port: int | None) -> str:
+    """Serve the page in the background; its address. Nothing is shared, recorded or reported."""
+    theme = gr.themes.Base(
+        primary_hue="blue", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
+    )
+    _, address, _ = blocks.launch(
+        server_name=ADDRESS, server_port=port, share=False, quiet=True, prevent_thread_lock=True,
+        show_error=False, footer_links=[], run_history=False, enable_monitoring=False,
+        ssr_mode=False, pwa=False, mcp_server=False, allowed_paths=[], max_file_size=MOST_BYTES,
+        state_session_capacity=_MOST_SESSIONS, theme=theme, css=_script("page.css"),
+        app_kwargs={"middleware": [Middleware(Gate)], "openapi_url": None},
+    )  # fmt: skip
+    return str(address)

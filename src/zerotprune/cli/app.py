@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import webbrowser
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,19 +47,16 @@ def app(
         Open the page in a browser.
     """
     _check_port(port)
+    if find_spec("gradio") is None:
+        raise ValueError("the page needs gradio: pip install 'zerotprune[app]'")
     # The browser wants the same cores. Threads that spin while they wait for one another starve
     # beside it: a model then takes ten times as long. torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ..app.machine import Machine
+    from ..app.server import serving, wait
 
     machine = Machine()
     offers = machine.do(lambda: _offers(model, weights, random_weights, names))
-    try:
-        from ..app.page import serving, wait
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "gradio":
-            raise
-        raise ValueError("the page needs gradio: pip install 'zerotprune[app]'") from None
     with serving(machine, offers, port) as address:
         Console().print(
             f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
