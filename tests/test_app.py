@@ -262,11 +262,10 @@ CONTROLS = ("demo", "zero-tprune", "none", 65)
 def test_a_session_goes_through_the_page(desk: Desk) -> None:
     own = Session()
     opened = desk.choose(own, *CONTROLS)
-    assert opened.percent == 65
     assert opened.picture is not None
     turned = desk.dial(own, "demo", "zero-tprune", "none", 40)
     assert turned.picture is None  # it has not changed
-    assert turned.percent is None  # the user's hand is on it
+    assert turned.percent is None  # the user's hand may be on it
     schedule = ztp.Schedule((ztp.Stage(6, 0.5),))
     edited = desk.edit(own, "demo", "zero-tprune", "none", 40, schedule.to_json())
     cost = ztp.gmacs(demo.model(), schedule)

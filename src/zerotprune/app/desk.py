@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
@@ -75,8 +75,7 @@ class Desk:
     def dial(self, session: Session, model: str, method: str, rival: str, percent: float) -> Shown:
         """Another budget: it replaces the user's own stages."""
         choice = Choice(model, method, rival, percent / 100)
-        shown = self._safely(session, lambda: self._update(session, choice))
-        return replace(shown, percent=None)  # a dial that moves under the hand cannot be turned
+        return self._safely(session, lambda: self._update(session, choice))
 
     def edit(
         self, session: Session, model: str, method: str, rival: str, percent: float, text: object
@@ -155,7 +154,8 @@ class Desk:
             panels.facts(screen),
             panels.stages(screen.sides[0].contender.schedule),
             python_lines(screen),
-            round(100 * screen.share),
+            # A dial that moves under the hand cannot be turned: it follows own stages alone.
+            None if choice.schedule is None else round(100 * screen.share),
         )
 
     def _example(self, at: int) -> dict[str, Sight]:
