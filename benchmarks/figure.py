@@ -65,7 +65,9 @@ def subject(chosen: argparse.Namespace) -> Subject:
     model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
     if not chosen.data and chosen.model == "demo":
         images, labels = demo.pictures(chosen.pictures, SEED)
-        return Subject("demo", model, images, [f"a {label}" for label in labels.tolist()])
+        return Subject(
+            "the built-in model", model, images, [f"a {label}" for label in labels.tolist()]
+        )
     found = gathered(chosen.data, chosen.pictures, most=None)
     transform = transform_for(model)
     images = torch.stack([transform(each.picture) for each in found])

@@ -46,8 +46,7 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
          f"the best {100 * stage.keep:.0f} % of them:", f"{view.kept} patches"),
     ]  # fmt: skip
     title = f"One pruning layer of Zero-TPrune, after block {stage.block}"
-    about = "the built-in model" if given.name == "demo" else given.name
-    scene = Scene(title, about, [given.picture(0)], [story], given.captions, lines=True)
+    scene = Scene(title, given.name, [given.picture(0)], [story], given.captions, lines=True)
     sheet = Sheet(scene, len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN)
     y = head(sheet, outcome=True) + 20
     for number, (shown, title, first, second) in enumerate(panels):

@@ -57,7 +57,7 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
             pictures.append(given.picture(at))
             stories.append(both[order][at])
             captions.append(name)
-    return Scene(f"Which order? {given.name}", about, pictures, stories, captions)
+    return Scene(f"Which order? On {given.name}", about, pictures, stories, captions)
 
 
 def main() -> None:

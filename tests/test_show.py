@@ -29,6 +29,7 @@ from zerotprune.cli.show import show
 from zerotprune.data import transform_for
 from zerotprune.methods import ToMe
 from zerotprune.show import layout, page, svg
+from zerotprune.show.captions import percent
 from zerotprune.show.painting import COVER, LINE, as_picture, fitted, heat, paint, pairs, rgb
 from zerotprune.show.sheet import Panel, Scene, Text, font, shortened
 from zerotprune.show.story import StageView, Story, tell
@@ -300,6 +301,11 @@ def test_texts_keep_inside_the_sheet_and_off_each_other(scene: Scene) -> None:
                 assert shape.y + shape.height <= sheet.height
         places = [(shape.x, shape.y) for shape in sheet.shapes if isinstance(shape, Panel)]
         assert len(places) == len(set(places))
+
+
+def test_percent_is_exact_where_it_matters() -> None:
+    shares = {0.004: "0.4 %", 0.5: "50 %", 0.996: "99.6 %", 0.9996: "100 %", 1.0: "100 %"}
+    assert {share: percent(share) for share in shares} == shares
 
 
 def test_shortened_says_so() -> None:

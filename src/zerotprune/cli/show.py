@@ -105,8 +105,9 @@ def show(
         told += tell(built, part, chosen.schedule, chosen.method, heads=heads, names=classes)
     shown = [as_picture(image, built) for image in images]
     about = _about(built, chosen, images)
+    name = "the built-in model" if model == "demo" else model
     merges = isinstance(chosen.method, ToMe | DiffRate)
-    scene = Scene(f"{method} on {model}", about, shown, told, captions, lines, merges)
+    scene = Scene(f"{method} on {name}", about, shown, told, captions, lines, merges)
     draw(scene, out, tiles=grid)
     _report(scene, out)
 
@@ -188,7 +189,7 @@ def _about(model: nn.Module, chosen: Contender, images: Tensor) -> str:
 
 
 def _report(scene: Scene, out: Path) -> None:
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
     console.print(f"{out}: {scene.title}, {scene.about}")
     for caption, story in zip(scene.captions, scene.stories, strict=True):
         left = story.outcome().kept

@@ -91,5 +91,6 @@ def progress(sheet: Sheet, step: int, y: float) -> float:
 
 
 def percent(share: float) -> str:
-    """With a digit more where it would read 0 or 100."""
-    return f"{100 * share:.0f} %" if 0.0095 <= share < 0.995 else f"{100 * share:.1f} %"
+    """With a digit more where it would read 0 or, of less than all, 100."""
+    whole = 0.0095 <= share < 0.995 or share >= 0.9995
+    return f"{100 * share:.{0 if whole else 1}f} %"

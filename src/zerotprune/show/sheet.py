@@ -17,7 +17,7 @@ from .story import StageView, Story
 
 INK, QUIET, PALE = "#1A1A1A", "#5F6368", "#E4E6E8"
 WORDS = 14.0  # size of most text
-SAME, OTHER = "#009E73", "#D55E00"  # the pruned model gives the same answer, or another
+SAME, OTHER = "#00795A", "#B34700"  # the pruned model gives the same answer, or another
 
 
 @dataclass(frozen=True)
