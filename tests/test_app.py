@@ -22,10 +22,10 @@ from PIL import Image
 import zerotprune as ztp
 from tests.test_cli import zerotprune
 from zerotprune import demo
-from zerotprune.app import intake, panels
+from zerotprune.app import controls, intake, panels
 from zerotprune.app.desk import NOT_DIGITS, UNEXPECTED, Desk, Session
 from zerotprune.app.gate import MOST_BODY, Gate
-from zerotprune.app.machine import Machine
+from zerotprune.app.machine import Machine, Stopped
 from zerotprune.app.offer import Offer, examples
 from zerotprune.app.overlay import overlay
 from zerotprune.app.screen import MOST_ROUNDS, Choice, look, read_stages
@@ -242,7 +242,7 @@ def test_names_in_the_page_are_text(offer: Offer, picture: Image.Image) -> None:
     screen = look(named, named.see(picture), Choice("demo", "zero-tprune"))
     assert "<script>" not in panels.view(screen)
     assert "&lt;script&gt;" in panels.view(screen)
-    assert "<b>" not in panels.status("<b>", "error")
+    assert "<b>" not in controls.status("<b>", "error")
 
 
 def test_a_race_measures_all_and_stops_when_it_is_stale(offer: Offer, picture: Image.Image) -> None:
@@ -252,6 +252,9 @@ def test_a_race_measures_all_and_stops_when_it_is_stale(offer: Offer, picture: I
     assert len(found) == 3
     assert all(each > 0 for each in found)
     assert race(screen, machine, lambda: True) is None
+    machine.stop()
+    with pytest.raises(Stopped):
+        race(screen, machine)
 
 
 # what happens at the desk

@@ -10,9 +10,9 @@ from typing import Any
 from PIL import Image
 
 from ..schedule import Schedule
-from . import panels
+from . import controls, panels
 from .intake import TOO_LARGE, from_text
-from .machine import Machine
+from .machine import Machine, Stopped
 from .offer import BUILT_IN, Offer, Sight
 from .screen import Choice, Screen, find, look, read_stages
 from .snippet import python_lines
@@ -123,6 +123,8 @@ class Desk:
             return None
         try:
             found = race(screen, self.machine, lambda: session.turn != turn)
+        except Stopped:
+            return None
         except Exception:
             LOG.exception("measuring failed")
             return None
@@ -148,11 +150,11 @@ class Desk:
         if session.own_picture and offer.name == BUILT_IN:
             notes.append(NOT_DIGITS)
         return Shown(
-            panels.status(" ".join(panels.sentence(note) for note in notes)),
+            controls.status(" ".join(controls.sentence(note) for note in notes)),
             None if same else panels.picture(screen),
             panels.view(screen),
             panels.facts(screen),
-            panels.stages(screen.sides[0].contender.schedule),
+            controls.stages(screen.sides[0].contender.schedule),
             python_lines(screen),
             # A dial that moves under the hand cannot be turned: it follows own stages alone.
             None if choice.schedule is None else round(100 * screen.share),
@@ -169,7 +171,9 @@ class Desk:
         try:
             return self.machine.do(work)
         except ValueError as error:
-            return Shown(panels.status(panels.sentence(error), "error"))
+            return Shown(controls.status(controls.sentence(error), "error"))
+        except Stopped:
+            return Shown("")
         except Exception:  # what it is concerns whoever started the page, not whoever looks at it
             LOG.exception("a request failed")
-            return Shown(panels.status(UNEXPECTED, "error"))
+            return Shown(controls.status(UNEXPECTED, "error"))

@@ -8,10 +8,14 @@ and measuring all happen here, one after the other, and nobody's work is in anyb
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+
+class Stopped(Exception):  # noqa: N818  nothing went wrong
+    """The page is being closed: there will be no result."""
 
 
 class Machine:
@@ -19,10 +23,17 @@ class Machine:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="machine")
+        self._stopped = False
 
     def do(self, work: Callable[[], Result]) -> Result:
         """Wait for the result; what goes wrong is raised here."""
-        return self._thread.submit(work).result()
+        try:
+            return self._thread.submit(work).result()
+        except (CancelledError, RuntimeError):
+            if self._stopped:
+                raise Stopped from None
+            raise
 
     def stop(self) -> None:
+        self._stopped = True
         self._thread.shutdown(cancel_futures=True)

@@ -9,7 +9,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from ..budgets import METHODS
-from . import panels
+from . import controls as ours
 from .desk import METHOD, PERCENT, RIVAL, Desk, Session, Shown
 from .gate import ADDRESS, Gate
 from .intake import MOST_BYTES
@@ -36,7 +36,7 @@ def build(desk: Desk) -> gr.Blocks:
         with gr.Row(elem_id="body", equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_id="choices"):
                 chooser = gr.HTML(
-                    panels.chooser(desk.examples),
+                    ours.chooser(desk.examples),
                     js_on_load=_script("chooser.js").replace("__MOST_BYTES__", str(MOST_BYTES)),
                     elem_id="chooser",
                 )
