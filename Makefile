@@ -2,17 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test
+.PHONY: demo test browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
 
-test: .venv/installed
+test: .venv/installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
+
+# The page is tested in a real browser, where Debian's can be had.
+browser:
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && \
+		apt-get install --yes --quiet chromium chromium-driver >/dev/null 2>&1; } || \
+		echo "no Chromium here: the tests of the page in a browser will be skipped"
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from PIL import Image
 from torch import Tensor
 
 from .files import check_writable, replacing
 from .shapes import Float
-from .tracing import Fate, StageTrace
+from .show.painting import GONE, SIMILAR, UNIMPORTANT, fitted, paint
+from .show.story import view_of
+from .tracing import StageTrace
 
-# Okabe and Ito's colours: they stay apart for every kind of colour vision, and in grey.
-SIMILAR, UNIMPORTANT, GONE = "#E69F00", "#0072B2", "#F2F2F2"
+SIDE = 112  # pixels of a painted picture
 FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito's colours: they stay apart for every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
 
@@ -38,14 +41,14 @@ def stages_figure(
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for row, picture in enumerate(pictures):
-        image = picture.permute(1, 2, 0).cpu()
-        _panel(axes[row][0], image)
+        pixels = (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
+        image = Image.fromarray(np.ascontiguousarray(pixels))
+        _panel(axes[row][0], fitted(image, grid, SIDE))
         axes[row][0].set_xlabel(captions[row], fontsize=9)
         for column, stage in enumerate(traces, start=1):
-            fate = stage.fate[row].reshape(grid).cpu()
-            _panel(axes[row][column], _painted(image, fate))
-            kept = int((fate == Fate.KEPT).sum())
-            axes[row][column].set_xlabel(f"{kept} of {fate.numel()} kept", fontsize=9)
+            view = view_of(stage, row, grid)
+            _panel(axes[row][column], paint(image, view, side=SIDE))
+            axes[row][column].set_xlabel(f"{view.kept} of {view.fate.numel()} kept", fontsize=9)
     axes[0][0].set_title("picture", fontsize=10)
     for column, stage in enumerate(traces, start=1):
         axes[0][column].set_title(f"after block {stage.block}", fontsize=10)
@@ -176,23 +179,9 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, dpi=150, format=path.suffix.lstrip("."))
 
 
-def _panel(axis: Any, image: Tensor) -> None:
-    axis.imshow(image.numpy(), interpolation="nearest")
+def _panel(axis: Any, image: Image.Image) -> None:
+    axis.imshow(np.asarray(image), interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
     for side in axis.spines.values():
         side.set_visible(False)
-
-
-def _painted(
-    image: Float[Tensor, "height width 3"], fate: Tensor
-) -> Float[Tensor, "height width 3"]:
-    """The picture with every dropped patch covered in the colour of its fate."""
-    height, width = image.shape[0] // fate.shape[0], image.shape[1] // fate.shape[1]
-    fates = fate.repeat_interleave(height, dim=0).repeat_interleave(width, dim=1).unsqueeze(-1)
-    cover = {Fate.SIMILAR: (SIMILAR, 0.85), Fate.UNIMPORTANT: (UNIMPORTANT, 0.85)}
-    cover[Fate.GONE] = (GONE, 1.0)
-    for kind, (colour, strength) in cover.items():
-        paint = torch.tensor([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-        image = torch.where(fates == kind, (1 - strength) * image + strength * paint, image)
-    return image

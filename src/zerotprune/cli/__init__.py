@@ -35,6 +35,7 @@ def main() -> None:
 
 
 COMMANDS = {
+    "app": "A local web page: see what pruning does to your own picture; offline.",
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
     "calibrate": "The rounds and the VHF range that a model wants, from your pictures.",
     "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
@@ -42,4 +43,5 @@ COMMANDS = {
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
     "search": "The best schedule for a budget, on your model and pictures; resumable.",
+    "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",
 }

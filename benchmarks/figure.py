@@ -1,0 +1,124 @@
+"""What the paper's figures share: which model, which pictures, where the drawing goes.
+
+Each figure is a file beside this one that opens with the claim. Without arguments it draws the
+built-in model on its own pictures; real ones come by --model, --weights and --data (a picture, or
+a folder of them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from zerotprune import demo
+from zerotprune.backbones import backbone
+from zerotprune.block import Parts
+from zerotprune.data import transform_for
+from zerotprune.files import check_writable, replacing
+from zerotprune.graph import attention_graph, head_variance, start_scores, vote
+from zerotprune.models import load
+from zerotprune.schedule import Stage
+from zerotprune.show.gallery import gathered
+from zerotprune.show.painting import as_picture
+from zerotprune.show.raster import drawn
+from zerotprune.show.sheet import Sheet
+from zerotprune.show.svg import written
+from zerotprune.tokens import Tokens
+
+SEED = 2025
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the pictures that it is shown."""
+
+    name: str
+    model: nn.Module
+    images: Tensor
+    captions: list[str]
+
+    def picture(self, at: int) -> Image.Image:
+        return as_picture(self.images[at], self.model)
+
+
+def arguments(about: str | None, out: str, count: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--model", default="demo", help="demo, or the name of a timm model")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="pictures and folders")
+    parser.add_argument("--pictures", type=int, default=count, help="how many, evenly spread")
+    parser.add_argument("--out", type=Path, default=Path(out), help="by the file's ending")
+    return parser
+
+
+def subject(chosen: argparse.Namespace) -> Subject:
+    """The model, and the first pictures of those that were asked for."""
+    check_writable(chosen.out)
+    model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
+    if not chosen.data and chosen.model == "demo":
+        images, labels = demo.pictures(chosen.pictures, SEED)
+        return Subject(
+            "the built-in model", model, images, [f"a {label}" for label in labels.tolist()]
+        )
+    found = gathered(chosen.data, chosen.pictures, most=None)
+    transform = transform_for(model)
+    images = torch.stack([transform(each.picture) for each in found])
+    return Subject(chosen.model, model, images, [each.name for each in found])
+
+
+def save(sheet: Sheet, path: Path) -> None:
+    """As SVG or as pixels, by the ending."""
+    with replacing(path) as temporary:
+        if path.suffix == ".svg":
+            temporary.write_text(written(sheet), encoding="utf-8")
+        else:
+            drawn(sheet).save(temporary, path.suffix.lstrip("."))
+    print(path)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What the heads of one block vote for, after the method's own number of rounds."""
+
+    block: int
+    scores: Tensor  # pictures, heads, patches; raw: with the prefix tokens' they sum to 1
+    variance: Tensor  # pictures, heads
+
+
+@torch.inference_mode()
+def votes(model: nn.Module, images: Tensor) -> list[Votes]:
+    """Of every block of the unpruned model, from the method's own start."""
+    found = backbone(model)
+    geometry, seen = found.geometry, list[Votes]()
+
+    def watch(number: int, parts: Parts) -> Callable[..., None]:
+        def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+            heads = parts.attend(Tokens.of(args[0], geometry.prefix), given)
+            graph = torch.cat(
+                [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads], dim=1
+            )
+            start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
+            score = vote(graph, start, Stage(number).votes(geometry.depth))
+            variance = head_variance(score, geometry.prefix)
+            seen.append(Votes(number, score[..., geometry.prefix :], variance))
+
+        return look
+
+    hooks = [
+        block.register_forward_pre_hook(watch(number, found.parts(block)), with_kwargs=True)
+        for number, block in enumerate(found.blocks, start=1)
+    ]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen

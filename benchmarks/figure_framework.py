@@ -1,0 +1,76 @@
+"""The framework by example: what one pruning layer I′ → S → I does to a picture, step by step.
+
+The paper's overview figure. I′ sorts the patches by one vote; S drops, of the less important half,
+those that are most like one of the more important half; I votes again among the rest, to the end,
+and keeps the most important. Expected: what is left covers the object, not the ground.
+Command: python benchmarks/figure_framework.py --out docs/figure-framework.svg
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from figure import Subject, arguments, save, subject
+
+from zerotprune import Schedule, Stage, prune_, restore_, trace
+from zerotprune.show.captions import GAP, MARGIN, head
+from zerotprune.show.sheet import QUIET, WORDS, Heat, Panel, Scene, Sheet, Text
+from zerotprune.show.story import StageView, tell, view_of
+from zerotprune.tracing import Fate
+
+EDGE = 168.0
+
+
+def sheet_of(given: Subject, stage: Stage) -> Sheet:
+    """Six panels with a line of words over and two under each."""
+    schedule = Schedule((stage,))
+    story = tell(given.model, given.images[:1], schedule)[0]
+    seen = trace(prune_(given.model, schedule), given.images[:1])[0]
+    restore_(given.model)
+    grid, view = story.grid, view_of(seen, 0, story.grid)
+    before = seen.pre_importance[0].reshape(grid)
+    half = (before >= before.flatten().sort(descending=True).values[story.patches // 2 - 1]).float()
+    similar = torch.where(view.fate == Fate.SIMILAR, Fate.SIMILAR, Fate.KEPT)
+    rounds = stage.votes(len(list(given.model.get_submodule("blocks").children())))
+    left = story.patches - stage.similar
+    panels: list[tuple[StageView | torch.Tensor | None, str, str, str]] = [
+        (None, "what it sees", f"block {stage.block} has", f"{story.patches} patches"),
+        (before / before.mean(), "I′: one vote", "s ← Aᵀs sorts them;", "bright is important"),
+        (0.2 + 4.8 * half, "S: two groups", "bright: B, the better", "half; dark: A"),
+        (replace(view, fate=similar), "S: the most alike", f"{stage.similar} of A are like",
+         "one of B: dropped"),
+        (view.importance / view.importance.nanmean(), f"I: {rounds} votes",
+         f"the {left} that are left", "vote again"),
+        (replace(view, partner=torch.full_like(view.partner, -1)), "what it keeps",
+         f"the best {100 * stage.keep:.0f} % of them:", f"{view.kept} patches"),
+    ]  # fmt: skip
+    title = f"One pruning layer of Zero-TPrune, after block {stage.block}"
+    scene = Scene(title, given.name, [given.picture(0)], [story], given.captions, lines=True)
+    sheet = Sheet(scene, len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN)
+    y = head(sheet, outcome=True) + 20
+    for number, (shown, title, first, second) in enumerate(panels):
+        x = MARGIN + number * (EDGE + GAP)
+        sheet.add(Text(x, y - 8, title, 16, True))
+        if isinstance(shown, torch.Tensor):
+            sheet.add(Heat(x, y, EDGE, EDGE, shown))
+        else:
+            sheet.add(Panel(x, y, EDGE, EDGE, 0, shown))
+        sheet.add(Text(x, y + EDGE + 19, first, WORDS, colour=QUIET))
+        sheet.add(Text(x, y + EDGE + 38, second, WORDS, colour=QUIET))
+    sheet.height = y + EDGE + 56
+    return sheet
+
+
+def main() -> None:
+    parser = arguments(__doc__, "figure-framework.svg", 1)
+    parser.add_argument("--block", type=int, default=6)
+    parser.add_argument("--keep", type=float, default=0.5)
+    parser.add_argument("--similar", type=int, default=30)
+    chosen = parser.parse_args()
+    stage = Stage(chosen.block, chosen.keep, chosen.similar)
+    save(sheet_of(subject(chosen), stage), chosen.out)
+
+
+if __name__ == "__main__":
+    main()

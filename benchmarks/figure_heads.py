@@ -1,0 +1,54 @@
+"""Importance by block and head, on one picture: what each head votes for, and whom VHF leaves out.
+
+The paper shows that heads differ: some spread their votes evenly, some give all to a few tokens,
+and neither helps to find the object. Expected: nearly flat maps (small variance) in the first
+blocks, maps with a few bright patches (large variance) in the last ones; VHF leaves both out.
+Command: python benchmarks/figure_heads.py --out docs/figure-heads.svg
+"""
+
+from __future__ import annotations
+
+from figure import Subject, Votes, arguments, save, subject, votes
+
+from zerotprune import ZeroTPrune
+from zerotprune.backbones import backbone
+from zerotprune.graph import heads_in_range
+from zerotprune.show.heads import HeadsView
+from zerotprune.show.layout import strips
+from zerotprune.show.sheet import Scene
+from zerotprune.show.story import Story
+
+RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
+
+
+def views(block: Votes, grid: tuple[int, int]) -> list[HeadsView]:
+    """One for each picture."""
+    relative = block.scores / block.scores.mean(dim=-1, keepdim=True)
+    used = heads_in_range(block.variance, *RANGE)
+    return [
+        HeadsView(block.block, "I", RANGE, each.reshape(-1, *grid), tuple(spread.tolist()),
+                  tuple(counted.tolist()))
+        for each, spread, counted in zip(relative, block.variance, used, strict=True)
+    ]  # fmt: skip
+
+
+def scene_of(given: Subject) -> Scene:
+    grid, size = backbone(given.model).geometry.grid, given.images.shape[-2:]
+    blocks = [views(block, grid) for block in votes(given.model, given.images)]
+    stories = [
+        Story(grid, (size[0], size[1]), [], [], [], [block[at] for block in blocks])
+        for at in range(len(given.images))
+    ]
+    pictures = [given.picture(at) for at in range(len(stories))]
+    about = "the unpruned model; 30, 5 or 1 rounds by depth"
+    return Scene(f"Importance by block and head: {given.name}", about, pictures, stories,
+                 given.captions)  # fmt: skip
+
+
+def main() -> None:
+    chosen = arguments(__doc__, "figure-heads.svg", 1).parse_args()
+    save(strips(scene_of(subject(chosen))), chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The page in a browser: how long from turning the dial to the new picture, and its screenshot.
+
+Wanted: at most 0.5 s for the built-in model and 1.5 s for DeiT-S (here with random weights, which
+speed does not see) on two CPU cores, browser included. Needs Chromium and chromedriver.
+Commands: python benchmarks/page.py --turns 20
+          python benchmarks/page.py --screenshot docs/app.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from zerotprune import records
+from zerotprune.files import check_writable, replacing
+
+DEIT_S = "deit_small_patch16_224"
+BUDGETS = (60, 45, 70, 52, 80, 40, 66, 75, 57, 88)
+#: Turns the dial, and answers with the milliseconds until another picture has been drawn.
+TURN = """
+const [percent, done] = arguments;
+const dial = document.querySelector("#dial input[type=range]");
+const drawn = () => document.querySelectorAll(".card svg")[0].innerHTML;
+const before = drawn();
+const write = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
+write.call(dial, percent);
+const started = performance.now();
+dial.dispatchEvent(new Event("input", { bubbles: true }));
+const look = () => {
+  if (drawn() === before) requestAnimationFrame(look);
+  else requestAnimationFrame(() => done(performance.now() - started));
+};
+look();
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=0, help="of the dial, for each model")
+    parser.add_argument("--screenshot", type=Path, help="a PNG to write")
+    parser.add_argument("--width", type=int, default=1400)
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--csv", type=Path, help="add a row for each model to this file")
+    chosen = parser.parse_args()
+    if chosen.screenshot is not None:
+        check_writable(chosen.screenshot)
+    if chosen.csv is not None:
+        records.check_target(chosen.csv)
+    with served() as address, browser(chosen.width, chosen.dark) as driver:
+        driver.get(address)
+        settled(driver)
+        if chosen.screenshot is not None:
+            take(driver, chosen.screenshot)
+        rows = [row for model in ("demo", DEIT_S) for row in timed(driver, model, chosen.turns)]
+    if chosen.csv is not None:
+        records.append(chosen.csv, rows)
+
+
+def timed(driver: Any, model: str, turns: int) -> Iterator[dict[str, object]]:
+    """With a rival beside the method and without: from the dial to the picture."""
+    if not turns:
+        return
+    choose(driver, "model", model)
+    for rival in ("tome", "none"):
+        choose(driver, "rival", rival)
+        took = []
+        for turn in range(turns):
+            took.append(driver.execute_async_script(TURN, str(BUDGETS[turn % len(BUDGETS)])))
+            time.sleep(0.2)
+        median, spread = statistics.median(took), max(took) - min(took)
+        beside = "alone" if rival == "none" else f"beside {rival}"
+        print(f"{model}, zero-tprune {beside}: median {median:.0f} ms, worst {max(took):.0f} ms")
+        yield {
+            "table": "page", "model": model, "measure": "dial to picture", "batch": 1,
+            "name": f"zero-tprune {beside}", "precision": "float32", "mode": "eager",
+            "latency_ms": round(median, 1), "latency_spread_ms": round(spread, 1),
+        }  # fmt: skip
+
+
+def take(driver: Any, path: Path) -> None:
+    """The page down to its table, halfway through the stages."""
+    driver.execute_async_script(TURN, "50")
+    slider = driver.find_element("css selector", "input.stage")
+    driver.execute_script(
+        "arguments[0].value = 8; arguments[0].dispatchEvent(new Event('input', {bubbles: true}));"
+        "document.activeElement.blur()",
+        slider,
+    )
+    settled(driver)
+    bottom = driver.execute_script(
+        "return document.querySelector('#facts').getBoundingClientRect().bottom + scrollY + 16"
+    )
+    width = driver.execute_script("return innerWidth")
+    part = {"x": 0, "y": 0, "width": width, "height": bottom, "scale": 1}
+    taken = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"clip": part, "captureBeyondViewport": True}
+    )
+    with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as picture:
+        small = _fewer_colours(picture.convert("RGB"))
+    with replacing(path) as temporary:
+        small.save(temporary, "PNG", optimize=True)
+    print(f"{path}: {small.width} × {small.height}, {path.stat().st_size // 1024} kB")
+
+
+def _fewer_colours(picture: Image.Image) -> Image.Image:
+    """256 of them and a fine grain between: a quarter of the bytes, and the eye sees no steps."""
+    palette = picture.quantize(256, method=Image.Quantize.MEDIANCUT)
+    return picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
+
+
+def choose(driver: Any, box: str, name: str) -> None:
+    driver.find_element("css selector", f"#{box} input").click()
+    time.sleep(0.3)
+    for option in driver.find_elements("css selector", "ul[role=listbox] [role=option]"):
+        if option.get_attribute("aria-label") == name:
+            option.click()
+    settled(driver)
+
+
+def settled(driver: Any) -> None:
+    """Wait until the page has been drawn and measured."""
+    time.sleep(0.5)
+    for _ in range(600):
+        if driver.find_elements("css selector", ".card") and not driver.find_elements(
+            "css selector", "#facts .pending"
+        ):
+            return
+        time.sleep(0.1)
+    raise SystemExit("the page did not come to rest")
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The page as its command serves it."""
+    command = [sys.executable, "-m", "zerotprune", "app", "--no-browser", "--model", DEIT_S]
+    surroundings = os.environ | {"COLUMNS": "120"}
+    with subprocess.Popen(
+        [*command, "--random-weights"], stdout=subprocess.PIPE, text=True, env=surroundings
+    ) as process:
+        assert process.stdout is not None
+        words: Sequence[str] = process.stdout.readline().split()
+        try:
+            yield next(word for word in words if word.startswith("http://"))
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def browser(width: int, dark: bool) -> Iterator[Any]:
+    from selenium import webdriver
+
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        raise SystemExit("Chromium and chromedriver are needed: `make browser` installs them")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    shape = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500}
+    media = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
+    try:
+        started.set_script_timeout(60)
+        started.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+        started.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        yield started
+    finally:
+        started.quit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Serve the page from this machine to this machine, out of a private folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .desk import Desk
+from .gate import ADDRESS
+from .machine import Machine
+from .offer import Offer, examples
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+
+@contextmanager
+def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
+    """Serve the page while the context is open; its address. Without a port, a free one is found.
+
+    Whatever gradio writes goes to a private folder, which is gone afterwards.
+    """
+    _check_free(port)
+    with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
+        # gradio reads both when it is imported: no sooner than here.
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+        from .page import build, launch
+
+        blocks = build(Desk(machine, offers, machine.do(examples)))
+        try:
+            yield launch(blocks, port)
+        finally:
+            _close(blocks)
+            machine.stop()
+
+
+def _close(blocks: gr.Blocks) -> None:
+    """At once: open tabs wait for news for ever, and nobody waits for them."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # it would complain of that
+    if (server := getattr(blocks, "server", None)) is not None:
+        server.force_exit = True
+    blocks.close(verbose=False)
+
+
+def _check_free(port: int | None) -> None:
+    if port is None:
+        return
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((ADDRESS, port))
+        except OSError as error:
+            reason = error.strerror or "it cannot be used"
+            raise OSError(f"cannot listen on port {port}: {reason}; give another --port") from None
+
+
+def wait() -> None:
+    """Until Ctrl-C, or until the process is asked to end."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        while not over.wait(3600):
+            pass
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,75 @@
+"""The Python lines that make what is on the screen."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+from ..methods import Method, ZeroTPrune
+from ..schedule import Schedule, Stage
+from .offer import BUILT_IN
+from .screen import Screen
+
+
+def python_lines(screen: Screen) -> str:
+    """Ready to run: the model, the stages, the method. A rival comes after, at the same budget."""
+    methods = [type(side.contender.method) for side in screen.sides]
+    methods = [kind for kind in dict.fromkeys(methods) if kind is not ZeroTPrune]
+    built_in = screen.offer.name == BUILT_IN
+    lines = ["import zerotprune as ztp"] if built_in else ["import timm, zerotprune as ztp"]
+    if built_in:
+        lines.append("from zerotprune import demo")
+    if methods:
+        names = ", ".join(sorted(kind.__name__ for kind in methods))
+        lines.append(f"from zerotprune.methods import {names}")
+    lines += ["", f"model = {_model(screen)}"]
+    for number, side in enumerate(screen.sides):
+        chosen = side.contender
+        if number:
+            lines += ["", f"# beside it: {chosen.name} at the same budget"]
+        else:
+            lines.append(f"# {chosen.name}: {side.gmacs:.4f} of {screen.offer.unpruned:.4f} GMACs")
+        lines += [*_schedule(chosen.schedule), _pruning(chosen.method)]
+        if not number:
+            lines.append("logits = model(images)  # the same call as before")
+    return "\n".join(lines) + "\n"
+
+
+def _model(screen: Screen) -> str:
+    if screen.offer.name == BUILT_IN:
+        return "demo.model()"
+    made = f'timm.create_model("{screen.offer.name}", pretrained=True).eval()'
+    return made + ("  # here with weights of its own" if screen.offer.own_weights else "")
+
+
+def _schedule(schedule: Schedule) -> list[str]:
+    if not schedule.stages:
+        return ["schedule = ztp.Schedule()  # nothing is pruned"]
+    stages = [f"    {_stage(stage)}," for stage in schedule.stages]
+    return ["schedule = ztp.Schedule((", *stages, "))"]
+
+
+def _stage(stage: Stage) -> str:
+    given = [f"{stage.block}"]
+    for name, usual in (("keep", 1.0), ("similar", 0), ("rounds", None)):
+        value = getattr(stage, name)
+        if value != usual:
+            given.append(f"{name}={value!r}")
+    return f"ztp.Stage({', '.join(given)})"
+
+
+def _pruning(method: Method) -> str:
+    made = _made(method)
+    return f"ztp.prune_(model, schedule{'' if made == 'ztp.ZeroTPrune()' else ', ' + made})"
+
+
+def _made(method: Method) -> str:
+    """The method as it is written, with all that differs from its defaults."""
+    assert is_dataclass(method)
+    usual = type(method)()
+    given = [
+        f"{each.name}={getattr(method, each.name)!r}"
+        for each in fields(method)
+        if getattr(method, each.name) != getattr(usual, each.name)
+    ]
+    prefix = "ztp." if isinstance(method, ZeroTPrune) else ""
+    return f"{prefix}{type(method).__name__}({', '.join(given)})"

@@ -1,0 +1,104 @@
+"""`zerotprune app`: a local web page on which anyone can try pruning on their own picture."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from ..files import text_of
+
+if TYPE_CHECKING:
+    from ..app.offer import Offer
+
+
+def app(
+    *,
+    model: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    weights: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    random_weights: bool = False,
+    names: Path | None = None,
+    port: int | None = None,
+    browser: bool = True,
+) -> None:
+    """Open a page that shows what pruning does to a picture: patches, predictions, cost, speed.
+
+    It listens on this machine only, works offline, and opens no file that the browser names.
+
+    Parameters
+    ----------
+    model
+        A timm model to offer beside the built-in one; may be given several times.
+    weights
+        Local weights, one file for each --model in the same order. Default: timm's pretrained ones.
+    random_weights
+        Random weights instead: to see speed, not sense.
+    names
+        A file with the names of the classes, one a line; ImageNet's are known.
+    port
+        Where to listen. Default: 7860, or the next one that is free.
+    browser
+        Open the page in a browser.
+    """
+    _check_port(port)
+    if find_spec("gradio") is None:
+        raise ValueError("the page needs gradio: pip install 'zerotprune[app]'")
+    # The browser wants the same cores. Threads that spin while they wait for one another starve
+    # beside it: a model then takes ten times as long. torch reads this when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from ..app.machine import Machine
+    from ..app.server import serving, wait
+
+    machine = Machine()
+    offers = machine.do(lambda: _offers(model, weights, random_weights, names))
+    with serving(machine, offers, port) as address:
+        Console().print(
+            f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
+            highlight=False,
+        )
+        if browser:
+            webbrowser.open(address)
+        wait()
+
+
+def _check_port(port: int | None) -> None:
+    if port is not None and not 1 <= port <= 65535:
+        raise ValueError(f"port must be from 1 to 65535, got {port}")
+
+
+def _offers(
+    model: Sequence[str], weights: Sequence[Path], random_weights: bool, names: Path | None
+) -> list[Offer]:
+    """The built-in model, and those that are named."""
+    from ..app.offer import BUILT_IN, Offer
+    from ..models import load
+
+    if weights and random_weights:
+        raise ValueError("give --weights or --random-weights, not both")
+    if weights and len(weights) != len(model):
+        raise ValueError(
+            f"{len(weights)} files of --weights for {len(model)} of --model: give one for each"
+        )
+    if len({BUILT_IN, *model}) != 1 + len(model):
+        raise ValueError("give each --model once; the built-in one is there anyway")
+    called = None if names is None else _names(names)
+    offers = [Offer(BUILT_IN, load(BUILT_IN))]
+    for number, name in enumerate(model):
+        file = weights[number] if weights else None
+        pretrained = file is None and not random_weights
+        built = load(name, weights=file, pretrained=pretrained)
+        offers.append(Offer(name, built, called, own_weights=not pretrained))
+    return offers
+
+
+def _names(path: Path) -> list[str]:
+    lines = [line.strip() for line in text_of(path, "list of names").splitlines()]
+    if not any(lines):
+        raise ValueError(f"{path} holds no names")
+    return lines

@@ -1,0 +1,1 @@
+"""Show what was pruned: a picture's story, stage by stage, and the ways to draw it."""

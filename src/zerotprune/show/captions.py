@@ -1,0 +1,96 @@
+"""What stands around the pictures: title and legend, predictions, verdicts, a film's progress."""
+
+from __future__ import annotations
+
+from .painting import COVER, GONE, UNIMPORTANT
+from .sheet import INK, OTHER, PALE, QUIET, SAME, WORDS, Box, Sheet, Text, font, shortened
+from .story import Prediction, Story
+
+MARGIN, GAP = 20.0, 10.0
+LIST, ROW = 166.0, 24.0  # width of a list of predictions, height of a line in it
+
+
+def head(sheet: Sheet, outcome: bool = False) -> float:
+    """Title, what was run, and the legend; gives back where the rest begins."""
+    wide = sheet.width - 2 * MARGIN
+    scene = sheet.scene
+    sheet.add(Text(MARGIN, 34, shortened(scene.title, 20, wide), 20, True))
+    sheet.add(Text(MARGIN, 57, shortened(scene.about, WORDS, wide), WORDS, colour=QUIET))
+    if not scene.steps:
+        return 72.0
+    x, y = MARGIN, 84.0
+    for fate, words in scene.legend(outcome).items():
+        colour = COVER[fate][0]
+        sheet.add(Box(x, y - 11.5, 13, 13, colour, "#9AA0A6" if colour == GONE else None))
+        sheet.add(Text(x + 19, y, words, WORDS))
+        x += 40 + font(WORDS).getlength(words)
+    return y + 18
+
+
+def pruned(sheet: Sheet, story: Story, x: float, y: float, wide: float) -> None:
+    """The pruned model's predictions, under what they mean for the answer."""
+    same = story.before[0].label == story.after[0].label
+    title = f"pruned: {'same' if same else 'other'} answer"
+    likeliest(sheet, title, story.after, x, y, wide, SAME if same else OTHER)
+
+
+def likeliest(
+    sheet: Sheet, title: str, found: list[Prediction], x: float, y: float, wide: float, colour: str
+) -> None:
+    """A heading and the likeliest classes, each on a bar as long as its share."""
+    sheet.add(Text(x, y, title, 15, True, colour=colour))
+    tint = PALE if colour == INK else colour
+    for number, each in enumerate(found):
+        top = y + 8 + number * ROW
+        sheet.add(Box(x, top, wide, ROW - 3, "#F6F7F8"))
+        sheet.add(Box(x, top, max(2.0, wide * each.share), ROW - 3, tint,
+                      opacity=1.0 if tint == PALE else 0.3))  # fmt: skip
+        name = shortened(each.label, WORDS, wide - 60)
+        sheet.add(Text(x + 6, top + 15, name, WORDS, number == 0))
+        sheet.add(Text(x + wide - 6, top + 15, percent(each.share), WORDS, anchor="end"))
+
+
+def verdict(
+    sheet: Sheet,
+    number: int,
+    story: Story,
+    place: tuple[float, float],
+    wide: float,
+    kept: int,
+    answer: bool = True,
+) -> None:
+    """Two lines under a tile: what it is, and what the model says before and after."""
+    x, y = place
+    left = f"{kept} of {story.patches}"
+    caption = shortened(sheet.scene.captions[number], WORDS, wide - font(WORDS).getlength(left) - 8)
+    sheet.add(Text(x, y + 18, caption, WORDS, colour=QUIET))
+    sheet.add(Text(x + wide, y + 18, left, WORDS, anchor="end", colour=QUIET))
+    if not story.before:
+        return
+    first, then = story.before[0], story.after[0]
+    same = first.label == then.label
+    words, colour = f"{first.label}: {percent(first.share)}", INK
+    if answer:
+        colour = SAME if same else OTHER
+        words += f" → {percent(then.share)}" if same else f" → {then.label}: {percent(then.share)}"
+    sheet.add(Text(x, y + 37, shortened(words, WORDS, wide), WORDS, True, colour=colour))
+
+
+def progress(sheet: Sheet, step: int, y: float) -> float:
+    """Where the film is: a bar with a part for each stage."""
+    steps, wide = max(1, sheet.scene.steps), sheet.width - 2 * MARGIN
+    blocks = [stage.block for stage in sheet.scene.stories[0].stages]
+    words = f"after block {blocks[step - 1]}" if step and step <= len(blocks) else "all patches"
+    y += 8
+    sheet.add(Text(MARGIN, y + 6, words, 16, True))
+    part = (wide - 130) / steps
+    for at in range(steps):
+        fill = UNIMPORTANT if at < step else PALE
+        sheet.add(Box(MARGIN + 130 + at * part, y - 3, part - 3, 8, fill))
+    return y + 24
+
+
+def percent(share: float) -> str:
+    """With a digit more where it would read 0 or, of less than all, 100."""
+    whole = 0.0095 <= share < 0.995 or share >= 0.9995
+    return f"{100 * share:.{0 if whole else 1}f} %"

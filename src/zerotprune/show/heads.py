@@ -1,0 +1,120 @@
+"""What each head voted for at a stage, its variance, and whether the head filter (VHF) let it
+count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..block import Seen
+from ..graph import Graph, HeadRule, head_variance, heads_in_range
+from ..methods import Method, ZeroTPrune
+from ..schedule import Stage
+from ..scoring import Scorer
+from ..shapes import Bool, Float, Int
+from ..tokens import Reduction, together
+
+
+@dataclass(frozen=True)
+class HeadsView:
+    """The heads of one block, as its stage saw one picture."""
+
+    block: int
+    voting: Literal["I", "I′"]  # I′ where the stage drops similar patches only
+    vhf: tuple[float, float] | None  # the variances between which a head counts, if they matter
+    importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
+    variance: tuple[float, ...]
+    used: tuple[bool, ...]
+
+    @property
+    def none_in_range(self) -> bool:
+        """Then all heads count after all."""
+        if self.vhf is None:
+            return False
+        low, high = self.vhf
+        return not any(low <= each <= high for each in self.variance)
+
+
+class _Note(NamedTuple):
+    """One vote over some pictures."""
+
+    final: bool  # the I-stage's, not I′
+    source: Int[Tensor, "batch patches"]
+    score: Float[Tensor, "batch heads patches"]  # scaled to mean 1, NaN for dead tokens
+    variance: Float[Tensor, "batch heads"]
+    used: Bool[Tensor, "batch heads"]
+
+
+class _Recorder(Scorer):
+    """Keeps the heads' scores of the last vote that was asked for."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def importance(
+        self,
+        graph: Graph,
+        score: Float[Tensor, "batch heads tokens"],
+        prefix: int,
+        rule: HeadRule = "eir",
+        variances: tuple[float, float] | None = None,
+    ) -> Float[Tensor, "batch patches"]:
+        variance = head_variance(score, prefix, graph.alive)
+        used = torch.ones_like(variance, dtype=torch.bool)
+        if variances is not None:
+            used = heads_in_range(variance, *variances)
+        patches = score[..., prefix:]
+        if graph.alive is not None:
+            patches = patches.masked_fill(graph.alive[:, None, prefix:] == 0, torch.nan)
+        relative = patches / patches.nanmean(dim=-1, keepdim=True)
+        self.last = (relative, variance, used)
+        return super().importance(graph, score, prefix, rule, variances)
+
+
+@dataclass(frozen=True)
+class Watched(ZeroTPrune):
+    """Zero-TPrune that decides as ever, and keeps notes of its heads."""
+
+    notes: dict[int, list[_Note]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, method: Method) -> Watched:
+        if not isinstance(method, ZeroTPrune):
+            raise no_heads(method)
+        return cls(**{each.name: getattr(method, each.name) for each in fields(ZeroTPrune)})
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        recorder = _Recorder()
+        found = super().reduce(seen._replace(scorer=recorder), stage)
+        if recorder.last is not None:
+            note = _Note(found.importance is not None, seen.tokens.source, *recorder.last)
+            self.notes.setdefault(stage.block, []).append(note)
+        return found
+
+    def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
+        """The heads of every stage that voted, for picture `at` of the batch."""
+        # A CPU scores a few pictures at a time: there are several notes of one block.
+        votes = {block: together(notes) for block, notes in sorted(self.notes.items())}
+        return [self._view(block, note, at, grid) for block, note in votes.items()]
+
+    def _view(self, block: int, note: _Note, at: int, grid: tuple[int, int]) -> HeadsView:
+        heads = note.score.shape[1]
+        shown = torch.full((heads, grid[0] * grid[1]), torch.nan)
+        shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
+        return HeadsView(
+            block,
+            "I" if note.final else "I′",
+            self.vhf if note.final else None,
+            shown.reshape(heads, *grid),
+            tuple(note.variance[at].tolist()),
+            tuple(note.used[at].tolist()),
+        )
+
+
+def no_heads(method: Method) -> ValueError:
+    return ValueError(
+        f"{type(method).__name__} has no scores head by head to show: only Zero-TPrune votes so"
+    )

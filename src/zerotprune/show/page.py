@@ -1,0 +1,168 @@
+"""A scene as one HTML file that needs nothing else: stages on a slider, predictions, heads."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html import escape
+from pathlib import Path
+
+from torch import Tensor
+
+from ..tracing import Fate
+from .captions import percent
+from .heads import HeadsView
+from .painting import REACH, heat, heat_scale
+from .sheet import Scene
+from .story import Prediction, StageView, Story
+from .svg import data_uri, overlay, partners, symbol
+
+HIDDEN = ' style="display:none"'
+TEMPLATE = Path(__file__).with_name("page.html")
+
+
+def page(scene: Scene) -> str:
+    """The whole file. Without scripts it still shows every stage, side by side."""
+    numbered = list(enumerate(scene.stories))
+    filled = {
+        "title": escape(scene.title),
+        "about": escape(scene.about),
+        "legend": "".join(_key(fate, words) for fate, words in scene.legend().items()),
+        "steps": str(scene.steps),
+        "lines": "checked" * scene.lines,
+        "symbols": "".join(symbol(scene.pictures[at], story, f"p{at}") for at, story in numbered),
+        "articles": "\n".join(_article(scene, at) for at, _ in numbered),
+        # "</script>" in a name must not end the script.
+        "data": json.dumps(_data(scene)).replace("</", "<\\/"),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
+
+
+def _article(scene: Scene, number: int) -> str:
+    story, caption = scene.stories[number], scene.captions[number]
+    thumbs = "".join(_thumb(story, number, at) for at in range(len(story.stages) + 1))
+    answers = ""
+    if story.before:
+        same = story.before[0].label == story.after[0].label
+        kind, words = ("same", "the same answer") if same else ("other", "another answer")
+        answers = f"""<div class="answers">
+<section class="before"><h3>Unpruned</h3>{_answers(story.before)}</section>
+<section class="{kind}"><h3>Pruned: {words}</h3>{_answers(story.after)}</section>
+</div>"""
+    return f"""<article>
+<h2>{escape(caption)}</h2>
+<div class="now"><figure>{_large(story, number, caption)}</figure>
+<div>{answers}<p class="told quiet" id="told{number}" aria-live="polite"></p></div></div>
+<div class="stages">{thumbs}</div>
+{_heads(story.heads) if story.heads else ""}
+</article>"""
+
+
+def _view_box(story: Story) -> str:
+    return f"0 0 {story.grid[1]} {story.grid[0]}"
+
+
+def _use(story: Story, number: int) -> str:
+    return f'<use href="#p{number}" width="{story.grid[1]}" height="{story.grid[0]}"/>'
+
+
+def _large(story: Story, number: int, caption: str) -> str:
+    """The picture with every stage upon it; the script shows one of them."""
+    last = len(story.stages)
+    layers = "".join(
+        f'<g data-step="{at}"{"" if at == last else HIDDEN}>'
+        f"{overlay(stage, False)}{partners(stage)}</g>"
+        for at, stage in enumerate(story.stages, start=1)
+    )
+    return (
+        f'<svg class="large" viewBox="{_view_box(story)}" role="img" '
+        f'aria-label="{escape(caption)}: kept and dropped patches">'
+        f"{_use(story, number)}{layers}</svg>"
+    )
+
+
+def _thumb(story: Story, number: int, at: int) -> str:
+    stage = story.stages[at - 1] if at else None
+    title, kept = ("picture", story.patches) if stage is None else (
+        f"after block {stage.block}", stage.kept)  # fmt: skip
+    covering = "" if stage is None else overlay(stage, False)
+    return (
+        f'<figure data-go="{at}"><svg viewBox="{_view_box(story)}" aria-hidden="true">'
+        f"{_use(story, number)}{covering}</svg>"
+        f"<figcaption><b>{title}</b><br>{kept} of {story.patches}</figcaption></figure>"
+    )
+
+
+def _answers(found: list[Prediction]) -> str:
+    rows = "".join(
+        f'<li style="--share:{100 * each.share:.1f}"><span>{escape(each.label)}</span>'
+        f"<span>{percent(each.share)}</span></li>"
+        for each in found
+    )
+    return f"<ol>{rows}</ol>"
+
+
+def _heads(views: list[HeadsView]) -> str:
+    parts = [
+        "<details><summary>What each head votes for, and the variance of its votes</summary>",
+        f'<p class="quiet">{1 / REACH:g} of the mean<img class="ramp" alt="" '
+        f'src="{data_uri(heat_scale(), photo=False)}">{REACH:g} times the mean</p>',
+    ]
+    for view in views:
+        rule = "no filter: the stage drops similar patches only"
+        if view.vhf is not None:
+            rule = "VHF counts variances from {:g} to {:g}".format(*view.vhf)
+            rule += "; no head has one, so all count" * view.none_in_range
+        parts.append(f'<p>Block {view.block} <span class="quiet">({rule})</span></p>')
+        parts.append(
+            f'<div class="heads">{"".join(_head(view, at) for at in range(len(view.used)))}'
+        )
+        parts.append("</div>")
+    return "".join(parts) + "</details>"
+
+
+def _head(view: HeadsView, head: int) -> str:
+    used = view.used[head]
+    uri = data_uri(heat(view.importance[head]), photo=False)
+    words = f"{view.variance[head]:.2g}" + ("" if used else ", left out")
+    return (
+        f'<figure class="{"in" if used else "out"}"><img alt="head {head + 1}" src="{uri}">'
+        f"<figcaption>{words}</figcaption></figure>"
+    )
+
+
+def _key(fate: Fate, words: str) -> str:
+    return f'<li><i class="{fate.name.lower()}"></i>{words}</li>'
+
+
+def _data(scene: Scene) -> dict[str, object]:
+    """What the script needs to tell of a patch."""
+    words = scene.legend()
+    stories = [
+        {
+            "rows": story.grid[0],
+            "cols": story.grid[1],
+            "stages": [_stage_data(stage) for stage in story.stages],
+        }
+        for story in scene.stories
+    ]
+    return {"fates": [words.get(fate, "kept") for fate in Fate], "stories": stories}
+
+
+def _stage_data(stage: StageView) -> dict[str, object]:
+    """Fates as one string of digits; importance as shares of the mean."""
+    partner = stage.partner.flatten().tolist()
+    return {
+        "block": stage.block,
+        "fate": "".join(map(str, stage.fate.flatten().tolist())),
+        "partner": {at: other for at, other in enumerate(partner) if other >= 0},
+        "importance": _relative(stage.importance),
+    }
+
+
+def _relative(importance: Tensor) -> list[float | None]:
+    values = importance.flatten()
+    values = values / values.nanmean()
+    return [None if math.isnan(each) else float(f"{each:.2g}") for each in values.tolist()]

@@ -1,0 +1,171 @@
+"""A picture's story: the fate of its patches, stage by stage, and what the model said of it before
+and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..backbones import backbone
+from ..methods import Method, ZeroTPrune
+from ..modes import sharing_copy
+from ..pruning import prune_, pruned_blocks, restore_
+from ..schedule import Schedule
+from ..shapes import Float, Int, Shaped
+from ..tracing import Fate, StageTrace, trace
+from .heads import HeadsView, Watched, no_heads
+
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One class that the model thinks of, and how much of its belief it gives to it."""
+
+    label: str
+    share: float  # softmax of the logits
+
+
+@dataclass(frozen=True)
+class StageView:
+    """What one stage made of one picture, on the grid of its patches."""
+
+    block: int
+    fate: Int[Tensor, "rows cols"]  # values of `Fate`
+    partner: Int[Tensor, "rows cols"]  # of a SIMILAR patch, as an index into the flat grid; else −1
+    importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
+    kept: int
+
+    def count(self, fate: Fate) -> int:
+        return int((self.fate == fate).sum())
+
+
+@dataclass(frozen=True)
+class Story:
+    """One picture."""
+
+    grid: tuple[int, int]  # rows, columns
+    size: tuple[int, int]  # of the model's input in pixels: height, width
+    stages: list[StageView]
+    before: list[Prediction]  # the likeliest first; none of a model without a head
+    after: list[Prediction]
+    heads: list[HeadsView] | None = None
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def outcome(self) -> StageView:
+        """All stages in one view: every dropped patch with the reason why it went."""
+        fate = torch.full(self.grid, Fate.KEPT)
+        partner, importance = torch.full_like(fate, -1), torch.full(self.grid, torch.nan)
+        for stage in self.stages:
+            fate = torch.where(stage.fate == Fate.GONE, fate, stage.fate)
+            partner = torch.where(stage.partner >= 0, stage.partner, partner)
+            importance = stage.importance
+        block = self.stages[-1].block if self.stages else 0
+        return StageView(block, fate, partner, importance, int((fate == Fate.KEPT).sum()))
+
+
+@torch.inference_mode()
+def tell(
+    model: nn.Module,
+    images: Shaped[Tensor, "batch 3 height width"],
+    schedule: Schedule,
+    method: Method | None = None,
+    *,
+    heads: bool = False,
+    names: Sequence[str] | None = None,
+) -> list[Story]:
+    """The story of each picture of a batch that has been through the model's transform.
+
+    `names` are those of the classes; ImageNet's are known, others are numbered. With `heads`, the
+    scores of every head are told too, for methods that vote head by head. The model itself is
+    left alone: a copy of it is pruned, which shares its weights.
+    """
+    method = ZeroTPrune() if method is None else method
+    copy, notes = restore_(sharing_copy(model)), None
+    logits = copy(images)
+    if heads:
+        method = notes = Watched.of(method)
+    prune_(copy, schedule, method, backend="reference" if heads else "auto")
+    stages, pruned = _traced(copy, images)
+    labels = class_names(model) if names is None else names
+    grid, size = backbone(model).geometry.grid, (images.shape[-2], images.shape[-1])
+    has_head = int(getattr(model, "num_classes", 0)) > 0
+    return [
+        Story(
+            grid,
+            size,
+            [view_of(stage, at, grid) for stage in stages],
+            predictions(logits[at], labels) if has_head else [],
+            predictions(pruned[at], labels) if has_head else [],
+            None if notes is None else notes.views(at, grid),
+        )
+        for at in range(len(images))
+    ]
+
+
+def _traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]:
+    """The trace and the outputs of one and the same run."""
+    outputs: list[Tensor] = []
+
+    def note(_: nn.Module, __: Any, out: Tensor) -> None:
+        outputs.append(out)
+
+    if all(task.stage is None or task.last for _, task in pruned_blocks(model)):
+        return [], model(images)
+    hook = model.register_forward_hook(note)
+    try:
+        stages = trace(model, images)
+    finally:
+        hook.remove()
+    return stages, outputs[0]
+
+
+def view_of(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
+    """What a stage made of picture `at` of the batch."""
+    fate = stage.fate[at].reshape(grid).cpu()
+    return StageView(
+        stage.block,
+        fate,
+        stage.partner[at].reshape(grid).cpu(),
+        stage.importance[at].reshape(grid).float().cpu(),
+        int((fate == Fate.KEPT).sum()),
+    )
+
+
+def predictions(
+    logits: Float[Tensor, " classes"], names: Sequence[str], count: int = TOP
+) -> list[Prediction]:
+    """The likeliest classes."""
+    shares, classes = logits.float().softmax(dim=-1).topk(min(count, len(logits)))
+    return [
+        Prediction(names[number] if number < len(names) else f"class {number}", share)
+        for number, share in zip(classes.tolist(), shares.tolist(), strict=True)
+    ]
+
+
+def class_names(model: nn.Module) -> list[str]:
+    """What the classes are called, where timm knows it; the built-in model's are digits."""
+    count = int(getattr(model, "num_classes", 0))
+    if not getattr(model, "pretrained_cfg", None):
+        return [f"digit {number}" for number in range(count)] if count == 10 else []
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(model)
+    if subset is None:
+        return []
+    known = ImageNetInfo(subset)
+    # timm's descriptions list synonyms: the first one names the class.
+    return [known.index_to_description(number).partition(",")[0] for number in range(count)]
+
+
+def check_heads(method: Method) -> None:
+    """Refuse a method whose heads have no scores of their own."""
+    if not isinstance(method, ZeroTPrune):
+        raise no_heads(method)
