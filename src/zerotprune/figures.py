@@ -24,6 +24,7 @@ FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours: they stay apart for every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
+SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # where a tick may stand
 
 
 def stages_figure(
@@ -124,6 +125,9 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
     precisions = list(dict.fromkeys(pace.precision for pace in paces))
     modes = list(dict.fromkeys(pace.mode for pace in paces))
     names = list(dict.fromkeys(pace.name for pace in paces))
+    speedups = [pace.speedup for pace in paces]
+    low, high = 0.95 * min(speedups), 1.05 * max(speedups)
+    ticks = [tick for tick in SPEEDUPS if low <= tick <= high]
     size = (max(5.0, 3.6 * len(modes)), 3.4 * len(precisions) + 0.8)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
@@ -135,6 +139,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
                          names, limit)  # fmt: skip
             axis.set_title(f"{mode}, {precision}", fontsize=10)
             axis.set_xticks(batches := sorted({pace.batch for pace in paces}), map(str, batches))
+            axis.set_yticks(ticks, map("{:g}×".format, ticks))
             axis.minorticks_off()
     for axis in axes[-1]:
         axis.set_xlabel("batch size")
@@ -149,6 +154,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
 def _speed_panel(axis: Any, paces: list[Pace], names: list[str], limit: str) -> None:
     axis.axhline(1, color="#444444", lw=1, ls=":")
     axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
     axis.grid(alpha=0.25)
     others = [name for name in names if name not in (limit, "unpruned")]
     for name in names:

@@ -18,7 +18,7 @@ from ..files import text_of
 from ..methods import DiffRate, ToMe
 from ..models import load, outline
 from ..modes import sharing_copy
-from ..pruning import Plan
+from ..plan import Plan
 from ..pruning import gmacs as unpruned_gmacs
 from ..show.captions import percent
 from ..show.drawing import check_target, draw
