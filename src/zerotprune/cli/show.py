@@ -27,7 +27,7 @@ from ..show.painting import as_picture
 from ..show.sheet import Scene
 from ..show.story import Story, check_heads, tell
 from .arguments import preset_or_file
-from .session import place
+from .subject import chosen_device
 
 SEED = 2025  # of the built-in model's own pictures; those of the demo
 BATCH = 16
@@ -88,7 +88,7 @@ def show(
     """
     check_target(out, heads=heads, tiles=grid)
     _check(pictures, model, out, [schedule, gmacs, keep], method, heads, limit)
-    where = place(device)[2]
+    where = chosen_device(device)
     found = gathered(pictures, limit) if pictures else []
     built = load(model, weights=weights, pretrained=weights is None, size=size).to(where)
     classes = None if names is None else _names(names, built)
