@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import io
 import json
 import re
@@ -418,6 +419,7 @@ def test_the_gate_knows_the_pages_own_routes_only() -> None:
         ("POST", "/gradio_api/component_server"),
         ("GET", "/gradio_api/info"),
         ("GET", "/monitoring"),
+        ("POST", "/gradio_api/cancel"),
         ("PUT", "/"),
     ):
         status, _, came = ask(method, path)
@@ -488,6 +490,13 @@ def test_offers_that_cannot_be_made(given: dict[str, Any], says: str) -> None:
     usual: dict[str, Any] = {"model": [], "weights": [], "random_weights": False, "names": None}
     with pytest.raises((ValueError, OSError, TypeError), match=re.escape(says)):
         _offers(**(usual | given))
+
+
+def test_without_gradio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("zerotprune.cli.app")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'zerotprune[app]'")):
+        module.app(browser=False)
 
 
 def test_a_model_with_names_of_its_own(tmp_path: Path) -> None:

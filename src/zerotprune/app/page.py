@@ -24,6 +24,7 @@ _HEADER = (
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 _MOST_SESSIONS = 64
+_MOST_WAITING = 64
 
 
 def build(desk: Desk) -> gr.Blocks:
@@ -63,7 +64,7 @@ def build(desk: Desk) -> gr.Blocks:
                 )  # fmt: skip
         _wire(desk, blocks, session, (model, method, rival, dial), chooser, stages,
               [status, picture, view, facts, stages, lines, dial], facts)  # fmt: skip
-    blocks.queue(default_concurrency_limit=1, api_open=False)
+    blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
 
