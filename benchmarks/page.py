@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--turns", type=int, default=0, help="of the dial, for each model")
     parser.add_argument("--screenshot", type=Path, help="a PNG to write")
-    parser.add_argument("--width", type=int, default=1400)
+    parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--csv", type=Path, help="add a row for each model to this file")
     chosen = parser.parse_args()
@@ -109,16 +109,10 @@ def take(driver: Any, path: Path) -> None:
         "Page.captureScreenshot", {"clip": part, "captureBeyondViewport": True}
     )
     with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as picture:
-        small = _fewer_colours(picture.convert("RGB"))
+        small = picture.convert("RGB")
     with replacing(path) as temporary:
         small.save(temporary, "PNG", optimize=True)
     print(f"{path}: {small.width} × {small.height}, {path.stat().st_size // 1024} kB")
-
-
-def _fewer_colours(picture: Image.Image) -> Image.Image:
-    """256 of them and a fine grain between: a quarter of the bytes, and the eye sees no steps."""
-    palette = picture.quantize(256, method=Image.Quantize.MEDIANCUT)
-    return picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
 
 
 def choose(driver: Any, box: str, name: str) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import io
 import json
 import re
 import socket
 import threading
 import warnings
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 
@@ -42,6 +45,15 @@ def encoded(picture: Image.Image, kind: str = "PNG", **given: Any) -> bytes:
     held = io.BytesIO()
     picture.save(held, kind, **given)
     return held.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small pictures, small model, and the cores are wanted elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +249,18 @@ def test_the_drawing_covers_each_patch_by_its_fate(offer: Offer, picture: Image.
     assert (torch.tensor(grid) == Fate.KEPT).sum() == story.stages[-1].kept
 
 
+def test_models_of_other_shapes_and_without_a_head(picture: Image.Image) -> None:
+    torch.manual_seed(0)
+    bare = Offer("test_vit", timm.create_model("test_vit", num_classes=0).eval())
+    screen = look(bare, bare.see(picture), Choice("test_vit", "zero-tprune", "slicing", 0.7))
+    assert screen.sides[0].story.grid == (10, 10)
+    assert panels.view(screen).count("This model has no head") == 3
+    pooled = Offer("pooled", timm.create_model("test_vit", global_pool="avg").eval())
+    screen = look(pooled, pooled.see(picture), Choice("pooled", "zero-tprune", "tome", 0.7))
+    assert len(screen.sides) == 1
+    assert "head pools the patch tokens" in screen.notes[0]
+
+
 def test_names_in_the_page_are_text(offer: Offer, picture: Image.Image) -> None:
     named = Offer("demo", offer.model, ["<script>x</script>"] * 10)
     screen = look(named, named.see(picture), Choice("demo", "zero-tprune"))
@@ -264,42 +288,46 @@ CONTROLS = ("demo", "zero-tprune", "none", 65)
 
 def test_a_session_goes_through_the_page(desk: Desk) -> None:
     own = Session()
-    opened = desk.choose(own, *CONTROLS)
+    opened = desk.choose(own, CONTROLS)
     assert opened.picture is not None
-    turned = desk.dial(own, "demo", "zero-tprune", "none", 40)
+    turned = desk.dial(own, ("demo", "zero-tprune", "none", 40))
     assert turned.picture is None  # it has not changed
     assert turned.percent is None  # the user's hand may be on it
     schedule = ztp.Schedule((ztp.Stage(6, 0.5),))
-    edited = desk.edit(own, "demo", "zero-tprune", "none", 40, schedule.to_json())
+    edited = desk.edit(own, ("demo", "zero-tprune", "none", 40), schedule.to_json())
     cost = ztp.gmacs(demo.model(), schedule)
     assert edited.percent == round(100 * cost / ztp.gmacs(demo.model()))
     assert edited.facts is not None
     assert f"{cost:.4f}" in edited.facts
-    assert desk.choose(own, "demo", "random", "none", 40).stages == edited.stages
-    assert desk.dial(own, "demo", "random", "none", 40).stages != edited.stages
+    assert desk.choose(own, ("demo", "random", "none", 40)).stages == edited.stages
+    assert desk.dial(own, ("demo", "random", "none", 40)).stages != edited.stages
     assert own.schedule is None
     measured = desk.measure(own)
     assert measured is not None
     assert "pending" not in measured
-    assert desk.example(own, *CONTROLS, 1).picture != opened.picture
+    assert desk.example(own, CONTROLS, 1).picture != opened.picture
 
 
 def test_an_error_leaves_the_session_as_it_was(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = Session()
-    desk.choose(own, *CONTROLS)
+    desk.choose(own, CONTROLS)
     screen = own.screen
     for shown, says in (
-        (desk.edit(own, *CONTROLS, '{"version": 1, "stages": [{"block": 0}]}'), "Block must be"),
-        (desk.edit(own, *CONTROLS, '{"version": 1, "stages": [{"block": null}]}'), "whole number"),
-        (desk.example(own, *CONTROLS, 99), "There is no such example."),
-        (desk.example(own, *CONTROLS, "../x"), "There is no such example."),
-        (desk.upload(own, *CONTROLS, {"text": "QUJD"}), intake.NO_PICTURE),
-        (desk.upload(own, *CONTROLS, {"refused": "large"}), intake.TOO_LARGE),
-        (desk.choose(own, "/etc/passwd", "tome", "none", 65), "The models are demo."),
-        (desk.choose(own, "demo", "no-such", "none", 65), "Unknown method"),
-        (desk.dial(own, "demo", "evit", "none", 25), "Evit cannot meet a budget"),
+        (desk.edit(own, CONTROLS, '{"version": 1, "stages": [{"block": 0}]}'), "Block must be"),
+        (desk.edit(own, CONTROLS, '{"version": 1, "stages": [{"block": null}]}'), "whole number"),
+        (desk.example(own, CONTROLS, 99), "There is no such example."),
+        (desk.example(own, CONTROLS, "../x"), "There is no such example."),
+        (desk.upload(own, CONTROLS, {"text": "QUJD"}), intake.NO_PICTURE),
+        (desk.upload(own, CONTROLS, {"refused": "large"}), intake.TOO_LARGE),
+        (desk.choose(own, ("/etc/passwd", "tome", "none", 65)), "The models are demo."),
+        (desk.choose(own, ("demo", "no-such", "none", 65)), "Unknown method"),
+        (desk.dial(own, ("demo", "evit", "none", 25)), "Evit cannot meet a budget"),
+        (desk.dial(own, ("demo", "evit", "none", 8)), "The budget goes from 25 to 100 %"),
+        (desk.dial(own, ("demo", "evit", "none", float("nan"))), "The budget goes from 25 to 100"),
+        (desk.dial(own, ("demo", "evit", "none", "65")), "The budget is a number"),
+        (desk.dial(own, ("demo", ["evit"], "none", 65)), "chosen by their names"),
     ):
         assert says in shown.status
         assert 'role="alert"' in shown.status
@@ -310,7 +338,7 @@ def test_an_error_leaves_the_session_as_it_was(
         raise RuntimeError("secret: /home/somebody/model.safetensors")
 
     monkeypatch.setattr("zerotprune.app.desk.look", broken)
-    shown = desk.choose(own, *CONTROLS)
+    shown = desk.choose(own, CONTROLS)
     assert UNEXPECTED in shown.status
     assert "secret" not in shown.status
     assert "secret" in caplog.text  # for whoever started the page
@@ -319,9 +347,9 @@ def test_an_error_leaves_the_session_as_it_was(
 def test_a_picture_of_ones_own_with_the_built_in_model(desk: Desk) -> None:
     own = Session()
     text = base64.b64encode(encoded(Image.effect_noise((300, 200), 60), "JPEG")).decode()
-    assert escape(NOT_DIGITS) in desk.upload(own, *CONTROLS, {"text": text}).status
-    assert desk.choose(own, *CONTROLS).picture is None  # it stays
-    assert desk.example(own, *CONTROLS, 0).status == ""
+    assert escape(NOT_DIGITS) in desk.upload(own, CONTROLS, {"text": text}).status
+    assert desk.choose(own, CONTROLS).picture is None  # it stays
+    assert desk.example(own, CONTROLS, 0).status == ""
 
 
 def test_two_sessions_at_once_do_not_disturb_each_other(desk: Desk) -> None:
@@ -329,7 +357,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(desk: Desk) -> None:
     wanted = [("zero-tprune", 40, 0), ("tome", 80, 1)]
 
     def go(session: Session, method: str, percent: int, at: int) -> list[str | None]:
-        shown = desk.example(session, "demo", method, "none", percent, at)
+        shown = desk.example(session, ("demo", method, "none", percent), at)
         return [shown.view, shown.facts, shown.stages, shown.lines]
 
     expected = [go(own, *each) for own, each in zip(alone, wanted, strict=True)]
@@ -391,6 +419,7 @@ def test_the_gate_knows_the_pages_own_routes_only() -> None:
         ("POST", "/gradio_api/component_server"),
         ("GET", "/gradio_api/info"),
         ("GET", "/monitoring"),
+        ("POST", "/gradio_api/cancel"),
         ("PUT", "/"),
     ):
         status, _, came = ask(method, path)
@@ -461,6 +490,13 @@ def test_offers_that_cannot_be_made(given: dict[str, Any], says: str) -> None:
     usual: dict[str, Any] = {"model": [], "weights": [], "random_weights": False, "names": None}
     with pytest.raises((ValueError, OSError, TypeError), match=re.escape(says)):
         _offers(**(usual | given))
+
+
+def test_without_gradio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("zerotprune.cli.app")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'zerotprune[app]'")):
+        module.app(browser=False)
 
 
 def test_a_model_with_names_of_its_own(tmp_path: Path) -> None:

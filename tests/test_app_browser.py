@@ -127,6 +127,15 @@ class Page:
         raise AssertionError(f"{box} does not offer {name}")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The browser and the page want the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The page as its command serves it, with a folder of its own for temporary files."""
@@ -209,7 +218,7 @@ def test_dial_example_and_method(page: Page, offer: Offer) -> None:
     pictures = [picture for _, picture in examples()]
     page.turn(45)
     page.wait_for(expected(offer, pictures[0], 45, "zero-tprune", "tome"))
-    page.press("#dial input[type=range]", Keys.ARROW_RIGHT)
+    page.press("#dial input[type=range]", *[Keys.ARROW_RIGHT] * 6, *[Keys.ARROW_LEFT] * 5)
     page.wait_for(expected(offer, pictures[0], 46, "zero-tprune", "tome"))
     page.press(".thumb[data-at='3']", Keys.ENTER)
     page.wait_for(expected(offer, pictures[3], 46, "zero-tprune", "tome"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from PIL import Image
 
@@ -14,7 +13,7 @@ from . import controls, panels
 from .intake import TOO_LARGE, from_text
 from .machine import Machine, Stopped
 from .offer import BUILT_IN, Offer, Sight
-from .screen import Choice, Screen, find, look, read_stages
+from .screen import Choice, Controls, Screen, find, look, read_choice, read_stages
 from .snippet import python_lines
 from .timing import race
 
@@ -65,45 +64,34 @@ class Desk:
         self.examples = list(examples)
         self._seen: dict[int, dict[str, Sight]] = {}
 
-    def choose(
-        self, session: Session, model: str, method: str, rival: str, percent: float
-    ) -> Shown:
+    def choose(self, session: Session, controls: Controls) -> Shown:
         """Another model, method or rival; or the page has just been opened."""
-        choice = Choice(model, method, rival, percent / 100, session.schedule)
-        return self._safely(session, lambda: self._update(session, choice))
+        return self._safely(
+            session, lambda: self._update(session, read_choice(controls, session.schedule))
+        )
 
-    def dial(self, session: Session, model: str, method: str, rival: str, percent: float) -> Shown:
+    def dial(self, session: Session, controls: Controls) -> Shown:
         """Another budget: it replaces the user's own stages."""
-        choice = Choice(model, method, rival, percent / 100)
-        return self._safely(session, lambda: self._update(session, choice))
+        return self._safely(session, lambda: self._update(session, read_choice(controls)))
 
-    def edit(
-        self, session: Session, model: str, method: str, rival: str, percent: float, text: object
-    ) -> Shown:
+    def edit(self, session: Session, controls: Controls, text: object) -> Shown:
         """The user's own stages, from the table or from a file."""
+        return self._safely(
+            session, lambda: self._update(session, read_choice(controls, read_stages(text)))
+        )
 
-        def work() -> Shown:
-            choice = Choice(model, method, rival, percent / 100, read_stages(text))
-            return self._update(session, choice)
-
-        return self._safely(session, work)
-
-    def example(
-        self, session: Session, model: str, method: str, rival: str, percent: float, at: object
-    ) -> Shown:
+    def example(self, session: Session, controls: Controls, at: object) -> Shown:
         """One of the example pictures."""
 
         def work() -> Shown:
             if not isinstance(at, int) or not 0 <= at < len(self.examples):
                 raise ValueError("there is no such example")
-            choice = Choice(model, method, rival, percent / 100, session.schedule)
+            choice = read_choice(controls, session.schedule)
             return self._update(session, choice, self._example(at), own=False)
 
         return self._safely(session, work)
 
-    def upload(
-        self, session: Session, model: str, method: str, rival: str, percent: float, sent: Any
-    ) -> Shown:
+    def upload(self, session: Session, controls: Controls, sent: Mapping[str, object]) -> Shown:
         """The user's own picture, as the browser sent it."""
 
         def work() -> Shown:
@@ -111,7 +99,7 @@ class Desk:
                 raise ValueError(TOO_LARGE)
             picture = from_text(sent.get("text"))
             sights = {name: offer.see(picture) for name, offer in self.offers.items()}
-            choice = Choice(model, method, rival, percent / 100, session.schedule)
+            choice = read_choice(controls, session.schedule)
             return self._update(session, choice, sights, own=True)
 
         return self._safely(session, work)

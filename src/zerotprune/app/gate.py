@@ -29,7 +29,7 @@ ROUTES = {
         r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/(assets|static|svelte)/.*"
         r"|/gradio_api/(startup-events|theme\.css|queue/data|heartbeat/\w+|app_id)/?"
     ),
-    "POST": re.compile(rf"{JOIN}|/gradio_api/(reset|cancel)/?"),
+    "POST": re.compile(JOIN),
 }
 ROUTES["HEAD"] = ROUTES["GET"]
 

@@ -13,7 +13,7 @@ from . import controls as ours
 from .desk import METHOD, PERCENT, RIVAL, Desk, Session, Shown
 from .gate import ADDRESS, Gate
 from .intake import MOST_BYTES
-from .screen import NO_RIVAL
+from .screen import NO_RIVAL, PERCENTS
 
 TITLE = "Zero-TPrune: see what a Vision Transformer can do without"
 _HEADER = (
@@ -23,15 +23,15 @@ _HEADER = (
 )
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
-LEAST_PERCENT = 25
 _MOST_SESSIONS = 64
+_MOST_WAITING = 64
 
 
 def build(desk: Desk) -> gr.Blocks:
     """The page, wired to the desk."""
     blocks = gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True)
     with blocks:
-        session = gr.State(Session(), time_to_live=3600)
+        session = gr.State(Session())
         gr.HTML(_HEADER, elem_id="head")
         with gr.Row(elem_id="body", equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_id="choices"):
@@ -50,7 +50,7 @@ def build(desk: Desk) -> gr.Blocks:
                     stages = gr.HTML(js_on_load=_script("stages.js"), elem_id="stages")
             with gr.Column(scale=3, min_width=320, elem_id="results"):
                 dial = gr.Slider(
-                    LEAST_PERCENT, 100, PERCENT, step=1, elem_id="dial",
+                    *PERCENTS, PERCENT, step=1, elem_id="dial",
                     label="Budget: % of the unpruned model's GMACs",
                 )  # fmt: skip
                 status = gr.HTML(elem_id="status")
@@ -64,7 +64,7 @@ def build(desk: Desk) -> gr.Blocks:
                 )  # fmt: skip
         _wire(desk, blocks, session, (model, method, rival, dial), chooser, stages,
               [status, picture, view, facts, stages, lines, dial], facts)  # fmt: skip
-    blocks.queue(default_concurrency_limit=1, api_open=False)
+    blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
 
@@ -85,33 +85,40 @@ def _wire(
         "outputs": shown,
         "show_progress": "hidden",
         "trigger_mode": "always_last",
+        "preprocess": False,  # the desk checks what was sent, and says what is wrong
         "concurrency_id": "look",
         "api_visibility": "private",
     }
 
-    def data(event: gr.EventData) -> dict[str, Any]:
+    def sent(event: gr.EventData) -> dict[str, Any]:
         return event._data if isinstance(event._data, dict) else {}
 
-    def edit(own: Session, a: str, b: str, c: str, d: float, event: gr.EventData) -> list[Any]:
-        return _parts(desk.edit(own, a, b, c, d, data(event).get("text")))
+    def choose(own: Session, *values: object) -> list[Any]:
+        return _parts(desk.choose(own, values))
 
-    def select(own: Session, a: str, b: str, c: str, d: float, event: gr.EventData) -> list[Any]:
-        return _parts(desk.example(own, a, b, c, d, data(event).get("at")))
+    def turn(own: Session, *values: object) -> list[Any]:
+        return _parts(desk.dial(own, values))
 
-    def upload(own: Session, a: str, b: str, c: str, d: float, event: gr.EventData) -> list[Any]:
-        return _parts(desk.upload(own, a, b, c, d, data(event)))
+    # gradio tells by its annotation which argument is the event, and takes it by position.
+    def edit(own: Session, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
+        return _parts(desk.edit(own, (a, b, c, d), sent(event).get("text")))
+
+    def select(own: Session, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
+        return _parts(desk.example(own, (a, b, c, d), sent(event).get("at")))
+
+    def upload(own: Session, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
+        return _parts(desk.upload(own, (a, b, c, d), sent(event)))
 
     def measure(own: Session) -> Any:
         return desk.measure(own) or gr.skip()
 
     events = [
-        gr.on([blocks.load, model.input, method.input, rival.input],
-              lambda *values: _parts(desk.choose(*values)), **given),
-        gr.on([dial.input], lambda *values: _parts(desk.dial(*values)), **given),
+        gr.on([blocks.load, model.input, method.input, rival.input], choose, **given),
+        gr.on([dial.input], turn, **given),
         stages.submit(edit, **given),
         chooser.select(select, **given),
         chooser.upload(upload, **given),
-    ]  # fmt: skip
+    ]
     for event in events:
         event.then(measure, [session], [facts], show_progress="hidden", concurrency_id="measure",
                    api_visibility="private")  # fmt: skip

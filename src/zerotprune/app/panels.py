@@ -97,7 +97,7 @@ def _card(
 ) -> str:
     rows, cols = screen.sides[0].story.grid
     return (
-        f'<figure class="card" data-method="{escape(title)}"><h3>{escape(title)}</h3>'
+        f'<figure class="card" data-method="{escape(title)}"><h2>{escape(title)}</h2>'
         f'<div class="picture" role="img" aria-label="The picture, {escape(title)}" '
         f'style="aspect-ratio:{cols}/{rows}">{drawn}</div>'
         f"<figcaption>{captions}</figcaption>{_bars(said, before)}</figure>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -17,8 +17,12 @@ from ..show.story import Story, tell
 from .offer import Offer, Sight
 
 NO_RIVAL = "none"
+PERCENTS = (25, 100)  # that the dial goes through
 MOST_ROUNDS = 200  # enough for any graph; a stranger's million would keep the machine busy
 MOST_TEXT = 64 * 1024
+
+
+Controls = Sequence[object]  # model, method, rival and percent
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,19 @@ def _side(offer: Offer, image: Tensor, chosen: Contender) -> Side:
         cost = gmacs(offer.model, chosen.schedule, chosen.method)
     story = tell(offer.model, image, chosen.schedule, chosen.method, names=offer.labels)[0]
     return Side(chosen, cost, story)
+
+
+def read_choice(controls: Controls, schedule: Schedule | None = None) -> Choice:
+    """What the controls say, as the browser sent it."""
+    model, method, rival, percent = controls
+    if not (isinstance(model, str) and isinstance(method, str) and isinstance(rival, str)):
+        raise ValueError("model and methods are chosen by their names")
+    if isinstance(percent, bool) or not isinstance(percent, int | float):
+        raise ValueError(f"the budget is a number, got {percent!r}")
+    low, high = PERCENTS
+    if not low <= percent <= high:
+        raise ValueError(f"the budget goes from {low} to {high} % of the unpruned model's cost")
+    return Choice(model, method, rival, percent / 100, schedule)
 
 
 def read_stages(text: object) -> Schedule:

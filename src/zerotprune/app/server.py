@@ -65,9 +65,7 @@ def _check_free(port: int | None) -> None:
 def wait() -> None:
     """Until Ctrl-C, or until the process is asked to end."""
     over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    try:
-        while not over.wait(3600):
-            pass
-    except KeyboardInterrupt:
-        return
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, lambda *_: over.set())
+    while not over.wait(3600):
+        pass
