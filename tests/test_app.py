@@ -37,7 +37,7 @@ from zerotprune.app.timing import race
 from zerotprune.backbones import backbone
 from zerotprune.budgets import METHODS, measured_gmacs
 from zerotprune.cli.app import _offers
-from zerotprune.pruning import Plan
+from zerotprune.plan import Plan
 from zerotprune.tracing import Fate
 
 

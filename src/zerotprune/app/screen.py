@@ -11,7 +11,8 @@ from ..backbones import backbone
 from ..budgets import METHODS, Contender, contender, measured_gmacs, method_named
 from ..methods import Method
 from ..modes import sharing_copy
-from ..pruning import Plan, gmacs
+from ..plan import Plan
+from ..pruning import gmacs
 from ..schedule import Schedule
 from ..show.story import Story, tell
 from .offer import Offer, Sight
