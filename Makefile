@@ -16,8 +16,8 @@ test: .venv/installed browser
 
 # The page is tested in a real browser, where Debian's can be had.
 browser:
-	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && \
-		apt-get install --yes --quiet chromium chromium-driver >/dev/null 2>&1; } || \
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update && \
+		apt-get install --yes chromium chromium-driver; } >/dev/null 2>&1; } || \
 		echo "no Chromium here: the tests of the page in a browser will be skipped"
 
 .venv/installed: pyproject.toml
