@@ -461,23 +461,16 @@ def test_the_gate_takes_plain_values_of_limited_size() -> None:
 # the command
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--model", "no_such_model"), "unknown model 'no_such_model'"),
-        (("--port", "0"), "port must be from 1 to 65535"),
-    ],
-)
-def test_mistakes_at_the_start_are_one_sentence(arguments: tuple[str, ...], says: str) -> None:
-    done = zerotprune("app", "--no-browser", *arguments)
+def test_a_mistake_at_the_start_is_one_sentence() -> None:
+    done = zerotprune("app", "--no-browser", "--port", "0")
     assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "zerotprune: port must be from 1 to 65535, got 0\n"
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ({"model": ["no_such_model"]}, "unknown model 'no_such_model'"),
         ({"model": ["resnet18"], "random_weights": True}, "cannot prune timm's ResNet"),
         ({"model": ["deit_tiny_patch16_224"], "weights": [Path("no.pt")]}, "no weights at no.pt"),
         ({"weights": [Path("no.pt")]}, "1 files of --weights for 0 of --model"),

@@ -3,6 +3,8 @@
 torch keeps a team of threads for each thread that calls it, and teams get in each other's way: on
 two cores a model runs half as fast where two threads have ever called one. So loading, looking
 and measuring all happen here, one after the other, and nobody's work is in anybody else's figures.
+One core is left to the browser: threads that wait for one another starve where it takes theirs,
+and a model that took 10 ms may take a second.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
+
+import torch
 
 Result = TypeVar("Result")
 
@@ -22,7 +26,7 @@ class Machine:
     """Does one piece of work at a time, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="machine")
+        self._thread = ThreadPoolExecutor(1, "machine", initializer=_leave_a_core)
         self._stopped = False
 
     def do(self, work: Callable[[], Result]) -> Result:
@@ -37,3 +41,7 @@ class Machine:
     def stop(self) -> None:
         self._stopped = True
         self._thread.shutdown(cancel_futures=True)
+
+
+def _leave_a_core() -> None:
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))

@@ -133,7 +133,8 @@ def facts(screen: Screen, milliseconds: Sequence[float] | None = None) -> str:
     return (
         f'<table class="facts"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
         '<p class="quiet">GMACs: all matrix products, with patch embedding and scoring. '
-        f"Milliseconds: median of runs in turn on this machine, one picture, float32.{slower}</p>"
+        "Milliseconds: median of runs in turn on this machine, one picture, float32, one core left "
+        f"to the browser.{slower}</p>"
     )
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from ..app.machine import Machine
+from ..app.offer import BUILT_IN, Offer
+from ..app.server import serving, wait
 from ..files import text_of
-
-if TYPE_CHECKING:
-    from ..app.offer import Offer
+from ..models import load
 
 
 def app(
@@ -49,12 +49,6 @@ def app(
     _check_port(port)
     if find_spec("gradio") is None:
         raise ValueError("the page needs gradio: pip install 'zerotprune[app]'")
-    # The browser wants the same cores. Threads that spin while they wait for one another starve
-    # beside it: a model then takes ten times as long. torch reads this when it is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from ..app.machine import Machine
-    from ..app.server import serving, wait
-
     machine = Machine()
     offers = machine.do(lambda: _offers(model, weights, random_weights, names))
     with serving(machine, offers, port) as address:
@@ -76,9 +70,6 @@ def _offers(
     model: Sequence[str], weights: Sequence[Path], random_weights: bool, names: Path | None
 ) -> list[Offer]:
     """The built-in model, and those that are named."""
-    from ..app.offer import BUILT_IN, Offer
-    from ..models import load
-
     if weights and random_weights:
         raise ValueError("give --weights or --random-weights, not both")
     if weights and len(weights) != len(model):
