@@ -173,7 +173,7 @@ class _Search:
             min(max(round(depth * at / 12), 1), depth - 1): votes for at, votes in twelfths.items()
         }
         self.places = sorted(self.rounds)
-        self.price = price
+        self.patches, self.price = geometry.patches, price
         self.prices: dict[Schedule, float] = {}
 
     def nearest(self, form: Form, similar: int, budget: float) -> tuple[Schedule, float]:
@@ -193,10 +193,15 @@ class _Search:
         return best, abs(self.prices[best] - budget) / max(budget, 1e-12)
 
     def _schedule(self, shares: list[float], similar: int) -> Schedule | None:
-        """The schedule with these shares, or None if some stage would keep nothing."""
-        shares = [round(share, 4) for share in shares]
-        if min(shares) <= 0:
-            return None
-        settings = zip(self.places, shares, strict=True)
-        stages = (Stage(at, share, similar, self.rounds[at]) for at, share in settings)
+        """The schedule with these shares, or None if Zero-TPrune could not follow it: methods that
+        are compared get schedules of one form."""
+        stages, patches = [], self.patches
+        for place, share in zip(self.places, shares, strict=True):
+            if not round(share, 4) > 0 or similar > patches - patches // 2:
+                return None
+            stage = Stage(place, round(share, 4), similar, self.rounds[place])
+            patches = stage.kept(patches)
+            if patches < 1:
+                return None
+            stages.append(stage)
         return Schedule(tuple(stages))
