@@ -12,7 +12,7 @@ test: .venv/installed browser
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 # The page is tested in a real browser, where Debian's can be had.
 browser:

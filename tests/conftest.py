@@ -23,6 +23,9 @@ jaxtyping.install_import_hook(
 
 import torch  # noqa: E402
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # each core has a worker of its own
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first import of Triton: kernels on a CPU
 

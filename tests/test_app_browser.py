@@ -32,9 +32,13 @@ from zerotprune.methods import ToMe
 pytest.importorskip("gradio")
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: `make browser` installs them"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="no chromium and chromedriver: `make browser` installs them",
+    ),
+    pytest.mark.xdist_group("browser"),  # one server and one browser for all
+]
 WAIT = 30  # seconds, for a busy machine
 
 
