@@ -17,7 +17,10 @@ SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-    return [Contender(f"keep {share:g}", schedule_for(model, keep=share)) for share in SHARES]
+    return [
+        Contender(f"keep {share:g}", schedule_for(model, keep=share, tuned=False))
+        for share in SHARES
+    ]
 
 
 TABLE = Table("scaling", contenders, models=("vit_tiny_patch16_224.augreg_in21k_ft_in1k",))

@@ -30,5 +30,7 @@ CLAIMS = [
     for budget in BUDGETS
 ]
 
+TABLE = Table("searched", contenders, CLAIMS)
+
 if __name__ == "__main__":
-    main(__doc__, [Table("searched", contenders, CLAIMS)])
+    main(__doc__, [TABLE])
