@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,7 +16,7 @@ from tests import strictness  # noqa: F401  the hook below finds it by name
 # is wrong with their arguments: those sentences are what the tests want to see.
 CHECKED = (
     "graph", "similarity", "attention", "scoring", "tokens", "block", "cost", "methods",
-    "backbones", "evaluate", "figures",
+    "backbones", "evaluate", "figures", "show",
 )  # fmt: skip
 jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
@@ -38,6 +39,15 @@ SHARED = Path(os.environ.get("ZEROTPRUNE_SHARED", Path(__file__).parents[2] / "s
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tests beside a browser: it wants the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import re
 import socket
 import threading
 import warnings
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -40,20 +39,13 @@ from zerotprune.cli.app import _offers
 from zerotprune.plan import Plan
 from zerotprune.tracing import Fate
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def encoded(picture: Image.Image, kind: str = "PNG", **given: Any) -> bytes:
     held = io.BytesIO()
     picture.save(held, kind, **given)
     return held.getvalue()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small pictures, small model, and the cores are wanted elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

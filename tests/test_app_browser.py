@@ -37,6 +37,7 @@ pytestmark = [
         not (CHROMIUM and DRIVER),
         reason="no chromium and chromedriver: `make browser` installs them",
     ),
+    pytest.mark.usefixtures("one_thread"),
     pytest.mark.xdist_group("browser"),  # one server and one browser for all
 ]
 WAIT = 30  # seconds, for a busy machine
@@ -129,15 +130,6 @@ class Page:
                 option.click()
                 return
         raise AssertionError(f"{box} does not offer {name}")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The browser and the page want the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
