@@ -16,6 +16,15 @@ def text_of(path: str | os.PathLike[str], kind: str) -> str:
         raise ValueError(f"{path} is not a {kind}: it is not a text file") from None
 
 
+def names_in(path: Path) -> list[str]:
+    """The names of classes, one on each line of a file."""
+    lines = (line.strip() for line in text_of(path, "list of names").splitlines())
+    found = [line for line in lines if line]
+    if not found:
+        raise ValueError(f"{path} holds no names")
+    return found
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path that takes the place of the file once all is written to it."""

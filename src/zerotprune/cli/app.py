@@ -14,7 +14,7 @@ from rich.console import Console
 from ..app.machine import Machine
 from ..app.offer import BUILT_IN, Offer
 from ..app.server import serving, wait
-from ..files import text_of
+from ..files import names_in
 from ..models import load
 
 
@@ -78,7 +78,7 @@ def _offers(
         )
     if len({BUILT_IN, *model}) != 1 + len(model):
         raise ValueError("give each --model once; the built-in one is there anyway")
-    called = None if names is None else _names(names)
+    called = None if names is None else names_in(names)
     offers = [Offer(BUILT_IN, load(BUILT_IN))]
     for number, name in enumerate(model):
         file = weights[number] if weights else None
@@ -86,10 +86,3 @@ def _offers(
         built = load(name, weights=file, pretrained=pretrained)
         offers.append(Offer(name, built, called, own_weights=not pretrained))
     return offers
-
-
-def _names(path: Path) -> list[str]:
-    lines = [line.strip() for line in text_of(path, "list of names").splitlines()]
-    if not any(lines):
-        raise ValueError(f"{path} holds no names")
-    return lines

@@ -14,7 +14,7 @@ from .. import demo as built_in
 from ..backbones import backbone
 from ..budgets import Contender, contender, measured_gmacs, method_named
 from ..data import transform_for
-from ..files import text_of
+from ..files import names_in
 from ..methods import DiffRate, ToMe
 from ..models import load, outline
 from ..modes import sharing_copy
@@ -139,7 +139,7 @@ def _check(
 
 
 def _names(path: Path, model: nn.Module) -> list[str]:
-    found = [line.strip() for line in text_of(path, "list of names").splitlines() if line.strip()]
+    found = names_in(path)
     classes = int(getattr(model, "num_classes", 0))
     if len(found) != classes:
         raise ValueError(f"{path} names {len(found)} classes, the model has {classes}")
