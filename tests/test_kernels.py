@@ -24,6 +24,7 @@ from zerotprune.similarity import descending, nearest, split
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 PRECISIONS = [torch.float32, torch.float16] + [torch.bfloat16] * GPU
+BATCH = 64 if GPU else 2  # a GPU must be full: only then would threads overtake one another
 SIZES = [2, 3, 17, 64, 197, 209] + [130, 577, 1370] * GPU
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 
@@ -31,8 +32,8 @@ on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def vectors(
     tokens: int, precision: torch.dtype, width: int = 24, spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of two pictures and three heads, laid out as one projection leaves them."""
-    qkv = torch.randn(2, tokens, 3, 3, width, device=DEVICE)
+    """q, k and v of some pictures and three heads, laid out as one projection leaves them."""
+    qkv = torch.randn(BATCH, tokens, 3, 3, width, device=DEVICE)
     qkv[:, :, :2] *= spread**0.5
     q, k, v = qkv.to(precision).permute(2, 0, 3, 1, 4).unbind(0)
     return q, k, v
@@ -66,7 +67,7 @@ def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> No
 def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
     for count in (1, tokens // 3):
-        drawn = [torch.randperm(tokens - 1)[:count] + 1 for _ in range(2)]
+        drawn = [torch.randperm(tokens - 1)[:count] + 1 for _ in range(BATCH)]
         dropped = torch.stack(drawn).to(DEVICE)
         small, part = ours.without(dropped), exact.without(dropped)
         for rounds in (1, 3):
@@ -79,7 +80,7 @@ def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_extreme_logits(precision: torch.dtype) -> None:
     ours, exact = graphs(50, precision, spread=100.0)
-    dropped = torch.arange(1, 21, device=DEVICE).expand(2, -1)
+    dropped = torch.arange(1, 21, device=DEVICE).expand(BATCH, -1)
     for own, other in ((ours, exact), (ours.without(dropped), exact.without(dropped))):
         for rounds in (1, 5):
             found = own.vote(own.start(), rounds)
@@ -93,7 +94,7 @@ def test_rows_that_lose_nearly_all_their_attention() -> None:
     exact = DenseGraph(reference.attention_graph(q.double(), k.double(), 1.0))
     assert (exact.weights[:, :, :, 5] > 1 - 1e-9).all()
     ours = fused.FusedGraph(q, k, 1.0, sums.log_sums(q, k, 1.0))
-    dropped = torch.full((2, 1), 5, device=DEVICE)
+    dropped = torch.full((BATCH, 1), 5, device=DEVICE)
     found, expected = (
         graph.without(dropped).vote(graph.without(dropped).start(), 3) for graph in (ours, exact)
     )
@@ -137,13 +138,12 @@ def test_order_is_that_of_a_stable_sort(count: int) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("patches", [2, 9, 70, 196] + [1369] * GPU)
+@pytest.mark.parametrize("patches", [2, 9, 70, 300] + [196, 1369] * GPU)
 @pytest.mark.parametrize("width", [100] + [192, 768] * GPU)
 def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
-    batch = 64 if GPU else 2  # a GPU must be full: only then would threads overtake one another
-    features = torch.randn(batch, patches, width, device=DEVICE).to(precision)
+    features = torch.randn(BATCH, patches, width, device=DEVICE).to(precision)
     features[:, 0] = 0.0
-    group_a, group_b = split(torch.rand(batch, patches, device=DEVICE), "sequential-u")
+    group_a, group_b = split(torch.rand(BATCH, patches, device=DEVICE), "sequential-u")
     best, choice = matching.nearest(features, group_a, group_b)
     expected, place = nearest(features.double(), group_a, group_b)
     torch.testing.assert_close(best.double(), expected, atol=1e-6, rtol=1e-5)

@@ -8,7 +8,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import launching
+from .tiles import launching, portion
+
+#: Beyond so many tokens of B their lengths are found once, ahead, not by each who meets them.
+_FEW = 128
 
 
 def nearest(
@@ -17,7 +20,7 @@ def nearest(
     group_b: Int[Tensor, "batch group_b"],
 ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
     """For each token of A its largest cosine with a token of B, and that one's place in B."""
-    batch, _, width = features.shape
+    batch, tokens, width = features.shape
     features, group_a, group_b = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (features, group_a, group_b)
     )
@@ -26,35 +29,55 @@ def nearest(
     choice = group_a.new_empty((batch, count_a))
     half = features.dtype != torch.float32
     side = 128 if half and count_a > 64 else 64
+    depth = 64 if half else 32
+    ahead = count_b > _FEW
     with launching(features):
-        _nearest[(batch, triton.cdiv(count_a, side))](
-            features, group_a, group_b, best, choice,
-            *features.stride()[:2], group_a.stride(0), group_b.stride(0), count_a, count_b, width,
-            ROWS=side, COLUMNS=side, DEPTH=64 if half else 32,
-            PRECISION="tf32" if half else "tf32x3",
-            num_warps=8 if count_a > 256 else 4, num_stages=2 if side == 128 else 3,
+        scales = _launch_scales(features, depth) if ahead else features
+        _nearest[(batch * triton.cdiv(count_a, side),)](
+            features, scales, group_a, group_b, best, choice,
+            *features.stride()[:2], group_a.stride(0), group_b.stride(0),
+            tokens, count_a, count_b, width,
+            ROWS=side, COLUMNS=side, DEPTH=depth, PRECISION="tf32" if half else "tf32x3",
+            AHEAD=ahead, num_warps=4, num_stages=2 if side == 128 and not ahead else 3,
         )  # fmt: skip
     return best, choice
 
 
+def _launch_scales(features: Tensor, depth: int) -> Tensor:
+    batch, tokens, width = features.shape
+    scales = features.new_empty((batch, tokens), dtype=torch.float32)
+    rows = 16
+    _scales[(batch * triton.cdiv(tokens, rows),)](
+        features, scales, *features.stride()[:2], tokens, width, ROWS=rows, DEPTH=depth, num_warps=4
+    )
+    return scales
+
+
 @triton.jit
 def _nearest(
-    features, group_a, group_b, best, choice,
-    stride_batch, stride_token, stride_a, stride_b, count_a, count_b, width,
+    features, scales, group_a, group_b, best, choice,
+    stride_batch, stride_token, stride_a, stride_b, tokens, count_a, count_b, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
-    picture = tl.program_id(0).to(tl.int64)
+    picture, first = portion(count_a, ROWS)
     features += picture * stride_batch
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    row = first + tl.arange(0, ROWS)
     own = tl.load(group_a + picture * stride_a + row, mask=row < count_a, other=0)
     depth = tl.arange(0, DEPTH)
-    scale_a = _scale(features, own, stride_token, width, ROWS, DEPTH)
+    if AHEAD:
+        scale_a = tl.load(scales + picture * tokens + own)
+    else:
+        scale_a = _scale(features, own, stride_token, width, ROWS, DEPTH)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     place = tl.zeros([ROWS], tl.int32)
     for start in range(0, count_b, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         other = tl.load(group_b + picture * stride_b + column, mask=column < count_b, other=0)
-        scale_b = _scale(features, other, stride_token, width, COLUMNS, DEPTH)
+        if AHEAD:
+            scale_b = tl.load(scales + picture * tokens + other)
+        else:
+            scale_b = _scale(features, other, stride_token, width, COLUMNS, DEPTH)
         product = tl.zeros([ROWS, COLUMNS], tl.float32)
         for begin in range(0, width, DEPTH):
             inside = (begin + depth < width)[None, :]
@@ -71,6 +94,18 @@ def _nearest(
         top = tl.where(better, found, top)
     tl.store(best + picture * count_a + row, top, mask=row < count_a)
     tl.store(choice + picture * count_a + row, place.to(tl.int64), mask=row < count_a)
+
+
+@triton.jit
+def _scales(
+    features, out, stride_batch, stride_token, tokens, width,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    picture, first = portion(tokens, ROWS)
+    token = first + tl.arange(0, ROWS)
+    known = tl.minimum(token, tokens - 1)
+    scale = _scale(features + picture * stride_batch, known, stride_token, width, ROWS, DEPTH)
+    tl.store(out + picture * tokens + token, scale, mask=token < tokens)
 
 
 @triton.jit

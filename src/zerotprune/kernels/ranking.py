@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import launching
+from .tiles import launching, portion
 
 
 def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
@@ -19,10 +19,10 @@ def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count
     batch, count = values.shape
     values = values.float().contiguous()
     order = values.new_empty((batch, count), dtype=torch.int64)
-    block = min(64, max(16, triton.next_power_of_2(count)))
+    rows = 128
     with launching(values):
-        _descending[(batch, triton.cdiv(count, block))](
-            values, order, count, ROWS=block, COLUMNS=128, num_warps=4
+        _descending[(batch * triton.cdiv(count, rows),)](
+            values, order, count, ROWS=rows, COLUMNS=32, num_warps=4
         )
     return order
 
@@ -57,17 +57,19 @@ def _key(values):
 
 @triton.jit
 def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    values += tl.program_id(0).to(tl.int64) * count
-    order += tl.program_id(0).to(tl.int64) * count
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    picture, first = portion(count, ROWS)
+    values += picture * count
+    order += picture * count
+    row = first + tl.arange(0, ROWS)
     own = _key(tl.load(values + row, mask=row < count, other=0.0))
     above = tl.zeros([ROWS, COLUMNS], tl.int32)
     for start in range(0, count, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         other = _key(tl.load(values + column, mask=column < count, other=0.0))
+        other = tl.where(column < count, other, -2147483648)  # below all, and after all
         more = other[None, :] > own[:, None]
         same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
-        above += ((more | same) & (column < count)[None, :]).to(tl.int32)
+        above += (more | same).to(tl.int32)
     tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
 
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import LOG2_E, exp2, head_width, launching, tokens_of
+from .tiles import LOG2_E, exp2, head_width, launching, portion, tokens_of
 
 _ROWS = 64
 
@@ -22,7 +22,7 @@ def log_sums(
     batch, heads, tokens, _ = q.shape
     out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
-        _log_sums[(batch * heads, triton.cdiv(tokens, _ROWS))](
+        _log_sums[(batch * heads * triton.cdiv(tokens, _ROWS),)](
             q, k, out, *q.stride()[:3], *k.stride()[:3], heads, tokens,
             **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=64,
             num_warps=4, num_stages=2,
@@ -47,7 +47,7 @@ def log_sums_without(
     dropped, out = dropped.contiguous(), torch.empty_like(sums)
     columns = min(64, max(16, triton.next_power_of_2(dropped.shape[1])))
     with launching(q):
-        _log_sums_without[(batch * heads, triton.cdiv(tokens, _ROWS))](
+        _log_sums_without[(batch * heads * triton.cdiv(tokens, _ROWS),)](
             q, k, sums, dropped, alive, out, *q.stride()[:3], *k.stride()[:3],
             heads, tokens, dropped.shape[1],
             **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=columns,
@@ -68,7 +68,7 @@ def row(
     out = torch.empty_like(sums)
     widths = head_width(q)
     with launching(q):
-        _row[(batch * heads, triton.cdiv(tokens, _ROWS))](
+        _row[(batch * heads * triton.cdiv(tokens, _ROWS),)](
             q, k, sums, out, *q.stride()[:3], *k.stride()[:3], heads, tokens, token,
             SCALE=scale * LOG2_E, WIDTH=widths["WIDTH"], PADDED=widths["PADDED"], ROWS=_ROWS,
             num_warps=4,
@@ -108,15 +108,15 @@ def _log_sums(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q += batch.to(tl.int64) * q_batch + head * q_head
-    k += batch.to(tl.int64) * k_batch + head * k_head
-    first = tl.program_id(1) * ROWS
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
     voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
     total = _summed(voters, k, k_token, k, tokens, WIDTH, PADDED, PRECISION, SCALE, ROWS, COLUMNS,
                     False)  # fmt: skip
     token = first + tl.arange(0, ROWS)
-    tl.store(out + tl.program_id(0).to(tl.int64) * tokens + token, total, mask=token < tokens)
+    tl.store(out + graph * tokens + token, total, mask=token < tokens)
 
 
 @triton.jit
@@ -126,12 +126,12 @@ def _log_sums_without(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q += batch.to(tl.int64) * q_batch + head * q_head
-    k += batch.to(tl.int64) * k_batch + head * k_head
-    sums += tl.program_id(0).to(tl.int64) * tokens
-    out += tl.program_id(0).to(tl.int64) * tokens
-    first = tl.program_id(1) * ROWS
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    sums += graph * tokens
+    out += graph * tokens
     token = first + tl.arange(0, ROWS)
     voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
     total = tl.load(sums + token, mask=token < tokens, other=0.0)
@@ -160,15 +160,15 @@ def _row(
     q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, token,
     SCALE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q += batch.to(tl.int64) * q_batch + head * q_head + token * q_token
-    k += batch.to(tl.int64) * k_batch + head * k_head
-    sums += tl.program_id(0).to(tl.int64) * tokens
-    first = tl.program_id(1) * ROWS
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head + token * q_token
+    k += batch * k_batch + head * k_head
+    sums += graph * tokens
     chosen = tokens_of(k, k_token, first, tokens, ROWS, WIDTH, PADDED).to(tl.float32)
     place = tl.arange(0, PADDED)
     voter = tl.load(q + place, mask=place < WIDTH, other=0.0).to(tl.float32)
     logits = tl.sum(chosen * voter[None, :], 1) * SCALE
     paid = exp2(logits - tl.load(sums + token))
     other = first + tl.arange(0, ROWS)
-    tl.store(out + tl.program_id(0).to(tl.int64) * tokens + other, paid, mask=other < tokens)
+    tl.store(out + graph * tokens + other, paid, mask=other < tokens)

@@ -40,6 +40,17 @@ def head_width(q: Tensor) -> dict[str, Any]:
 
 
 @triton.jit
+def portion(rows, ROWS: tl.constexpr):
+    """Whose rows a program of a flat grid works on, and from which one on.
+
+    Neighbours in the grid have the same owner, and find in the cache what all of them read of it.
+    """
+    blocks = tl.cdiv(rows, ROWS)
+    owner = tl.program_id(0) // blocks
+    return owner.to(tl.int64), (tl.program_id(0) % blocks) * ROWS
+
+
+@triton.jit
 def tokens_of(
     pointer, stride, first, tokens, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):

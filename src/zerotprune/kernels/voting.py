@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float
-from .tiles import LOG2_E, exp2, head_width, launching, tokens_of
+from .tiles import LOG2_E, exp2, head_width, launching, portion, tokens_of
 
 #: Up to so many tokens the graph of one head fits into the registers of one multiprocessor.
 ON_CHIP = 3 * 64 + 16
@@ -31,25 +31,28 @@ def vote(
     if rounds > 1 and q.shape[2] <= ON_CHIP and q.dtype != torch.float32:
         return _launch_on_chip(q, k, scale, sums, start, rounds, alive)
     score = start
-    for _ in range(rounds):
-        score = _launch_round(q, k, scale, sums, score, alive)
+    for turn in range(rounds):
+        first, last = turn == 0, turn == rounds - 1
+        score = _launch_round(q, k, scale, sums, score, alive, first, last)
     return score
 
 
 def _launch_round(
-    q: Tensor, k: Tensor, scale: float, sums: Tensor, score: Tensor, alive: Tensor | None
+    q: Tensor, k: Tensor, scale: float, sums: Tensor, score: Tensor, alive: Tensor | None,
+    first: bool, last: bool,
 ) -> Tensor:  # fmt: skip
     batch, heads, tokens, _ = q.shape
     # Whole tensors, never views: of a view that is written to, torch's compiler (2.11) made copies
     # that read beyond its end.
     out = q.new_empty(q.shape[:3], dtype=torch.float32)
     rows = 128 if q.dtype != torch.float32 else 64
+    columns = 64 if tokens > 600 else 32
     with launching(q):
-        _round[(batch * heads, triton.cdiv(tokens, rows))](
+        _round[(batch * heads * triton.cdiv(tokens, rows),)](
             q, k, sums, score, q if alive is None else alive, out,
             *q.stride()[:3], *k.stride()[:3], *score.stride()[:2], heads, tokens,
-            **head_width(q), SCALE=scale * LOG2_E, ROWS=rows, COLUMNS=32, MASKED=alive is not None,
-            num_warps=4, num_stages=3,
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=rows, COLUMNS=columns,
+            MASKED=alive is not None, FIRST=first, LAST=last, num_warps=4, num_stages=3,
         )  # fmt: skip
     return out
 
@@ -59,18 +62,20 @@ def _launch_on_chip(
     alive: Tensor | None,
 ) -> Tensor:  # fmt: skip
     batch, heads, tokens, _ = q.shape
-    # Two of them: a round reads the one and writes the other.
-    out = q.new_empty((2, batch, heads, tokens), dtype=torch.float32)
     columns = max(64, triton.next_power_of_2(tokens))
+    parts = 2 if columns == 256 else 1
+    # Two of them: a round writes the one while the other is still read.
+    votes = q.new_empty((2, batch * heads, parts, columns), dtype=torch.float32)
+    out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
         _all_rounds[(batch * heads,)](
-            q, k, sums, start, q if alive is None else alive, out, out.stride(0),
+            q, k, sums, start, q if alive is None else alive, votes, out, votes.stride(0),
             *q.stride()[:3], *k.stride()[:3], *start.stride()[:2],
             heads, tokens, rounds,
             **head_width(q), SCALE=scale * LOG2_E, COLUMNS=columns, TILES=triton.cdiv(tokens, 64),
-            MASKED=alive is not None, num_warps=8 if columns == 256 else 4, num_stages=1,
+            PARTS=parts, MASKED=alive is not None, num_warps=4 * parts, num_stages=1,
         )  # fmt: skip
-    return out[(rounds - 1) % 2]
+    return out
 
 
 @triton.jit
@@ -80,80 +85,125 @@ def _round(
     heads, tokens,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """The votes for some tokens of one head.
 
     A tile holds the graph turned over: who is voted for stands in the rows, so that a sum of votes
-    stays within a few threads.
+    stays within a few threads. From a round to the next goes by what a voter's exponents are to be
+    lowered: the logarithm of its sum less that of its votes.
     """
-    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q += batch.to(tl.int64) * q_batch + head * q_head
-    k += batch.to(tl.int64) * k_batch + head * k_head
-    sums += tl.program_id(0).to(tl.int64) * tokens
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    sums += graph * tokens
     score += batch * score_batch + head * score_head
-    first = tl.program_id(1) * ROWS
     chosen = tokens_of(k, k_token, first, tokens, ROWS, WIDTH, PADDED)
-    votes = tl.zeros([ROWS, COLUMNS], tl.float32)
+    votes = tl.zeros([ROWS, 8], tl.float32)
+    next_lowering, next_weight = _of_voters(sums, score, 0, tokens, COLUMNS, FIRST)
     for start in range(0, tokens, COLUMNS):
         voters = tokens_of(q, q_token, start, tokens, COLUMNS, WIDTH, PADDED)
-        voter = start + tl.arange(0, COLUMNS)
-        weight = tl.load(score + voter, mask=voter < tokens, other=0.0)
-        total = tl.load(sums + voter, mask=voter < tokens, other=0.0)
+        lowering, weight = next_lowering, next_weight
+        next_lowering, next_weight = _of_voters(
+            sums, score, start + COLUMNS, tokens, COLUMNS, FIRST
+        )
         logits = tl.dot(chosen, tl.trans(voters), input_precision=PRECISION) * SCALE
-        votes += exp2(logits - total[None, :]) * weight[None, :]
-    out += tl.program_id(0).to(tl.int64) * tokens
-    _store(tl.sum(votes, 1), out, alive + batch * tokens, first, tokens, ROWS, MASKED)
+        paid = exp2(logits - lowering[None, :])
+        if FIRST:
+            paid *= weight[None, :]
+        votes += tl.sum(tl.reshape(paid, [ROWS, COLUMNS // 8, 8]), 1)  # within the threads
+    found = tl.sum(votes, 1)
+    token = first + tl.arange(0, ROWS)
+    if MASKED:
+        living = tl.load(alive + batch * tokens + token, mask=token < tokens, other=0.0)
+        found = tl.where(living > 0, found, 0.0)
+    if not LAST:
+        total = tl.load(sums + token, mask=token < tokens, other=0.0)
+        nobody = found == 0
+        found = tl.where(nobody, float("inf"), total - tl.log2(tl.where(nobody, 1.0, found)))
+    tl.store(out + graph * tokens + token, found, mask=token < tokens)
+
+
+@triton.jit
+def _of_voters(sums, score, first, tokens, COLUMNS: tl.constexpr, FIRST: tl.constexpr):
+    """By what the exponents of some voters are lowered, and in the first round their weights.
+
+    Later the lowering takes in the weight; beyond the last token nobody votes.
+    """
+    voter = first + tl.arange(0, COLUMNS)
+    if FIRST:
+        lowering = tl.load(sums + voter, mask=voter < tokens, other=0.0)
+        weight = tl.load(score + voter, mask=voter < tokens, other=0.0)
+    else:
+        lowering = tl.load(score + voter, mask=voter < tokens, other=float("inf"))
+        weight = lowering
+    return lowering, weight
 
 
 @triton.jit
 def _all_rounds(
-    q, k, sums, score, alive, out, other,
+    q, k, sums, score, alive, votes, out, other,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
     heads, tokens, rounds,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
-    COLUMNS: tl.constexpr, TILES: tl.constexpr, MASKED: tl.constexpr,
+    COLUMNS: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """All rounds of one head, with its whole graph held in registers, again turned over."""
-    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    q += batch.to(tl.int64) * q_batch + head * q_head
-    k += batch.to(tl.int64) * k_batch + head * k_head
-    sums += tl.program_id(0).to(tl.int64) * tokens
-    out += tl.program_id(0).to(tl.int64) * tokens
-    score += batch * score_batch + head * score_head
-    alive += batch * tokens
+    """All rounds of one head, with its whole graph held in registers, again turned over.
+
+    A round's votes go through memory, which all threads see. They wait for each other as seldom as
+    can be: votes of the two halves of the voters, which no thread has both of, are added up by
+    whoever reads them.
+    """
+    graph = tl.program_id(0).to(tl.int64)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    votes += graph * (PARTS * COLUMNS)
     voter = tl.arange(0, COLUMNS)
     voters = tl.trans(tokens_of(q, q_token, 0, tokens, COLUMNS, WIDTH, PADDED))
-    total = tl.load(sums + voter, mask=voter < tokens, other=float("inf"))[None, :]
-    if TILES > 3:  # the few tokens beyond 3 × 64 of a picture of 14 × 14 patches
-        few = tokens_of(k, k_token, 192, tokens, 16, WIDTH, PADDED)
-        tile3 = exp2(tl.dot(few, voters, input_precision=PRECISION) * SCALE - total)
-    chosen = tokens_of(k, k_token, 0, tokens, 64, WIDTH, PADDED)
-    tile0 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
+    # All is fetched at once: there is nobody else on the multiprocessor to fill a wait.
+    chosen0 = tokens_of(k, k_token, 0, tokens, 64, WIDTH, PADDED)
     if TILES > 1:
-        chosen = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
-        tile1 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
+        chosen1 = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
     if TILES > 2:
-        chosen = tokens_of(k, k_token, 128, tokens, 64, WIDTH, PADDED)
-        tile2 = exp2(tl.dot(chosen, voters, input_precision=PRECISION) * SCALE - total)
+        chosen2 = tokens_of(k, k_token, 128, tokens, 64, WIDTH, PADDED)
+    if TILES > 3:  # the few tokens beyond 3 × 64 of a picture of 14 × 14 patches
+        chosen3 = tokens_of(k, k_token, 192, tokens, 16, WIDTH, PADDED)
+    living = voter < tokens
+    total = tl.load(sums + graph * tokens + voter, mask=living, other=float("inf"))[None, :]
+    if MASKED:
+        living = tl.load(alive + batch * tokens + voter, mask=living, other=0.0) > 0
+    score += batch * score_batch + head * score_head
+    weight = tl.load(score + voter, mask=living, other=0.0)
+    if TILES > 3:
+        tile3 = exp2(tl.dot(chosen3, voters, input_precision=PRECISION) * SCALE - total)
+    tile0 = exp2(tl.dot(chosen0, voters, input_precision=PRECISION) * SCALE - total)
+    if TILES > 1:
+        tile1 = exp2(tl.dot(chosen1, voters, input_precision=PRECISION) * SCALE - total)
+    if TILES > 2:
+        tile2 = exp2(tl.dot(chosen2, voters, input_precision=PRECISION) * SCALE - total)
     for turn in range(rounds):
-        target = out + (turn % 2) * other
-        weight = tl.load(score + voter, mask=voter < tokens, other=0.0)[None, :]
-        _store(tl.sum(tile0 * weight, 1), target, alive, 0, tokens, 64, MASKED)
+        target = votes + (turn % 2) * other
+        row = weight[None, :]
+        _put(tile0 * row, target, 0, PARTS)
         if TILES > 1:
-            _store(tl.sum(tile1 * weight, 1), target, alive, 64, tokens, 64, MASKED)
+            _put(tile1 * row, target, 64, PARTS)
         if TILES > 2:
-            _store(tl.sum(tile2 * weight, 1), target, alive, 128, tokens, 64, MASKED)
+            _put(tile2 * row, target, 128, PARTS)
         if TILES > 3:
-            _store(tl.sum(tile3 * weight, 1), target, alive, 192, tokens, 16, MASKED)
+            _put(tile3 * row, target, 192, PARTS)
         tl.debug_barrier()  # all votes are in before the next round reads them
-        score = target
+        weight = tl.load(target + voter, mask=living, other=0.0)
+        if PARTS > 1:
+            weight += tl.load(target + COLUMNS + voter, mask=living, other=0.0)
+    tl.store(out + graph * tokens + voter, weight, mask=voter < tokens)
 
 
 @triton.jit
-def _store(votes, out, alive, first, tokens, BLOCK: tl.constexpr, MASKED: tl.constexpr):
-    """The votes for some tokens; the dead get none."""
-    token = first + tl.arange(0, BLOCK)
-    if MASKED:
-        living = tl.load(alive + token, mask=token < tokens, other=0.0)
-        votes = tl.where(living > 0, votes, 0.0)
-    tl.store(out + token, votes, mask=token < tokens)
+def _put(paid, target, first, PARTS: tl.constexpr):
+    """The votes for the tokens of one tile, those of each part of the voters for itself."""
+    rows: tl.constexpr = paid.shape[0]
+    columns: tl.constexpr = paid.shape[1]
+    place = tl.arange(0, PARTS)[None, :] * columns + first + tl.arange(0, rows)[:, None]
+    tl.store(target + place, tl.sum(tl.reshape(paid, [rows, PARTS, columns // PARTS]), 2))
