@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import launching, portion
+from .tiles import kernel, launching, portion
 
 #: Beyond so many tokens of B their lengths are found once, ahead, not by each who meets them.
 _FEW = 128
@@ -53,7 +53,7 @@ def _launch_scales(features: Tensor, depth: int) -> Tensor:
     return scales
 
 
-@triton.jit
+@kernel
 def _nearest(
     features, scales, group_a, group_b, best, choice,
     stride_batch, stride_token, stride_a, stride_b, tokens, count_a, count_b, width,
@@ -96,7 +96,7 @@ def _nearest(
     tl.store(choice + picture * count_a + row, place.to(tl.int64), mask=row < count_a)
 
 
-@triton.jit
+@kernel
 def _scales(
     features, out, stride_batch, stride_token, tokens, width,
     ROWS: tl.constexpr, DEPTH: tl.constexpr,

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import launching, portion
+from .tiles import kernel, launching, portion
 
 
 def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
@@ -55,7 +55,7 @@ def _key(values):
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
-@triton.jit
+@kernel
 def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     picture, first = portion(count, ROWS)
     values += picture * count
@@ -73,7 +73,7 @@ def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
     tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
 
 
-@triton.jit
+@kernel
 def _importance(
     score, alive, out, heads, tokens, prefix,
     LOW: tl.constexpr, HIGH: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float, Int
-from .tiles import LOG2_E, exp2, head_width, launching, portion, tokens_of
+from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
 
 _ROWS = 64
 
@@ -101,7 +101,7 @@ def _summed(
     return largest + tl.log2(total)
 
 
-@triton.jit
+@kernel
 def _log_sums(
     q, k, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens,
@@ -119,7 +119,7 @@ def _log_sums(
     tl.store(out + graph * tokens + token, total, mask=token < tokens)
 
 
-@triton.jit
+@kernel
 def _log_sums_without(
     q, k, sums, dropped, alive, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, count,
@@ -154,7 +154,7 @@ def _log_sums_without(
     tl.store(out + token, total, mask=token < tokens)
 
 
-@triton.jit
+@kernel
 def _row(
     q, k, sums, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, token,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = math.log2(math.e)
+
+
+#: A kernel of whole grids. These numbers change from stage to stage and from schedule to schedule:
+#: code made for some of them in particular (1, multiples of 16) would be made again and again.
+kernel = partial(
+    triton.jit,
+    do_not_specialize=(
+        "tokens", "count", "count_a", "count_b", "rounds", "other",
+        "score_batch", "score_head", "stride_a", "stride_b",
+    ),
+)  # fmt: skip
 
 
 def launching(x: Tensor) -> AbstractContextManager[object]:

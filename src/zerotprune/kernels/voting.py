@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..shapes import Float
-from .tiles import LOG2_E, exp2, head_width, launching, portion, tokens_of
+from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
 
 #: Up to so many tokens the graph of one head fits into the registers of one multiprocessor.
 ON_CHIP = 3 * 64 + 16
@@ -78,7 +78,7 @@ def _launch_on_chip(
     return out
 
 
-@triton.jit
+@kernel
 def _round(
     q, k, sums, score, alive, out,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
@@ -141,7 +141,7 @@ def _of_voters(sums, score, first, tokens, COLUMNS: tl.constexpr, FIRST: tl.cons
     return lowering, weight
 
 
-@triton.jit
+@kernel
 def _all_rounds(
     q, k, sums, score, alive, votes, out, other,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
