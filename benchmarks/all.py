@@ -15,6 +15,7 @@ import order
 import partition
 import report
 import scaling
+import searched
 import tome_r
 from table import main
 
@@ -24,4 +25,5 @@ MODULES = (contribution, features, partition, metric, order, attention, off_the_
 if __name__ == "__main__":
     main(__doc__, [module.TABLE for module in MODULES])
     dinov2.main()
+    searched.main()
     report.main()

@@ -8,6 +8,7 @@ Command: python benchmarks/dinov2.py --shared DIR. What it gave: docs/results.md
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import off_the_shelf
 import torch
@@ -25,19 +26,24 @@ TABLE = Table("dinov2", off_the_shelf.contenders, off_the_shelf.CLAIMS, (NAME,))
 
 
 def main() -> None:
-    chosen = options(__doc__)
+    measure(lambda model: TABLE, options(__doc__))
+
+
+def measure(table_of: Callable[[nn.Module], Table], chosen: argparse.Namespace) -> None:
+    """Run a table on this model and these pictures."""
     model = load(NAME, weights=chosen.shared / "weights" / f"{NAME}.safetensors", size=224)
     model = model.to(chosen.device)
+    table = table_of(model)
     train, test = (_decoded(model, split, chosen) for split in ("train", "test"))
     some = spread(test, 64).to(chosen.device)
-    contenders = [Contender("unpruned"), *TABLE.contenders(model, some)]
+    contenders = [Contender("unpruned"), *table.contenders(model, some)]
     setting = Setting(chosen.device, keep_outputs=True)
     learned = compare(model, contenders, train, setting=setting)
     results = compare(model, contenders, test, setting=setting)
     for before, result in zip(learned, results, strict=True):
         score("knn", before, result, _labels(train), _labels(test))
     about = {"model": NAME, "data": "pets/test", "batch": chosen.batch, "measure": "knn"}
-    write(TABLE, results, about, chosen.csv)
+    write(table, results, about, chosen.csv)
 
 
 def _decoded(model: nn.Module, split: str, chosen: argparse.Namespace) -> list[Batch]:

@@ -36,7 +36,9 @@ def kept_share(story: Story) -> float:
 
 def scene_of(given: Subject, keep: float, rows: int) -> Scene:
     budget = keep * gmacs(given.model)
-    schedules = [schedule_for(given.model, gmacs=budget, method=method) for _, method in ORDERS]
+    schedules = [
+        schedule_for(given.model, gmacs=budget, method=method, tuned=False) for _, method in ORDERS
+    ]
     both = [told(given, schedule, method)
             for schedule, (_, method) in zip(schedules, ORDERS, strict=True)]  # fmt: skip
     count = len(given.images)

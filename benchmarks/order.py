@@ -16,7 +16,7 @@ from zerotprune.budgets import Contender
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s")
-    matched = schedule_for(model, gmacs=gmacs(model, schedule), method=reverse)
+    matched = schedule_for(model, gmacs=gmacs(model, schedule), method=reverse, tuned=False)
     return [
         Contender("I′ → S → I", schedule, ZeroTPrune()),
         Contender("I → S, same schedule", schedule, reverse),

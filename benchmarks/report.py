@@ -17,7 +17,7 @@ from zerotprune.figures import Point, save, trade_off_figure
 
 DOCS = RESULTS.parents[1] / "docs"
 TABLES = ("contribution", "features", "partition", "metric", "order", "attention",
-          "off-the-shelf", "tome-r", "dinov2", "scaling")  # fmt: skip
+          "off-the-shelf", "tome-r", "dinov2", "scaling", "searched")  # fmt: skip
 Row = dict[str, str]
 
 HEAD = """# Results
