@@ -1,8 +1,8 @@
 """Tuned schedules: searched on `tune` for single models, to be shipped in src/zerotprune/tuned.
 
-Each is the winner of thousands of random schedules of its budget: ranked by their agreement with
-the unpruned model (KL of the outputs) on one half of the pictures, the best few judged on the
-other half. `schedule_for` gives them for these models; searched.py tests them on `report`.
+Each is the winner of many schedules of its budget: ranked by their agreement with the unpruned
+model (KL of the outputs) on one half of the pictures, the best few judged on the other half.
+`schedule_for` gives them for these models; searched.py tests them on `report`.
 Command: python benchmarks/tuning.py --shared DIR (a GPU; several searches at a time).
 """
 
@@ -51,6 +51,7 @@ def main() -> None:
     add("--out", type=Path, default=tuned.FOLDER)
     add("--only", nargs="+", default=[each.model for each in TARGETS], help="these models")
     add("--trials", type=int, default=3000)
+    add("--sampler", default="random", choices=["random", "tpe"])
     add("--jobs", type=int, default=6, help="searches at a time")
     add("--batch", type=int, default=500)
     add("--precision", default="bfloat16")
@@ -71,8 +72,8 @@ def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> str:
         out, rows = Path(folder, "schedule.json"), Path(folder, "rows.csv")
         options = {"model": target.model, "weights": weights, "size": target.size, "gmacs": gmacs,
                    "data": chosen.shared / "imagenet" / "tune", "trials": chosen.trials,
-                   "batch": chosen.batch, "precision": chosen.precision, "out": out,
-                   "csv": rows}  # fmt: skip
+                   "batch": chosen.batch, "precision": chosen.precision, "sampler": chosen.sampler,
+                   "out": out, "csv": rows}  # fmt: skip
         if chosen.limit:
             options["limit"] = chosen.limit
         command = [sys.executable, "-m", "zerotprune", "search", "--no-labels"]
@@ -84,7 +85,12 @@ def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> str:
             (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
         schedule = Schedule.load(out)
     told = {name: row[name] for name in TOLD if row[name]}
-    about = {**told, "trials": chosen.trials, "command": "python benchmarks/tuning.py"}
+    about = {
+        **told,
+        "trials": chosen.trials,
+        "sampler": chosen.sampler,
+        "command": "python benchmarks/tuning.py",
+    }
     model = load(target.model, size=target.size)
     found = tuned.Tuned(tuned.name_of(model), backbone(model).geometry.tokens, gmacs,
                         repr(ZeroTPrune()), schedule, about)  # fmt: skip
