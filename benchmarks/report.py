@@ -108,6 +108,8 @@ def _measured(rows: list[Row]) -> list[str]:
             cells = (row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
                      change if row["schedule"] else "", row["images_per_second"])  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
+    if not rows[0]["images_per_second"]:  # measured where nothing could be timed
+        return lines
     hardware = rows[0]["hardware"]
     return [*lines, "", f"Images per second: {hardware}, batch {rows[0]['batch']}, eager."]
 
