@@ -16,10 +16,8 @@ from matplotlib.figure import Figure
 from speed import DOCS, SECTIONS
 from table import RESULTS
 
-from zerotprune.bench import LIMIT, UNPRUNED
+from zerotprune.bench import LIMIT, OURS, UNPRUNED
 from zerotprune.figures import COLOURS, save
-
-OURS = "zero-tprune"
 
 
 class Line(NamedTuple):
@@ -32,10 +30,16 @@ class Line(NamedTuple):
 
 def main() -> None:
     with RESULTS.open(newline="", encoding="utf-8") as file:
-        lines = lines_of(row for row in csv.DictReader(file) if row["measure"] == "speed")
+        lines = lines_of(row for row in csv.DictReader(file) if as_usual(row))
     save(drawn(lines), DOCS / "pays.png")
     for line in lines:
         print(f"{line.label}: {line.ours:.2f}× of {line.limit:.2f}×")
+
+
+def as_usual(row: dict[str, str]) -> bool:
+    """A speed that was measured, of what `prune_` does by default."""
+    usual = row["compute"] in ("", "needed") and row["backend"] in ("", "auto")
+    return row["measure"] == "speed" and bool(row["latency_ms"]) and usual
 
 
 def lines_of(rows: Iterable[dict[str, str]]) -> list[Line]:
@@ -52,6 +56,8 @@ def lines_of(rows: Iterable[dict[str, str]]) -> list[Line]:
             times[row["mode"]] = float(row["latency_ms"])
     found = []
     for label, case in cases.items():
+        if not case.keys() >= {UNPRUNED, LIMIT, OURS}:
+            continue
         base, limit, ours = (min(case[name].values()) for name in (UNPRUNED, LIMIT, OURS))
         found.append(Line(label, base / limit, base / ours))
     return sorted(found, key=lambda line: -line.ours)

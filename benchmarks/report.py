@@ -79,7 +79,7 @@ def _verdict(row: Row) -> tuple[float, str]:
 
 def _summary(rows: list[Row]) -> str:
     claims = [row for row in rows if _is_claim(row)]
-    lines = ["## In one table\n", "| claims of the paper | agree | disagree | not told |",
+    lines = ["## In one table\n", "| claims | agree | disagree | not told |",
              "|---|---|---|---|"]  # fmt: skip
     for table in TABLES:
         found = [_verdict(row)[1] for row in claims if row["table"] == table]
@@ -108,7 +108,7 @@ def _measured(rows: list[Row]) -> list[str]:
             cells = (row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
                      change if row["schedule"] else "", row["images_per_second"])  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
-    if not rows[0]["images_per_second"]:  # measured where nothing could be timed
+    if not rows[0]["images_per_second"]:  # the machine was busy with other work
         return lines
     hardware = rows[0]["hardware"]
     return [*lines, "", f"Images per second: {hardware}, batch {rows[0]['batch']}, eager."]

@@ -106,7 +106,9 @@ class Field:
         torch.manual_seed(0)
         self.model = load(section.model, weights=weights, size=section.size).to(chosen.device)
         preset = section.preset
-        schedule = Schedule.preset(preset) if preset else schedule_for(self.model, keep=0.65)
+        schedule = (
+            Schedule.preset(preset) if preset else schedule_for(self.model, keep=0.65, tuned=False)
+        )
         self.held = (
             decoded(self.model, chosen.shared, limit=chosen.limit) if section.weights else []
         )

@@ -65,6 +65,13 @@ def main() -> None:
             print(line, flush=True)
 
 
+def asked(chosen: argparse.Namespace) -> list[str]:
+    """The options that a schedule depends on."""
+    names = ("trials", "sampler", "batch", "precision", "limit")
+    given = {name: getattr(chosen, name) for name in names}
+    return [f"--{name} {value}" for name, value in given.items() if value is not None]
+
+
 def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> str:
     """One search through the command line, and its file."""
     weights = chosen.shared / "weights" / f"{target.weights}.safetensors"
@@ -85,12 +92,7 @@ def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> str:
             (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
         schedule = Schedule.load(out)
     told = {name: row[name] for name in TOLD if row[name]}
-    about = {
-        **told,
-        "trials": chosen.trials,
-        "sampler": chosen.sampler,
-        "command": "python benchmarks/tuning.py",
-    }
+    about = {**told, "command": " ".join(["python benchmarks/tuning.py", *asked(chosen)])}
     model = load(target.model, size=target.size)
     found = tuned.Tuned(tuned.name_of(model), backbone(model).geometry.tokens, gmacs,
                         repr(ZeroTPrune()), schedule, about)  # fmt: skip

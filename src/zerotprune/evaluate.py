@@ -66,7 +66,7 @@ class Result:
         return paired_difference([int(own) - int(other) for own, other in pairs])
 
 
-def paired_difference(differences: Sequence[int]) -> tuple[float, float]:
+def paired_difference(differences: Sequence[float]) -> tuple[float, float]:
     """Mean of per-picture differences and the standard error of that mean, both times 100."""
     count = len(differences)
     mean = statistics.fmean(differences)

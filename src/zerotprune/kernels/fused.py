@@ -106,8 +106,8 @@ def _why_no_graph(heads: list[Heads]) -> str | None:
         return "attention has a bias, of relative positions or of merged tokens"
     if heads[0].dropout > 0:
         return "attention has dropout"
-    if heads[0].q.shape[-1] > 256:
-        return f"a head is {heads[0].q.shape[-1]} wide, more than 256"
+    if heads[0].q.shape[-1] > 128:
+        return f"a head is {heads[0].q.shape[-1]} wide, more than 128"
     return None
 
 

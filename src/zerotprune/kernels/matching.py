@@ -10,7 +10,7 @@ from torch import Tensor
 from ..shapes import Float, Int
 from .tiles import kernel, launching, portion
 
-#: Beyond so many tokens of B their lengths are found once, ahead, not by each who meets them.
+#: Beyond so many tokens of B all lengths are found once, ahead, not by each who meets a token.
 _FEW = 128
 
 

@@ -24,7 +24,7 @@ LOG2_E = math.log2(math.e)
 kernel = partial(
     triton.jit,
     do_not_specialize=(
-        "tokens", "count", "count_a", "count_b", "rounds", "other",
+        "tokens", "count", "count_a", "count_b", "rounds", "votes_stride",
         "score_batch", "score_head", "stride_a", "stride_b",
     ),
 )  # fmt: skip

@@ -10,8 +10,10 @@ from torch import Tensor
 from ..shapes import Float
 from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
 
-#: Up to so many tokens the graph of one head fits into the registers of one multiprocessor.
+#: Up to so many tokens the graph of one head fits into the registers of one multiprocessor,
+#: and up to this width its q and k, in half precision, into its shared memory.
 ON_CHIP = 3 * 64 + 16
+WIDTH_ON_CHIP = 64
 
 
 def vote(
@@ -28,7 +30,8 @@ def vote(
     `sums` are those over the living tokens, so that the rows of A sum to 1 and the votes keep
     their sum: nothing has to be scaled back.
     """
-    if rounds > 1 and q.shape[2] <= ON_CHIP and q.dtype != torch.float32:
+    fits = q.shape[2] <= ON_CHIP and q.shape[3] <= WIDTH_ON_CHIP and q.dtype != torch.float32
+    if rounds > 1 and fits:
         return _launch_on_chip(q, k, scale, sums, start, rounds, alive)
     score = start
     for turn in range(rounds):
@@ -45,8 +48,8 @@ def _launch_round(
     # Whole tensors, never views: of a view that is written to, torch's compiler (2.11) made copies
     # that read beyond its end.
     out = q.new_empty(q.shape[:3], dtype=torch.float32)
-    rows = 128 if q.dtype != torch.float32 else 64
-    columns = 64 if tokens > 600 else 32
+    half = q.dtype != torch.float32
+    rows, columns = 128 if half else 64, 64 if half and tokens > 600 else 32
     with launching(q):
         _round[(batch * heads * triton.cdiv(tokens, rows),)](
             q, k, sums, score, q if alive is None else alive, out,
@@ -143,7 +146,7 @@ def _of_voters(sums, score, first, tokens, COLUMNS: tl.constexpr, FIRST: tl.cons
 
 @kernel
 def _all_rounds(
-    q, k, sums, score, alive, votes, out, other,
+    q, k, sums, score, alive, votes, out, votes_stride,
     q_batch, q_head, q_token, k_batch, k_head, k_token, score_batch, score_head,
     heads, tokens, rounds,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
@@ -162,7 +165,7 @@ def _all_rounds(
     votes += graph * (PARTS * COLUMNS)
     voter = tl.arange(0, COLUMNS)
     voters = tl.trans(tokens_of(q, q_token, 0, tokens, COLUMNS, WIDTH, PADDED))
-    # All is fetched at once: there is nobody else on the multiprocessor to fill a wait.
+    # All is fetched at once: where few programs share a multiprocessor, waits are not filled.
     chosen0 = tokens_of(k, k_token, 0, tokens, 64, WIDTH, PADDED)
     if TILES > 1:
         chosen1 = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
@@ -184,7 +187,7 @@ def _all_rounds(
     if TILES > 2:
         tile2 = exp2(tl.dot(chosen2, voters, input_precision=PRECISION) * SCALE - total)
     for turn in range(rounds):
-        target = votes + (turn % 2) * other
+        target = votes + (turn % 2) * votes_stride
         row = weight[None, :]
         _put(tile0 * row, target, 0, PARTS)
         if TILES > 1:
