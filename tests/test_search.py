@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 from safetensors.torch import save_file
+from sqlalchemy import event
 from sqlalchemy.pool import NullPool
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from zerotprune.methods import TopK, ZeroTPrune
 from zerotprune.plan import Plan
 from zerotprune.search.choice import expected_curse, finalists, front, thinned
 from zerotprune.search.halves import split
+from zerotprune.search.interrupts import deferred
 from zerotprune.search.latency import Timed, budget_for
 from zerotprune.search.objective import Objective, Outcome, Stack
 from zerotprune.search.space import propose, wishes
@@ -431,6 +433,42 @@ def test_of_two_that_claim_the_last_trial_the_second_gives_way(
     work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
     found = [each.state for each in study.get_trials()]
     assert found == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
+
+
+@pytest.mark.parametrize("moment", ["begin", "commit"])
+def test_an_interrupt_never_breaks_a_transaction(opened: Opener, moment: str) -> None:
+    """Ctrl-C in the middle of every transaction of a search, one after the other."""
+    surface = SURFACES["small grid"]
+    order = Order(40, 0.7 * surface.unpruned, "top1")
+    study = opened(order)
+    storage: Any = study._storage
+    moments, due = list[int](), [0]
+
+    def interrupt(connection: object) -> None:
+        moments.append(len(moments))
+        if len(moments) == due[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    event.listen(storage._backend.engine, moment, interrupt)
+    for step in range(1, 30):
+        due[0] = len(moments) + step
+        with pytest.raises(KeyboardInterrupt):
+            work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
+        assert TrialState.RUNNING not in {trial.state for trial in study.get_trials()}
+    due[0] = 0
+    work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
+    assert len(finished(study)) == 40
+
+
+def test_an_interrupt_waits_where_it_is_deferred() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("went on")
+        steps.append("never here")
+    assert steps == ["went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_error_in_a_trial_fails_it_and_is_raised(opened: Opener) -> None:

@@ -27,6 +27,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from ..schedule import Schedule
+from .interrupts import deferred
 from .liveness import Alive, Watch, signature, signed_by_us
 from .objective import Objective, Outcome
 from .space import Chooser, propose
@@ -104,7 +105,8 @@ def work(
     watch = Watch()
     try:
         while wanted():
-            trial = _claimed(study, order, watch)
+            with deferred():
+                trial = _claimed(study, order, watch)
             if trial is None:
                 return
             if isinstance(trial, Trial):
@@ -112,11 +114,13 @@ def work(
                     _run(study, trial, order, surface, objective)
             else:
                 time.sleep(trial)
-            advance(study)
+            with deferred():
+                advance(study)
     except BaseException as error:  # Ctrl-C as well: nobody should wait for what we leave undone
-        for left in _trials(study):
-            if left.state == TrialState.RUNNING and signed_by_us(left):
-                _fail(study, left._trial_id)
+        with deferred():
+            for left in _trials(study):
+                if left.state == TrialState.RUNNING and signed_by_us(left):
+                    _fail(study, left._trial_id)
         if _interrupted(error):
             raise KeyboardInterrupt from None
         raise
@@ -131,14 +135,18 @@ def _interrupted(error: BaseException | None) -> bool:
 
 def _run(study: Study, trial: Trial, order: Order, surface: Surface, objective: Objective) -> None:
     try:
-        schedule = propose(cast(Chooser, trial), surface, order.budget)
+        with deferred():
+            schedule = propose(cast(Chooser, trial), surface, order.budget)
         outcome, cost = objective(schedule), surface.price(schedule)
-        trial.set_user_attr("found", _written(schedule, cost, outcome))
         value = outcome.top1 if order.measure == "top1" else outcome.mean_kl
         assert value is not None
-        study.tell(trial, [value] if order.budget is not None else [value, cost])
+        with deferred():
+            trial.set_user_attr("found", _written(schedule, cost, outcome))
+            study.tell(trial, [value] if order.budget is not None else [value, cost])
     except (UpdateFinishedTrialError, ValueError):
-        if not _failed_meanwhile(study, trial):
+        with deferred():
+            failed = _failed_meanwhile(study, trial)
+        if not failed:
             raise
 
 
