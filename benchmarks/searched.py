@@ -4,7 +4,7 @@ The paper searches its schedules by Monte-Carlo simulation and does not say what
 tuned schedules, found on `tune` by tuning.py, should beat what `schedule_for` makes without them.
 They were chosen by the KL divergence of the outputs from the unpruned model's. Both that, in
 hundredths of a nat, and accuracy are tested, in pairs, on `report` (DINOv2-S: accuracy on pets).
-Command: python benchmarks/searched.py --shared DIR
+Command: python benchmarks/searched.py --shared DIR. What it gave: docs/results.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets import Contender
 from zerotprune.evaluate import Result, Setting, compare, paired_difference
 from zerotprune.models import load
-from zerotprune.tuned import all_tuned, name_of
+from zerotprune.search.objective import divergence
+from zerotprune.tuned import name_of, tuned_at
 
 
 def main() -> None:
@@ -52,11 +53,10 @@ def divergences(results: Sequence[Result], claims: Sequence[Claim]) -> list[dict
     """Rows for the same claims by KL (unpruned ‖ pruned): how much less the first one's is."""
     unpruned = torch.cat(results[0].outputs).log_softmax(dim=-1)
 
-    def divergence(result: Result) -> Tensor:
-        pruned = torch.cat(result.outputs).log_softmax(dim=-1)
-        return (unpruned.exp() * (unpruned - pruned)).sum(dim=-1)
-
-    found = {result.contender.name: divergence(result) for result in results[1:]}
+    found = {
+        result.contender.name: divergence(unpruned, torch.cat(result.outputs).log_softmax(dim=-1))
+        for result in results[1:]
+    }
     rows: list[dict[str, object]] = []
     for claim in claims:
         less = found[claim.second] - found[claim.first]
@@ -71,13 +71,10 @@ def divergences(results: Sequence[Result], claims: Sequence[Claim]) -> list[dict
 
 def table_of(model: nn.Module) -> Table:
     """A contender of either kind, and a claim, for each budget that there is a schedule for."""
-    found = (name_of(model), backbone(model).geometry.tokens, repr(ZeroTPrune()))
-    budgets = sorted(
-        (each.gmacs for each in all_tuned() if (each.model, each.tokens, each.method) == found),
-        reverse=True,
-    )
+    found = tuned_at(model, backbone(model).geometry.tokens, repr(ZeroTPrune()))
+    budgets = sorted((each.gmacs for each in found), reverse=True)
     if not budgets:
-        raise SystemExit(f"no tuned schedule of {found[0]} is there: run tuning.py first")
+        raise SystemExit(f"no tuned schedule of {name_of(model)} is there: run tuning.py first")
 
     def contenders(model: nn.Module, images: Tensor) -> list[Contender]:
         del images  # no method here whose cost depends on them

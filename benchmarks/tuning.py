@@ -1,4 +1,4 @@
-"""Tuned schedules: searched on `tune` for single models, to be shipped in src/zerotprune/tuned.
+"""Tuned schedules: searched on `tune` for single models, shipped in src/zerotprune/tuned.
 
 Each is the winner of many schedules of its budget: ranked by their agreement with the unpruned
 model (KL of the outputs) on one half of the pictures, the best few judged on the other half.

@@ -32,12 +32,16 @@ def all_tuned() -> tuple[Tuned, ...]:
     return tuple(_read(path) for path in sorted(FOLDER.glob("*.json")))
 
 
+def tuned_at(model: nn.Module, tokens: int, method: str) -> list[Tuned]:
+    """All that was searched for this model at this many tokens."""
+    wanted = (name_of(model), tokens, method)
+    return [each for each in all_tuned() if (each.model, each.tokens, each.method) == wanted]
+
+
 def tuned_for(model: nn.Module, tokens: int, gmacs: float, method: str) -> Schedule | None:
     """The schedule that was searched for this model at this budget, if there is one."""
-    wanted = (name_of(model), tokens, method)
-    for each in all_tuned():
-        near = abs(each.gmacs - gmacs) <= TOLERANCE * gmacs
-        if near and (each.model, each.tokens, each.method) == wanted:
+    for each in tuned_at(model, tokens, method):
+        if abs(each.gmacs - gmacs) <= TOLERANCE * gmacs:
             return each.schedule
     return None
 

@@ -119,12 +119,19 @@ class Objective:
     def _outcome(self, found: Sequence[Tensor]) -> Outcome:
         kl, same, top = [], [], []
         for wanted, came in zip(self._reference, found, strict=True):
-            kl.append((wanted.exp() * (wanted - came)).sum(dim=-1).clamp(min=0))
+            kl.append(divergence(wanted, came))
             top.append(came.argmax(dim=-1))
             same.append(top[-1] == wanted.argmax(dim=-1))
         best = torch.cat(top).cpu()
         hits = None if self.labels is None else self._read.classes(best) == self.labels
         return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
+
+
+def divergence(
+    unpruned: Float[Tensor, "pictures choices"], pruned: Float[Tensor, "pictures choices"]
+) -> Float[Tensor, " pictures"]:
+    """Kullback and Leibler's, unpruned ‖ pruned, of logarithms of what is read."""
+    return (unpruned.exp() * (unpruned - pruned)).sum(dim=-1).clamp(min=0)
 
 
 def _recorded(
