@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.families import build, pictures
 from tests.test_layer import picture
@@ -17,7 +18,7 @@ from zerotprune import graph as reference
 from zerotprune.attention import Heads
 from zerotprune.block import Seen
 from zerotprune.graph import DenseGraph
-from zerotprune.kernels import fused, matching, ranking, scorer, sums
+from zerotprune.kernels import fused, matching, ranking, scorer, sums, voting
 from zerotprune.methods import ATS, EViT, TopK
 from zerotprune.similarity import descending, nearest, split
 
@@ -243,13 +244,34 @@ def test_a_backend_that_is_none() -> None:
 @on_a_gpu
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("width", [64, 160])
-def test_sums_are_those_of_torch(width: int, precision: torch.dtype) -> None:
+@pytest.mark.parametrize("attention", [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION])
+def test_sums_are_those_of_torch(attention: SDPBackend, width: int, precision: torch.dtype) -> None:
     q, k, v = vectors(197, precision, width)
-    out, found = fused._attention(q, k, v, 0.1)
+    with sdpa_kernel([attention, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        out, found = fused._attention(q, k, v, 0.1)
     exact = reference.attention_graph(q.double(), k.double(), 0.1)
     assert error(out, exact @ v.double()) < 1e-2
     if found is not None:
         torch.testing.assert_close(found, sums.log_sums(q, k, 0.1), atol=1e-4, rtol=1e-5)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_other_token_counts_need_no_new_code(precision: torch.dtype) -> None:
+    """Compiling takes a second, and a search tries thousands of schedules."""
+    kernels = (voting._round, voting._all_rounds, sums._log_sums_without, ranking._descending,
+               matching._nearest)  # fmt: skip
+    model: Any = timm.create_model("deit_tiny_patch16_224", depth=4).eval().cuda().to(precision)
+    images, counts = torch.randn(2, 3, 224, 224).cuda().to(precision), []
+    for similar in (10, 11, 16, 20):
+        prune_(model, Schedule((Stage(1, 0.97, similar, rounds=1), Stage(2, 0.95, 7, rounds=5))))
+        with torch.inference_mode():
+            model(images)
+        counts.append(
+            [sum(len(held[0]) for held in each.device_caches.values()) for each in kernels]
+        )
+    assert sum(counts[0]) > 3
+    assert counts[1:] == counts[:1] * 3
 
 
 @on_a_gpu

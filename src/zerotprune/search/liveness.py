@@ -12,7 +12,7 @@ from typing import Any
 
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 _BEAT = 10.0  # seconds between two signs of life
 _GRACE = 60.0  # … and without one, after which a worker is taken for gone
@@ -74,7 +74,7 @@ def _runs(process: int) -> bool:
 class Alive:
     """Gives signs of life for a trial while it runs."""
 
-    def __init__(self, study: Study, trial: Trial) -> None:
+    def __init__(self, study: Study, trial: FrozenTrial) -> None:
         self._study, self._trial, self._done = study, trial, threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 

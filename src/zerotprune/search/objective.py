@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..backbones import Backbone, backbone
 from ..block import Method
@@ -17,6 +18,10 @@ from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int
 from .reading import reading
+
+#: Not cuDNN's attention: it makes a plan for each token count that is new to it, and schedules
+#: bring new ones all the time.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Objective:
         #: of each batch the inputs of blocks 1, 2, …; or the pictures alone
         self._inputs: list[list[Tensor]] = []
         outputs = []
-        with torch.inference_mode():
+        with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
                 logits, inputs = _recorded(model, found, images, kept)
                 outputs.append(logits)
@@ -100,7 +105,7 @@ class Objective:
         first = min(acting, default=self._geometry.depth)
         if self.method.wants_history():
             first = 1
-        with torch.inference_mode():
+        with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             return [self._run(inputs, first) for inputs in self._inputs]
 
     def _run(self, inputs: Sequence[Tensor], first: int) -> Tensor:

@@ -19,18 +19,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from ..schedule import Schedule
+from .draw import Draw
 from .interrupts import deferred
 from .liveness import Alive, Watch, signature, signed_by_us
 from .objective import Objective, Outcome
-from .space import Chooser, propose
+from .space import propose
+from .storage import finish
 from .surface import Surface
 
 Sampler = Literal["random", "tpe", "nsga2"]
@@ -109,7 +111,7 @@ def work(
                 trial = _claimed(study, order, watch)
             if trial is None:
                 return
-            if isinstance(trial, Trial):
+            if isinstance(trial, FrozenTrial):
                 with Alive(study, trial):
                     _run(study, trial, order, surface, objective)
             else:
@@ -133,24 +135,24 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _run(study: Study, trial: Trial, order: Order, surface: Surface, objective: Objective) -> None:
-    try:
+def _run(
+    study: Study, trial: FrozenTrial, order: Order, surface: Surface, objective: Objective
+) -> None:
+    with suppress(UpdateFinishedTrialError):  # failed by others meanwhile: theirs takes its place
         with deferred():
-            schedule = propose(cast(Chooser, trial), surface, order.budget)
+            draw = Draw(study, _sampler(order, trial.number), trial)
+        schedule = propose(draw, surface, order.budget)
         outcome, cost = objective(schedule), surface.price(schedule)
         value = outcome.top1 if order.measure == "top1" else outcome.mean_kl
         assert value is not None
+        values = [value] if order.budget is not None else [value, cost]
         with deferred():
-            trial.set_user_attr("found", _written(schedule, cost, outcome))
-            study.tell(trial, [value] if order.budget is not None else [value, cost])
-    except (UpdateFinishedTrialError, ValueError):
-        with deferred():
-            failed = _failed_meanwhile(study, trial)
-        if not failed:
-            raise
+            finish(
+                study, trial._trial_id, draw, values, {"found": _written(schedule, cost, outcome)}
+            )
 
 
-def _claimed(study: Study, order: Order, watch: Watch) -> Trial | float | None:
+def _claimed(study: Study, order: Order, watch: Watch) -> FrozenTrial | float | None:
     """A trial to run; or None when there is nothing left to do; or seconds to wait, as others
     still run what is missing."""
     trials = _trials(study)
@@ -160,16 +162,17 @@ def _claimed(study: Study, order: Order, watch: Watch) -> Trial | float | None:
     for trial in trials:
         if trial.number in gone:
             _fail(study, trial._trial_id)
-    if _hopeful(trials) - len(gone) >= order.trials:
+    hopeful = _hopeful(trials) - len(gone)
+    if hopeful >= order.trials:
         return 0.2
-    storage = study._storage
-    claimed = storage.create_new_trial(study._study_id, _template())
-    number = storage.get_trial_number_from_id(claimed)
-    if _hopeful(_trials(study), number) >= order.trials:  # another was quicker
-        _fail(study, claimed)
+    storage, claim = study._storage, _template()
+    claim._trial_id = storage.create_new_trial(study._study_id, claim)
+    claim.number = storage.get_trial_number_from_id(claim._trial_id)
+    since = claim.number - len(trials)  # claimed by others after we had looked
+    if since + hopeful >= order.trials and _hopeful(_trials(study), claim.number) >= order.trials:
+        _fail(study, claim._trial_id)
         return 0.2
-    study.sampler = _sampler(order, number)
-    return Trial(study, claimed)
+    return claim
 
 
 def _hopeful(trials: Sequence[FrozenTrial], before: float = math.inf) -> int:
@@ -204,10 +207,6 @@ def _sampler(order: Order, number: int) -> optuna.samplers.BaseSampler:
 def _fail(study: Study, trial_id: int) -> None:
     with suppress(UpdateFinishedTrialError):  # somebody else may have done so, or have finished it
         study._storage.set_trial_state_values(trial_id, TrialState.FAIL)
-
-
-def _failed_meanwhile(study: Study, trial: Trial) -> bool:
-    return study._storage.get_trial(trial._trial_id).state == TrialState.FAIL
 
 
 def _written(schedule: Schedule, cost: float, outcome: Outcome) -> dict[str, Any]:
