@@ -37,7 +37,8 @@ from zerotprune.cli.search import search as search_command
 from zerotprune.cli.search_options import Budget, SearchSubject
 from zerotprune.methods import TopK, ZeroTPrune
 from zerotprune.plan import Plan
-from zerotprune.search.choice import expected_curse, finalists, front, thinned
+from zerotprune.search.choice import Judged, choose, expected_curse, finalists, front, thinned
+from zerotprune.search.drawing import search_figure
 from zerotprune.search.halves import split
 from zerotprune.search.interrupts import deferred
 from zerotprune.search.latency import Timed, budget_for
@@ -279,6 +280,37 @@ def test_the_curse_of_equals_is_that_of_the_best_of_many_draws() -> None:
     wanted = 1.4236 / 4000**0.5
     assert expected_curse(table, table) == pytest.approx(wanted, rel=0.05)
     assert expected_curse(table[:1], table[:1]) == pytest.approx(0, abs=0.1 * wanted)
+
+
+def a_judged(name: str, cut: int, first: float, second: float) -> Judged:
+    def outcome(kl: float) -> Outcome:
+        return Outcome(torch.full((4,), kl), torch.ones(4).bool(), None)
+
+    schedule = Schedule((Stage(1, 1.0, cut),) if cut else ())
+    return Judged(name, schedule, 1.0, outcome(first), outcome(second))
+
+
+@pytest.mark.parametrize(
+    ("of_default", "chosen"), [(0.3, "default"), (0.5, "second"), (None, "second")]
+)
+def test_the_default_stays_where_nothing_better_is_found(
+    of_default: float | None, chosen: str
+) -> None:
+    unpruned = a_judged("unpruned", 0, 0.0, 0.0)
+    default = None if of_default is None else a_judged("default", 9, 0.25, of_default)
+    candidates = [a_judged("first", 1, 0.1, 0.6), a_judged("second", 2, 0.2, 0.4)]
+    found = choose("kl", unpruned, default, candidates)
+    assert found.chosen.name == chosen
+    assert found.curse.first == pytest.approx(0.35)  # of those ranked on the first half
+    trials = [Finished(at, each.schedule, 1.0, None, each.first.mean_kl, 100.0)
+              for at, each in enumerate(candidates)]  # fmt: skip
+    drawn = search_figure(trials, "kl", candidates, found.chosen, [unpruned], "title")
+    star: Any = next(
+        line for line in drawn.axes[0].lines if line.get_label() == "chosen, second half"
+    )
+    where = {"default": 3, "second": 2}[chosen]
+    assert star.get_xdata()[0] == where
+    assert star.get_ydata()[0] == pytest.approx(found.chosen.second.mean_kl)
 
 
 def trial(number: int, gmacs: float, top1: float, kl: float = 0.0) -> Finished:
@@ -531,7 +563,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
               "--csv", "rows.csv")  # fmt: skip
     done = search(*common, "--trials", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for text in ("schedule_for", "unpruned", "Winner's curse", "2nd half", "chosen: trial"):
+    for text in ("schedule_for", "unpruned", "Winner's curse", "2nd half", "chosen: "):
         assert text in done.stdout
     schedule = Schedule.load(tmp_path / "schedule.json")
     surface = Surface(backbone(demo.untrained()).geometry, ZeroTPrune())

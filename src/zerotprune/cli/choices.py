@@ -67,10 +67,11 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     unit, digits = (" points", 2) if points else (" of KL", 4)
     curse, count = choice.curse, len(choice.finalists)
     pictures = len(choice.chosen.second.kl)
+    also = "" if choice.default is None else " and schedule_for's"
     return [
-        f"Ranked on the first half; the choice among the best {count} was made on the second, "
-        f"{pictures} pictures that had no say in the ranking. Differences are paired, on the "
-        "second half, as are KL (unpruned ‖ pruned) and same (equal top-1 predictions); ± are "
+        f"Ranked on the first half; the choice among the best {count}{also} was made on the "
+        f"second, {pictures} pictures that had no say in the ranking. Differences are paired, on "
+        "the second half, as are KL (unpruned ‖ pruned) and same (equal top-1 predictions); ± are "
         "standard errors.",
         f"Winner's curse: the best of many looks better than it is on the pictures it was chosen "
         f"by. The best {count} of {trials} trials lost {curse.first:.{digits}f}{unit} from the "

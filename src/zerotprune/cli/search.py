@@ -60,7 +60,8 @@ def search(
     sampler
         random; tpe, which learns from earlier trials; or nsga2 for the whole accuracy–cost front.
     finalists
-        So many of the best on the first half of the pictures; the second half chooses among them.
+        So many of the best on the first half of the pictures; the second half chooses among them
+        and what schedule_for gives, which stays where nothing better was found.
     workers
         Processes on this machine. More machines: the same command there with the same --storage.
     storage

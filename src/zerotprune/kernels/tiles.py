@@ -19,13 +19,14 @@ from torch import Tensor
 LOG2_E = math.log2(math.e)
 
 
-#: A kernel of whole grids. These numbers change from stage to stage and from schedule to schedule:
-#: code made for some of them in particular (1, multiples of 16) would be made again and again.
+#: A kernel of whole grids. These numbers change from stage to stage and from schedule to schedule,
+#: and so does where a part of a tensor begins: code made for some of them in particular (1,
+#: multiples of 16) would be made again and again.
 kernel = partial(
     triton.jit,
     do_not_specialize=(
         "tokens", "count", "count_a", "count_b", "rounds", "votes_stride",
-        "score_batch", "score_head", "stride_a", "stride_b",
+        "score_batch", "score_head", "stride_a", "stride_b", "group_a", "group_b",
     ),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ class Curse:
     """How much better than it is the best of several looks, on the pictures it was chosen by."""
 
     first: float  # observed: what the finalists lose on the second half, beyond the unpruned model
-    second: float  # expected: of the choice among the finalists, by bootstrap over its pictures
+    second: float  # expected: of the choice on the second half, by bootstrap over its pictures
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,11 @@ def judged(
 def choose(
     measure: Measure, unpruned: Judged, default: Judged | None, candidates: list[Judged]
 ) -> Choice:
-    """The best of the candidates on the second half."""
-    chosen = min(candidates, key=lambda each: _rank(each.second, measure))
-    return Choice(measure, unpruned, default, candidates, chosen,
-                  _curse(measure, unpruned, candidates))  # fmt: skip
+    """The best on the second half; where no candidate is better there, the default stays."""
+    running = [*([] if default is None else [default]), *candidates]
+    chosen = min(running, key=lambda each: _rank(each.second, measure))
+    curse = Curse(_lost(measure, unpruned, candidates), _lucky(measure, running))
+    return Choice(measure, unpruned, default, candidates, chosen, curse)
 
 
 def _rank(outcome: Outcome, measure: Measure) -> tuple[float, float]:
@@ -114,16 +115,21 @@ def difference(own: Outcome, other: Outcome, measure: Measure) -> tuple[float, f
     return mean_and_error(scores(own, measure) - scores(other, measure))
 
 
-def _curse(measure: Measure, unpruned: Judged, candidates: Sequence[Judged]) -> Curse:
+def _lost(measure: Measure, unpruned: Judged, candidates: Sequence[Judged]) -> float:
+    """What the candidates lose from the first half to the second, on average. The halves need not
+    be equally hard: the unpruned model tells."""
+
     def lost(each: Judged) -> float:
         first, second = scores(each.first, measure), scores(each.second, measure)
         return float(first.mean() - second.mean())
 
-    # The halves need not be equally hard: the unpruned model tells.
-    losses = [lost(each) - lost(unpruned) for each in candidates]
-    table = torch.stack([scores(each.second, measure) for each in candidates])
-    ties = torch.stack([scores(each.second, "kl") for each in candidates])
-    return Curse(sum(losses) / len(losses), expected_curse(table, ties))
+    return sum(map(lost, candidates)) / len(candidates) - lost(unpruned)
+
+
+def _lucky(measure: Measure, running: Sequence[Judged]) -> float:
+    table = torch.stack([scores(each.second, measure) for each in running])
+    ties = torch.stack([scores(each.second, "kl") for each in running])
+    return expected_curse(table, ties)
 
 
 def expected_curse(

@@ -63,7 +63,9 @@ def _over_rank(
     axis.plot([rank[each.schedule] for each in others],
               [_of(each.second, measure) for each in others], "D", ms=5, color=_SECOND,
               label="finalists, second half")  # fmt: skip
-    at, values = rank[chosen.schedule], (_of(chosen.first, measure), _of(chosen.second, measure))
+    values = _of(chosen.first, measure), _of(chosen.second, measure)
+    # The default, where it is chosen, was no trial: it stands where it would have ranked.
+    at = rank.get(chosen.schedule, 1 + _better(ranked, values[0], measure))
     axis.plot([at, at], values, color=_CHOSEN, lw=1)
     axis.plot([at], values[:1], ".", ms=9, color=_CHOSEN)
     axis.plot([at], values[1:], "*", ms=14, color=_CHOSEN, label="chosen, second half")
@@ -93,6 +95,11 @@ def _over_cost(
             axis.plot([star.gmacs], [_of(star.second, measure)], "k*", ms=11,
                       label=f"{star.name}, second half")  # fmt: skip
     axis.set_xlabel("GMACs, with patch embedding and scoring")
+
+
+def _better(trials: Sequence[Finished], value: float, measure: Measure) -> int:
+    sign = 1 if measure == "top1" else -1
+    return sum(sign * _value(each, measure) > sign * value for each in trials)
 
 
 def _value(each: Finished, measure: Measure) -> float:
