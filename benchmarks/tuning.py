@@ -1,7 +1,8 @@
 """Tuned schedules: searched on `tune` for single models, shipped in src/zerotprune/tuned.
 
 Each is the winner of many schedules of its budget: ranked by their agreement with the unpruned
-model (KL of the outputs) on one half of the pictures, the best few judged on the other half.
+model (KL of the outputs) on one half of the pictures, the best few judged on the other half. One
+that is there already gives way only to one that agrees better on all of `tune`.
 `schedule_for` gives them for these models; searched.py tests them on `report`.
 Command: python benchmarks/tuning.py --shared DIR (a GPU; several searches at a time).
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,9 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import nn
+
 from zerotprune import Schedule, ZeroTPrune, tuned
 from zerotprune.backbones import backbone
+from zerotprune.data import batches, open_data, transform_for
 from zerotprune.models import load
+from zerotprune.search.objective import Objective, Stack
 
 TOLD = ("time", "commit", "versions", "hardware", "seed", "data", "pictures", "measure", "gmacs",
         "top1", "top1_error", "change", "change_error")  # fmt: skip
@@ -50,8 +58,9 @@ def main() -> None:
     add("--shared", type=Path, default=Path("../shared"), help="weights, pictures")
     add("--out", type=Path, default=tuned.FOLDER)
     add("--only", nargs="+", default=[each.model for each in TARGETS], help="these models")
-    add("--trials", type=int, default=3000)
-    add("--sampler", default="random", choices=["random", "tpe"])
+    add("--trials", type=int, default=1800)
+    add("--sampler", default="tpe", choices=["random", "tpe"])
+    add("--seed", type=int, default=0)
     add("--jobs", type=int, default=6, help="searches at a time")
     add("--batch", type=int, default=500)
     add("--precision", default="bfloat16")
@@ -59,45 +68,79 @@ def main() -> None:
     chosen = parser.parse_args()
     chosen.out.mkdir(exist_ok=True)
     wanted = [each for each in TARGETS if each.model in chosen.only]
-    jobs = [(each, gmacs) for each in wanted for gmacs in each.budgets]
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for line in pool.map(lambda job: searched(job[0], job[1], chosen), jobs):
-            print(line, flush=True)
+        searches = [
+            (each, [pool.submit(searched, each, gmacs, chosen) for gmacs in each.budgets])
+            for each in wanted
+        ]
+        for target, found in searches:
+            contest(target, [each.result() for each in found], chosen)
+
+
+def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
+    """Write those that agree better with the unpruned model than what is there."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = getattr(torch, chosen.precision)
+    model = read(target, chosen).to(device, precision)
+    pictures = open_data(chosen.shared / "imagenet" / "tune", transform=transform_for(model),
+                         limit=chosen.limit)  # fmt: skip
+    held = batches(
+        pictures, chosen.batch, workers=min(8, os.cpu_count() or 1), strict=True, report=print
+    )
+    stack = Stack([images.to(device, precision) for images, _, _ in held], None)
+    divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
+    there = {
+        each.gmacs: each for each in tuned.read_all(chosen.out) if each.model == found[0].model
+    }
+    for new in found:
+        old, now = there.get(new.gmacs), divergence(new.schedule).mean_kl
+        before = math.inf if old is None else divergence(old.schedule).mean_kl
+        if now < before:
+            tuned.write(chosen.out / f"{target.model}-{new.gmacs:g}.json", new)
+        print(f"{target.model}, {new.gmacs} G: KL {now:.4f}, before {before:.4f}; "
+              f"{new.schedule.one_line()}", flush=True)  # fmt: skip
 
 
 def asked(chosen: argparse.Namespace) -> list[str]:
     """The options that a schedule depends on."""
-    names = ("trials", "sampler", "batch", "precision", "limit")
+    names = ("trials", "sampler", "seed", "batch", "precision", "limit")
     given = {name: getattr(chosen, name) for name in names}
     return [f"--{name} {value}" for name, value in given.items() if value is not None]
 
 
-def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> str:
-    """One search through the command line, and its file."""
-    weights = chosen.shared / "weights" / f"{target.weights}.safetensors"
+def weights(target: Target, chosen: argparse.Namespace) -> Path:
+    found: Path = chosen.shared / "weights" / f"{target.weights}.safetensors"
+    return found
+
+
+def read(target: Target, chosen: argparse.Namespace) -> nn.Module:
+    return load(target.model, weights=weights(target, chosen), size=target.size)
+
+
+def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned:
+    """One search through the command line."""
     with tempfile.TemporaryDirectory() as folder:
         out, rows = Path(folder, "schedule.json"), Path(folder, "rows.csv")
-        options = {"model": target.model, "weights": weights, "size": target.size, "gmacs": gmacs,
-                   "data": chosen.shared / "imagenet" / "tune", "trials": chosen.trials,
-                   "batch": chosen.batch, "precision": chosen.precision, "sampler": chosen.sampler,
-                   "out": out, "csv": rows}  # fmt: skip
+        options = {"model": target.model, "weights": weights(target, chosen), "size": target.size,
+                   "gmacs": gmacs, "data": chosen.shared / "imagenet" / "tune",
+                   "trials": chosen.trials, "batch": chosen.batch, "precision": chosen.precision,
+                   "sampler": chosen.sampler, "seed": chosen.seed, "out": out,
+                   "csv": rows}  # fmt: skip
         if chosen.limit:
             options["limit"] = chosen.limit
         command = [sys.executable, "-m", "zerotprune", "search", "--no-labels"]
         command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            return f"{target.model}, {gmacs} G: {done.stderr.strip().splitlines()[-1]}"
+            raise SystemExit(f"{target.model}, {gmacs} G: {done.stderr.strip().splitlines()[-1]}")
         with rows.open(newline="", encoding="utf-8") as file:
             (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
         schedule = Schedule.load(out)
     told = {name: row[name] for name in TOLD if row[name]}
     about = {**told, "command": " ".join(["python benchmarks/tuning.py", *asked(chosen)])}
-    model = load(target.model, size=target.size)
-    found = tuned.Tuned(tuned.name_of(model), backbone(model).geometry.tokens, gmacs,
-                        repr(ZeroTPrune()), schedule, about)  # fmt: skip
-    tuned.write(chosen.out / f"{target.model}-{gmacs:g}.json", found)
-    return f"{target.model}, {gmacs} G: {row['top1']} % as unpruned; {schedule.one_line()}"
+    model = read(target, chosen)
+    return tuned.Tuned(tuned.name_of(model), backbone(model).geometry.tokens, gmacs,
+                       repr(ZeroTPrune()), schedule, about)  # fmt: skip
 
 
 if __name__ == "__main__":

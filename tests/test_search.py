@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ import timm
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 from safetensors.torch import save_file
 from sqlalchemy import event
@@ -43,7 +43,7 @@ from zerotprune.search.halves import split
 from zerotprune.search.interrupts import deferred
 from zerotprune.search.latency import Timed, budget_for
 from zerotprune.search.objective import Objective, Outcome, Stack
-from zerotprune.search.space import propose, wishes
+from zerotprune.search.space import draw, propose, space_of, wishes
 from zerotprune.search.storage import Place, open_study
 from zerotprune.search.study import Finished, Order, _interrupted, finished, work
 from zerotprune.search.surface import MOST_STAGES, Surface
@@ -58,36 +58,23 @@ GEOMETRIES = {
 SURFACES = {name: Surface(geometry, ZeroTPrune()) for name, geometry in GEOMETRIES.items()}
 
 
-class Drawn:
-    """A trial whose choices hypothesis makes."""
+def drawn(data: st.DataObject, surface: Surface, budget: float | None) -> dict[str, Any]:
+    """Choices that hypothesis makes."""
 
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
+    def strategy(of: Any) -> st.SearchStrategy[Any]:
+        if isinstance(of, CategoricalDistribution):
+            return st.sampled_from(of.choices)
+        return (st.integers if isinstance(of, IntDistribution) else st.floats)(of.low, of.high)
 
-    def suggest_int(self, name: str, low: int, high: int) -> int:
-        return self.data.draw(st.integers(low, high), label=name)
-
-    def suggest_float(self, name: str, low: float, high: float) -> float:
-        return self.data.draw(st.floats(low, high), label=name)
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self.data.draw(st.sampled_from(choices), label=name)
+    space = space_of(surface, budget)
+    return {name: data.draw(strategy(of), label=name) for name, of in space.items()}
 
 
-class Chance:
-    """A trial that chooses by chance."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-
-    def suggest_int(self, name: str, low: int, high: int) -> int:
-        return self.dice.randint(low, high)
-
-    def suggest_float(self, name: str, low: float, high: float) -> float:
-        return self.dice.uniform(low, high)
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self.dice.choice(choices)
+def by_chance(seed: int, surface: Surface, budget: float) -> dict[str, Any]:
+    study = optuna.create_study()
+    sampler = optuna.samplers.RandomSampler(seed=seed)
+    trial = optuna.trial.create_trial(value=0.0)
+    return dict(draw(study, sampler, trial, space_of(surface, budget)))
 
 
 # --- the budget surface
@@ -100,7 +87,7 @@ def test_every_sample_is_valid_and_costs_the_budget(
 ) -> None:
     surface = SURFACES[name]
     budget = surface.lowest + level * (surface.unpruned - surface.lowest)
-    schedule = propose(Drawn(data), surface, budget)
+    schedule = propose(drawn(data, surface, budget), surface, budget)
     Plan(schedule, surface.method, surface.geometry).check()
     assert len(schedule.stages) <= MOST_STAGES
     assert surface.price(schedule) == pytest.approx(budget, rel=0.01)
@@ -109,19 +96,20 @@ def test_every_sample_is_valid_and_costs_the_budget(
 
 @given(st.data())
 def test_wishes_are_distinct_blocks_in_order(data: st.DataObject) -> None:
-    found = wishes(Drawn(data), depth=9)
+    surface = SURFACES["small grid"]
+    found = wishes(drawn(data, surface, None), surface.geometry.depth)
     blocks = [wish.block for wish in found]
     assert 1 <= len(blocks) <= MOST_STAGES
     assert all(first < second for first, second in pairwise(blocks))
     assert blocks[0] >= 1
-    assert blocks[-1] <= 8
+    assert blocks[-1] <= 11
 
 
 def test_random_samples_differ_and_reach_every_block() -> None:
     surface, seen = SURFACES["deit-ti"], set()
-    schedules = set()
+    schedules, budget = set(), 0.7 * surface.unpruned
     for seed in range(60):
-        schedule = propose(Chance(seed), surface, 0.7 * surface.unpruned)
+        schedule = propose(by_chance(seed, surface, budget), surface, budget)
         schedules.add(schedule)
         seen |= {stage.block for stage in schedule.stages}
     assert len(schedules) > 50

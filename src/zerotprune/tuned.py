@@ -27,9 +27,13 @@ class Tuned(NamedTuple):
     provenance: dict[str, Any]
 
 
+def read_all(folder: Path) -> tuple[Tuned, ...]:
+    return tuple(_read(path) for path in sorted(folder.glob("*.json")))
+
+
 @cache
 def all_tuned() -> tuple[Tuned, ...]:
-    return tuple(_read(path) for path in sorted(FOLDER.glob("*.json")))
+    return read_all(FOLDER)
 
 
 def tuned_at(model: nn.Module, tokens: int, method: str) -> list[Tuned]:

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from ..files import check_writable
-from .draw import Draw
+from .space import Chosen, Space
 
 _IDENTITY = "zerotprune"
 _NOTES = "zerotprune-notes"
@@ -115,7 +115,12 @@ def note(study: Study, name: str) -> Any:
 
 
 def finish(
-    study: Study, trial: int, draw: Draw, values: Sequence[float], attributes: Mapping[str, Any]
+    study: Study,
+    trial: int,
+    space: Space,
+    chosen: Chosen,
+    values: Sequence[float],
+    attributes: Mapping[str, Any],
 ) -> None:
     """Tell what a trial has chosen and come to, in one transaction.
 
@@ -130,9 +135,9 @@ def finish(
         backend.check_trial_is_updatable(trial, row.state)
         params = [
             {"trial_id": trial, "param_name": name,
-             "param_value": draw.distributions[name].to_internal_repr(value),
-             "distribution_json": distribution_to_json(draw.distributions[name])}
-            for name, value in draw.params.items()
+             "param_value": distribution.to_internal_repr(chosen[name]),
+             "distribution_json": distribution_to_json(distribution)}
+            for name, distribution in space.items()
         ]  # fmt: skip
         stored = [models.TrialValueModel.value_to_stored_repr(value) for value in values]
         results = [

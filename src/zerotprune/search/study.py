@@ -27,11 +27,10 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from ..schedule import Schedule
-from .draw import Draw
 from .interrupts import deferred
 from .liveness import Alive, Watch, signature, signed_by_us
 from .objective import Objective, Outcome
-from .space import propose
+from .space import draw, propose, space_of
 from .storage import finish
 from .surface import Surface
 
@@ -139,17 +138,17 @@ def _run(
     study: Study, trial: FrozenTrial, order: Order, surface: Surface, objective: Objective
 ) -> None:
     with suppress(UpdateFinishedTrialError):  # failed by others meanwhile: theirs takes its place
+        space = space_of(surface, order.budget)
         with deferred():
-            draw = Draw(study, _sampler(order, trial.number), trial)
-        schedule = propose(draw, surface, order.budget)
+            chosen = draw(study, _sampler(order, trial.number), trial, space)
+        schedule = propose(chosen, surface, order.budget)
         outcome, cost = objective(schedule), surface.price(schedule)
         value = outcome.top1 if order.measure == "top1" else outcome.mean_kl
         assert value is not None
         values = [value] if order.budget is not None else [value, cost]
+        found = _written(schedule, cost, outcome)
         with deferred():
-            finish(
-                study, trial._trial_id, draw, values, {"found": _written(schedule, cost, outcome)}
-            )
+            finish(study, trial._trial_id, space, chosen, values, {"found": found})
 
 
 def _claimed(study: Study, order: Order, watch: Watch) -> FrozenTrial | float | None:
