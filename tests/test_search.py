@@ -381,6 +381,43 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(opened: Opener) 
     assert len({each.schedule for each in whole}) == 8
 
 
+@pytest.mark.parametrize("budget", [0.7, None])
+def test_what_optuna_reads_of_a_trial_makes_its_schedule(
+    opened: Opener, tmp_path: Path, budget: float | None
+) -> None:
+    surface = SURFACES["small grid"]
+    price = None if budget is None else budget * surface.unpruned
+    order = Order(5, price, "kl")
+
+    def overflowing(schedule: Schedule) -> Outcome:
+        kl = torch.inf if len(schedule.stages) > 3 else len(schedule.stages) / 7
+        return Outcome(torch.full((3,), kl), torch.ones(3).bool(), None)
+
+    study = opened(order)
+    work(study, order, surface, overflowing)  # type: ignore[arg-type]
+    read = trials_in(tmp_path / "x.db")
+    assert all(trial.distributions == space_of(surface, price) for trial in read)
+    for trial, found in zip(read, finished(study), strict=True):
+        assert trial.state == TrialState.COMPLETE
+        assert propose(trial.params, surface, price) == found.schedule
+        wanted = overflowing(found.schedule).mean_kl
+        assert trial.values == ([wanted] if budget else [wanted, found.gmacs])
+    assert torch.inf in {trial.values[0] for trial in read}
+
+
+def test_tpe_learns_from_the_trials_before(opened: Opener) -> None:
+    """One stage is the best here, and six are the worst."""
+    surface = SURFACES["small grid"]
+    means = {}
+    for sampler in ("random", "tpe"):
+        order = Order(60, 0.7 * surface.unpruned, "kl", sampler)
+        study = opened(order, f"{sampler}.db")
+        work(study, order, surface, lambda schedule: Outcome(  # type: ignore[arg-type]
+            torch.full((2,), float(len(schedule.stages))), torch.ones(2).bool(), None))  # fmt: skip
+        means[sampler] = np.mean([each.kl for each in finished(study)[30:]])
+    assert means["tpe"] < 0.6 * means["random"]
+
+
 def test_trials_of_dead_workers_are_replaced_and_late_results_dropped(opened: Opener) -> None:
     surface = SURFACES["small grid"]
     order = Order(4, 0.7 * surface.unpruned, "top1")
