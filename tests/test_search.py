@@ -45,7 +45,7 @@ from zerotprune.search.latency import Timed, budget_for
 from zerotprune.search.objective import Objective, Outcome, Stack
 from zerotprune.search.space import draw, propose, space_of, wishes
 from zerotprune.search.storage import Place, open_study
-from zerotprune.search.study import Finished, Order, _interrupted, finished, work
+from zerotprune.search.study import Finished, Order, finished, work
 from zerotprune.search.surface import MOST_STAGES, Surface
 
 GEOMETRIES = {
@@ -620,15 +620,6 @@ def test_without_labels_any_model_and_any_folder(
     written = list(tmp_path.glob("schedule-*.json"))
     assert 1 <= len(written) <= 2
     assert all(Schedule.load(path) for path in written)
-
-
-def test_ctrl_c_in_the_middle_of_a_commit_is_still_ctrl_c() -> None:
-    closed = RuntimeError("This transaction is closed")
-    closed.__context__ = KeyboardInterrupt()
-    raised = ValueError("An exception is raised during the commit")
-    raised.__cause__ = closed
-    assert _interrupted(raised)
-    assert not _interrupted(ValueError("no such thing"))
 
 
 def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> None:

@@ -117,21 +117,12 @@ def work(
                 time.sleep(trial)
             with deferred():
                 advance(study)
-    except BaseException as error:  # Ctrl-C as well: nobody should wait for what we leave undone
+    except BaseException:  # Ctrl-C as well: nobody should wait for what we leave undone
         with deferred():
             for left in _trials(study):
                 if left.state == TrialState.RUNNING and signed_by_us(left):
                     _fail(study, left._trial_id)
-        if _interrupted(error):
-            raise KeyboardInterrupt from None
         raise
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Was it Ctrl-C? In the middle of a commit the storage makes an error of its own of it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _run(
