@@ -73,8 +73,9 @@ def main() -> None:
             (each, [pool.submit(searched, each, gmacs, chosen) for gmacs in each.budgets])
             for each in wanted
         ]
-        for target, found in searches:
-            contest(target, [each.result() for each in found], chosen)
+        for target, running in searches:
+            done = [each.result() for each in running]
+            contest(target, [each for each in done if each is not None], chosen)
 
 
 def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
@@ -89,14 +90,12 @@ def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Names
     )
     stack = Stack([images.to(device, precision) for images, _, _ in held], None)
     divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
-    there = {
-        each.gmacs: each for each in tuned.read_all(chosen.out) if each.model == found[0].model
-    }
     for new in found:
-        old, now = there.get(new.gmacs), divergence(new.schedule).mean_kl
-        before = math.inf if old is None else divergence(old.schedule).mean_kl
+        path = chosen.out / f"{target.model}-{new.gmacs:g}.json"
+        now = divergence(new.schedule).mean_kl
+        before = divergence(tuned.read(path).schedule).mean_kl if path.exists() else math.inf
         if now < before:
-            tuned.write(chosen.out / f"{target.model}-{new.gmacs:g}.json", new)
+            tuned.write(path, new)
         print(f"{target.model}, {new.gmacs} G: KL {now:.4f}, before {before:.4f}; "
               f"{new.schedule.one_line()}", flush=True)  # fmt: skip
 
@@ -117,8 +116,8 @@ def read(target: Target, chosen: argparse.Namespace) -> nn.Module:
     return load(target.model, weights=weights(target, chosen), size=target.size)
 
 
-def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned:
-    """One search through the command line."""
+def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned | None:
+    """One search through the command line; where it fails, why."""
     with tempfile.TemporaryDirectory() as folder:
         out, rows = Path(folder, "schedule.json"), Path(folder, "rows.csv")
         options = {"model": target.model, "weights": weights(target, chosen), "size": target.size,
@@ -132,7 +131,8 @@ def searched(target: Target, gmacs: float, chosen: argparse.Namespace) -> tuned.
         command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{target.model}, {gmacs} G: {done.stderr.strip().splitlines()[-1]}")
+            print(f"{target.model}, {gmacs} G: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            return None
         with rows.open(newline="", encoding="utf-8") as file:
             (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
         schedule = Schedule.load(out)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ from zerotprune.search.interrupts import deferred
 from zerotprune.search.latency import Timed, budget_for
 from zerotprune.search.objective import Objective, Outcome, Stack
 from zerotprune.search.space import draw, propose, space_of, wishes
-from zerotprune.search.storage import Place, open_study
-from zerotprune.search.study import Finished, Order, finished, work
+from zerotprune.search.storage import Place, begin, open_study
+from zerotprune.search.study import Finished, Order, Sampler, finished, tally, work
 from zerotprune.search.surface import MOST_STAGES, Surface
 
 GEOMETRIES = {
@@ -145,6 +146,20 @@ def test_from_the_middle_is_the_whole_model_bit_for_bit(family: str) -> None:
         with torch.inference_mode():
             whole = torch.cat([model(images) for images in stack.images])
         assert torch.equal(found, whole)
+
+
+def test_trials_run_without_attention_that_plans() -> None:
+    model: Any = build("deit")
+    seen = []
+    model.blocks[-1].register_forward_pre_hook(
+        lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+    )
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    objective = Objective(model, ZeroTPrune(), stack_of(model), memory=1e9)
+    objective(Schedule((Stage(1, 0.5),)))
+    assert seen
+    assert not any(seen)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
 def test_plain_families_are_entered_in_the_middle_and_rotary_ones_are_not() -> None:
@@ -279,7 +294,8 @@ def a_judged(name: str, cut: int, first: float, second: float) -> Judged:
 
 
 @pytest.mark.parametrize(
-    ("of_default", "chosen"), [(0.3, "default"), (0.5, "second"), (None, "second")]
+    ("of_default", "chosen"),
+    [(0.3, "default"), (0.4, "default"), (0.5, "second"), (None, "second")],
 )
 def test_the_default_stays_where_nothing_better_is_found(
     of_default: float | None, chosen: str
@@ -409,7 +425,8 @@ def test_tpe_learns_from_the_trials_before(opened: Opener) -> None:
     """One stage is the best here, and six are the worst."""
     surface = SURFACES["small grid"]
     means = {}
-    for sampler in ("random", "tpe"):
+    samplers: tuple[Sampler, ...] = ("random", "tpe")
+    for sampler in samplers:
         order = Order(60, 0.7 * surface.unpruned, "kl", sampler)
         study = opened(order, f"{sampler}.db")
         work(study, order, surface, lambda schedule: Outcome(  # type: ignore[arg-type]
@@ -474,31 +491,52 @@ def test_of_two_that_claim_the_last_trial_the_second_gives_way(
     surface = SURFACES["small grid"]
     order = Order(1, 0.7 * surface.unpruned, "top1")
     study = opened(order)
-    create, calls = study._storage.create_new_trial, list[int]()
+    calls = list[optuna.trial.FrozenTrial]()
 
-    def beaten(study_id: int, template: optuna.trial.FrozenTrial) -> int:
+    def beaten(study: optuna.Study, template: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
         """Another, who then falls silent, has claimed one since we looked."""
         if not calls:
             other = module._template()
             other.user_attrs["host"] = "elsewhere"
-            create(study_id, other)
-        calls.append(study_id)
-        return create(study_id, template)
+            begin(study, other)
+        calls.append(begin(study, template))
+        return calls[-1]
 
-    monkeypatch.setattr(study._storage, "create_new_trial", beaten)
+    monkeypatch.setattr(module, "begin", beaten)
     monkeypatch.setattr(liveness, "_GRACE", 0.5)
     work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
     found = [each.state for each in study.get_trials()]
     assert found == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
 
 
-@pytest.mark.parametrize("moment", ["begin", "commit"])
-def test_an_interrupt_never_breaks_a_transaction(opened: Opener, moment: str) -> None:
-    """Ctrl-C in the middle of every transaction of a search, one after the other."""
+def test_a_worker_that_finishes_while_it_is_taken_for_gone_counts(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zerotprune.search import liveness
+    from zerotprune.search import study as module
+
     surface = SURFACES["small grid"]
-    order = Order(40, 0.7 * surface.unpruned, "top1")
+    order = Order(4, 0.7 * surface.unpruned, "top1")
     study = opened(order)
-    storage: Any = study._storage
+    work(study, replace(order, trials=3), surface, easy_outcome)  # type: ignore[arg-type]
+    silent = module._template()
+    silent.user_attrs |= {"host": "elsewhere", "found": study.get_trials()[0].user_attrs["found"]}
+    number = study._storage.create_new_trial(study._study_id, silent)
+    fail = module._fail
+
+    def too_late(study: optuna.Study, trial: int) -> None:
+        if trial == number:
+            study._storage.set_trial_state_values(number, TrialState.COMPLETE, [1.0])
+        fail(study, trial)
+
+    monkeypatch.setattr(module, "_fail", too_late)
+    monkeypatch.setattr(liveness, "_GRACE", 0.3)
+    work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
+    assert [trial.state for trial in study.get_trials()] == [TrialState.COMPLETE] * 4
+
+
+def interrupting(study: optuna.Study, moment: str) -> tuple[list[int], list[int]]:
+    """Counts the transactions; the one that is due gets Ctrl-C in its middle."""
     moments, due = list[int](), [0]
 
     def interrupt(connection: object) -> None:
@@ -506,7 +544,22 @@ def test_an_interrupt_never_breaks_a_transaction(opened: Opener, moment: str) ->
         if len(moments) == due[0]:
             os.kill(os.getpid(), signal.SIGINT)
 
-    event.listen(storage._backend.engine, moment, interrupt)
+    event.listen(study._storage._backend.engine, moment, interrupt)  # type: ignore[attr-defined]
+    return moments, due
+
+
+@pytest.mark.parametrize(
+    ("moment", "sampler"),
+    [("begin", "random"), ("commit", "random"), ("commit", "tpe"), ("commit", "nsga2")],
+)
+def test_an_interrupt_never_breaks_a_transaction(
+    opened: Opener, moment: str, sampler: Sampler
+) -> None:
+    """Ctrl-C in the middle of every transaction of a search, one after the other."""
+    surface = SURFACES["small grid"]
+    order = Order(80, None if sampler == "nsga2" else 0.7 * surface.unpruned, "top1", sampler)
+    study = opened(order)
+    moments, due = interrupting(study, moment)
     for step in range(1, 18):  # more than a trial has
         due[0] = len(moments) + step
         with pytest.raises(KeyboardInterrupt):
@@ -514,7 +567,20 @@ def test_an_interrupt_never_breaks_a_transaction(opened: Opener, moment: str) ->
         assert TrialState.RUNNING not in {trial.state for trial in study.get_trials()}
     due[0] = 0
     work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
-    assert len(finished(study)) == 40
+    assert len(finished(study)) == 80
+
+
+def test_an_interrupt_while_trials_are_counted_leaves_no_lock(
+    opened: Opener, tmp_path: Path
+) -> None:
+    order = Order(2, 0.3, "top1")
+    study = opened(order)
+    _, due = interrupting(study, "commit")
+    due[0] = 1
+    with pytest.raises(KeyboardInterrupt):
+        tally(study, order)
+    with closing(sqlite3.connect(tmp_path / "x.db", timeout=0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
 
 
 def test_an_interrupt_waits_where_it_is_deferred() -> None:
@@ -526,6 +592,24 @@ def test_an_interrupt_waits_where_it_is_deferred() -> None:
         steps.append("never here")
     assert steps == ["went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_is_not_lost_to_an_error() -> None:
+    with pytest.raises(KeyboardInterrupt), deferred():  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+def test_samplers_on_the_smallest_model(opened: Opener, sampler: Sampler) -> None:
+    """There is one place for a stage, and no choice of how many."""
+    surface = SURFACES["two blocks"]
+    order = Order(16, None if sampler == "nsga2" else 0.7 * surface.unpruned, "kl", sampler)
+    study = opened(order)
+    work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
+    assert {len(each.schedule.stages) for each in finished(study)} <= {0, 1}
+    assert len(finished(study)) == 16
 
 
 def test_an_error_in_a_trial_fails_it_and_is_raised(opened: Opener) -> None:
@@ -588,7 +672,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
               "--csv", "rows.csv")  # fmt: skip
     done = search(*common, "--trials", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for text in ("schedule_for", "unpruned", "Winner's curse", "2nd half", "chosen: "):
+    for text in ("paper's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
         assert text in done.stdout
     schedule = Schedule.load(tmp_path / "schedule.json")
     surface = Surface(backbone(demo.untrained()).geometry, ZeroTPrune())
@@ -807,7 +891,7 @@ def test_many_workers_on_a_real_server_finish_the_exact_number(
 ) -> None:
     """Two commands at once on an empty server, one with two workers; the other is killed."""
     pytest.importorskip("psycopg")
-    arguments = ("--data", str(folder), "--keep", "0.5", "--trials", "16", "--finalists", "1",
+    arguments = ("--data", str(folder), "--keep", "0.5", "--trials", "80", "--finalists", "1",
                  "--storage", server)  # fmt: skip
     runs = [
         subprocess.Popen(command(*arguments, "--out", f"{number}.json", "--workers", workers),
@@ -827,6 +911,6 @@ def test_many_workers_on_a_real_server_finish_the_exact_number(
         _, error = run.communicate(timeout=120)
         assert run is runs[1] or run.returncode == 0, error
     found = states(server)
-    assert found.count(TrialState.COMPLETE) == 16
+    assert found.count(TrialState.COMPLETE) == 80
     assert found.count(TrialState.RUNNING) == 0
     assert json.loads((tmp_path / "0.json").read_text())["stages"]

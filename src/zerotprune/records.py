@@ -179,7 +179,7 @@ def _commit() -> str:
 
 def _versions() -> list[str]:
     found = [f"python={platform.python_version()}"]
-    for name in ("zerotprune", "torch", "timm"):
+    for name in ("zerotprune", "torch", "timm", "optuna"):
         try:
             found.append(f"{name}={version(name)}")
         except PackageNotFoundError:

@@ -27,13 +27,9 @@ class Tuned(NamedTuple):
     provenance: dict[str, Any]
 
 
-def read_all(folder: Path) -> tuple[Tuned, ...]:
-    return tuple(_read(path) for path in sorted(folder.glob("*.json")))
-
-
 @cache
 def all_tuned() -> tuple[Tuned, ...]:
-    return read_all(FOLDER)
+    return tuple(read(path) for path in sorted(FOLDER.glob("*.json")))
 
 
 def tuned_at(model: nn.Module, tokens: int, method: str) -> list[Tuned]:
@@ -57,7 +53,7 @@ def name_of(model: nn.Module) -> str:
     return f"{name}.{tag}" if tag else str(name)
 
 
-def _read(path: Path) -> Tuned:
+def read(path: Path) -> Tuned:
     held = json.loads(path.read_text(encoding="utf-8"))
     schedule = Schedule.from_json(json.dumps(held.pop("schedule")))
     return Tuned(schedule=schedule, **held)

@@ -31,7 +31,7 @@ def table_of(
     what = "top-1 %" if measure == "top1" else "KL"
     top1, several = measure == "top1", chosen is None
     columns = ["GMACs"] * several + [f"{what}\n1st half", f"{what}\n2nd half"]
-    columns += ["to\nunpruned"] * top1 + ["to\nschedule_for"] * (default is not None)
+    columns += ["to\nunpruned"] * top1 + ["to the\npaper's form"] * (default is not None)
     columns += ["KL"] * top1 + ["same %"]
     for column in columns:
         found.add_column(column, justify="right", no_wrap=True)
@@ -67,7 +67,7 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     unit, digits = (" points", 2) if points else (" of KL", 4)
     curse, count = choice.curse, len(choice.finalists)
     pictures = len(choice.chosen.second.kl)
-    also = "" if choice.default is None else " and schedule_for's"
+    also = "" if choice.default is None else " and the paper's form"
     return [
         f"Ranked on the first half; the choice among the best {count}{also} was made on the "
         f"second, {pictures} pictures that had no say in the ranking. Differences are paired, on "

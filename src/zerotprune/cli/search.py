@@ -61,7 +61,7 @@ def search(
         random; tpe, which learns from earlier trials; or nsga2 for the whole accuracy–cost front.
     finalists
         So many of the best on the first half of the pictures; the second half chooses among them
-        and what schedule_for gives, which stays where nothing better was found.
+        and a schedule of the paper's form, which stays where nothing better was found.
     workers
         Processes on this machine. More machines: the same command there with the same --storage.
     storage
@@ -167,12 +167,12 @@ def _report_choice(
 
 
 def _default(session: Session, budget: float) -> Judged | None:
-    """What one gets without a search."""
+    """What one gets without a search: the paper's form."""
     try:
         found = schedule_for(session.model, gmacs=budget, method=session.method, tuned=False)
     except ValueError:  # the paper's form does not reach as far as the space does
         return None
-    return _judged(session, "schedule_for", found)
+    return _judged(session, "paper's form", found)
 
 
 def _report_front(

@@ -40,7 +40,7 @@ class Curse:
 class Choice:
     measure: Measure
     unpruned: Judged
-    default: Judged | None  # what `schedule_for` gives for the same budget, if it gives something
+    default: Judged | None  # of the paper's form for the same budget, where it reaches as far
     finalists: list[Judged]  # in the order of the first half
     chosen: Judged
     curse: Curse

@@ -26,5 +26,5 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    if came:
-        handler(*came[0])
+        if came:
+            handler(*came[0])

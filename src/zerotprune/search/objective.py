@@ -19,9 +19,10 @@ from ..schedule import Schedule
 from ..shapes import Bool, Float, Int
 from .reading import reading
 
-#: Not cuDNN's attention: it makes a plan for each token count that is new to it, and schedules
+#: All but cuDNN's attention: it makes a plan for each token count that is new to it, and schedules
 #: bring new ones all the time.
-_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
+              SDPBackend.OVERRIDEABLE]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,9 @@ def space_of(surface: Surface, budget: float | None) -> Space:
 
 
 def draw(study: Study, sampler: BaseSampler, trial: FrozenTrial, space: Space) -> Chosen:
-    """A trial's choices, in memory: an Optuna trial would write each of them to the storage, where
-    workers wait for one another, and until it is finished nobody asks for them."""
+    """All choices of a trial at once. An Optuna trial would write each of them to the storage by
+    itself, where workers wait for one another; what others have to know of a trial that still
+    runs, the samplers that learn write themselves."""
     study._thread_local.cached_all_trials = None  # to learn from what is finished by now
     sampler.before_trial(study, trial)
     found = sampler.sample_relative(study, trial, dict(space))

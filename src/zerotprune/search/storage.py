@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from optuna.distributions import distribution_to_json
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.study import Study, StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event, insert
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
@@ -114,6 +115,12 @@ def note(study: Study, name: str) -> Any:
     return study.user_attrs.get(f"{_NOTES}-{name}")
 
 
+def begin(study: Study, template: FrozenTrial) -> FrozenTrial:
+    """A new trial like this one, with its number."""
+    made: FrozenTrial = _backend(study)._create_new_trial(study._study_id, template)
+    return made
+
+
 def finish(
     study: Study,
     trial: int,
@@ -128,8 +135,8 @@ def finish(
     model spends most of its time on. One that was failed meanwhile is not finished: an
     `UpdateFinishedTrialError` says so.
     """
-    backend: Any = study._storage
-    backend = backend._backend  # beneath a cache of finished trials
+    assert not any(map(math.isnan, values)), "Optuna could never read it again"
+    backend = _backend(study)
     with _create_scoped_session(backend.scoped_session) as session:
         row = models.TrialModel.find_or_raise_by_id(trial, session, for_update=True)
         backend.check_trial_is_updatable(trial, row.state)
@@ -152,6 +159,12 @@ def finish(
         session.execute(insert(models.TrialValueModel), results)
         session.execute(insert(models.TrialUserAttributeModel), notes)
         row.state, row.datetime_complete = TrialState.COMPLETE, datetime.now()
+
+
+def _backend(study: Study) -> Any:
+    """Optuna's storage itself, beneath its cache of finished trials."""
+    cached: Any = study._storage
+    return cached._backend
 
 
 def _connected(place: Place) -> optuna.storages.RDBStorage:

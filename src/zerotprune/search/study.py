@@ -31,7 +31,7 @@ from .interrupts import deferred
 from .liveness import Alive, Watch, signature, signed_by_us
 from .objective import Objective, Outcome
 from .space import draw, propose, space_of
-from .storage import finish
+from .storage import begin, finish
 from .surface import Surface
 
 Sampler = Literal["random", "tpe", "nsga2"]
@@ -148,16 +148,14 @@ def _claimed(study: Study, order: Order, watch: Watch) -> FrozenTrial | float | 
     trials = _trials(study)
     if sum(trial.state == TrialState.COMPLETE for trial in trials) >= order.trials:
         return None
-    gone = {trial.number for trial in watch.gone(trials)}
-    for trial in trials:
-        if trial.number in gone:
+    if gone := watch.gone(trials):
+        for trial in gone:
             _fail(study, trial._trial_id)
-    hopeful = _hopeful(trials) - len(gone)
+        trials = _trials(study)  # one of them may have finished at the last moment
+    hopeful = _hopeful(trials)
     if hopeful >= order.trials:
         return 0.2
-    storage, claim = study._storage, _template()
-    claim._trial_id = storage.create_new_trial(study._study_id, claim)
-    claim.number = storage.get_trial_number_from_id(claim._trial_id)
+    claim = begin(study, _template())
     since = claim.number - len(trials)  # claimed by others after we had looked
     if since + hopeful >= order.trials and _hopeful(_trials(study), claim.number) >= order.trials:
         _fail(study, claim._trial_id)
@@ -171,7 +169,8 @@ def _hopeful(trials: Sequence[FrozenTrial], before: float = math.inf) -> int:
 
 
 def _trials(study: Study) -> list[FrozenTrial]:
-    return study.get_trials(deepcopy=False)
+    with deferred():
+        return study.get_trials(deepcopy=False)
 
 
 def _template() -> FrozenTrial:
