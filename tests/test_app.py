@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 import zerotprune as ztp
-from tests.test_cli import zerotprune
+from tests.commands import zerotprune
 from zerotprune import demo
 from zerotprune.app import controls, intake, panels
 from zerotprune.app.desk import NOT_DIGITS, UNEXPECTED, Desk, Session

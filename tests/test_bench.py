@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import zerotprune as ztp
+from tests.commands import zerotprune
 from tests.families import build
-from tests.test_cli import zerotprune
 from tests.test_evaluate_cli import folder, pictures_in  # noqa: F401  a fixture
 from zerotprune import bench, modes, records
 from zerotprune.bench import Entrant, Group, Setup, Speed, take_turns

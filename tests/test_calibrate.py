@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests import oracle
-from tests.test_cli import zerotprune
+from tests.commands import zerotprune
 from tests.test_evaluate_cli import folder
 from zerotprune import Schedule, Stage, ZeroTPrune, demo, prune_
 from zerotprune.budgets import Contender

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,7 @@ import timm
 import torch
 
 import zerotprune as ztp
-
-
-def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    code = "from zerotprune.cli import main; main()"
-    command = [sys.executable, "-W", "error", "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+from tests.commands import quickly, zerotprune
 
 
 def test_demo_prints_a_table_and_writes_a_picture(tmp_path: Path) -> None:
@@ -50,7 +43,7 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
     ],
 )
 def test_info_tells_what_is_never_computed(model: str, says: str) -> None:
-    done = zerotprune("info", model, "--keep", "0.65")
+    done = quickly("info", model, "--keep", "0.65")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert says in said
@@ -60,14 +53,14 @@ def test_info_tells_what_is_never_computed(model: str, says: str) -> None:
     spared = ztp.gmacs(built, schedule) - ztp.gmacs(built, schedule, compute="needed")
     assert f"never computed: {spared:.3f} of them" in said
     assert "scores by: " in said
-    assert "never computed" not in zerotprune("info", model).stdout
+    assert "never computed" not in quickly("info", model).stdout
 
 
 def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     from zerotprune import Schedule, Stage
 
     Schedule((Stage(6, 0.5),)).save(tmp_path / "own.json")
-    done = zerotprune("info", "demo", "--schedule", str(tmp_path / "own.json"))
+    done = quickly("info", "demo", "--schedule", str(tmp_path / "own.json"))
     assert done.returncode == 0, done.stderr
     assert "keep 0.5" in done.stdout
 
@@ -92,7 +85,7 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
 def test_mistakes_get_one_sentence_and_exit_code_2(
     arguments: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
-    done = zerotprune(*arguments, cwd=tmp_path)
+    done = quickly(*arguments, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
     said = done.stdout + done.stderr
     assert says in said
@@ -107,7 +100,7 @@ def test_mistakes_get_one_sentence_and_exit_code_2(
 def test_bad_schedule_files(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    done = zerotprune("info", "demo", "--schedule", str(path))
+    done = quickly("info", "demo", "--schedule", str(path))
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "bad.json" in done.stderr

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
-from tests.test_cli import zerotprune
+from tests.commands import quickly, zerotprune
 from zerotprune import demo
 
 COUNT = 24
@@ -110,7 +110,7 @@ def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert victim.name in done.stdout.replace("\n", "")
     assert "1 pictures could not be read" in done.stdout
-    strict = zerotprune(*common, "--strict")
+    strict = quickly(*common, "--strict")
     assert strict.returncode == 2
     assert victim.name in strict.stderr
 
@@ -131,7 +131,7 @@ def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: 
 )
 def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
     data = () if "--data" in extra else ("--data", str(folder))
-    done = zerotprune("evaluate", "--model", "demo", *data, "--workers", "0", *extra, cwd=tmp_path)
+    done = quickly("evaluate", "--model", "demo", *data, "--workers", "0", *extra, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -139,14 +139,14 @@ def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: st
 
 
 def test_wrong_class_count_and_foreign_weights(folder: Path, tmp_path: Path) -> None:
-    done = zerotprune("evaluate", "--model", "test_vit", "--data", str(folder),
+    done = quickly("evaluate", "--model", "test_vit", "--data", str(folder),
                       "--weights", str(demo.WEIGHTS))  # fmt: skip
     assert done.returncode == 2
     assert "the weights in" in done.stderr
     assert "the model wants" in done.stderr or "lack" in done.stderr
     evil = tmp_path / "evil.pth"
     evil.write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
-    done = zerotprune("evaluate", "--model", "test_vit", "--data", str(folder),
+    done = quickly("evaluate", "--model", "test_vit", "--data", str(folder),
                       "--weights", str(evil), cwd=tmp_path)  # fmt: skip
     assert done.returncode == 2
     assert "is not a file of tensors alone" in done.stderr
@@ -156,7 +156,7 @@ def test_wrong_class_count_and_foreign_weights(folder: Path, tmp_path: Path) -> 
 def test_a_csv_of_other_columns_is_left_alone(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "rows.csv"
     target.write_text("a,b\n1,2\n")
-    done = zerotprune("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(target))
+    done = quickly("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(target))
     assert done.returncode == 2
     assert "has other columns" in done.stderr
     assert target.read_text() == "a,b\n1,2\n"
@@ -183,6 +183,6 @@ def test_a_full_disk_keeps_the_rows_that_were_there(
 
 
 def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> None:
-    done = zerotprune("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(tmp_path))
+    done = quickly("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(tmp_path))
     assert done.returncode == 2
     assert "is not a file to add rows to" in done.stderr

@@ -30,6 +30,8 @@ from sqlalchemy import event
 from sqlalchemy.pool import NullPool
 from torch import Tensor
 
+from tests import commands
+from tests.commands import ALONE, quickly
 from tests.families import FAMILIES, build, pictures, plain_geometry
 from tests.test_evaluate_cli import _save
 from zerotprune import Schedule, Stage, demo, prune_, restore_
@@ -641,13 +643,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 def command(*arguments: str) -> list[str]:
-    code = "from zerotprune.cli import main; main()"
     named = () if "--model" in arguments else ("--model", "demo")
-    return [sys.executable, "-W", "error", "-c", code, "search", *named, *arguments]
+    return commands.command("search", *named, *arguments)
 
 
 def search(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -788,47 +786,18 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("--keep", "0.5", "--storage", "text"), "cannot keep trials in text"),
 ]  # fmt: skip
 
-#: a process for each would take a minute to import torch
-ALL_AT_ONCE = """
-import contextlib, io, json, os, sys
-from zerotprune.cli import main
-for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["zerotprune", *arguments]
-    code, error = None, io.StringIO()
-    with contextlib.redirect_stderr(error):
-        try:
-            main()
-        except SystemExit as stopped:
-            code = stopped.code
-    print(json.dumps([code, error.getvalue(), sorted(os.listdir())]))
-"""
 
-
-@pytest.fixture(scope="module")
-def mistakes(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    place = tmp_path_factory.mktemp("mistakes")
-    (place / "empty").mkdir()
-    (place / "text").write_text("not a database, but long enough to be read as one" * 40)
-    calls = []
-    for extra, _ in MISTAKES:
-        data = () if "--data" in extra else ("--data", str(folder))
-        calls.append(["search", "--model", "demo", *data, *extra])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ALL_AT_ONCE, json.dumps(calls)],
-        capture_output=True, text=True, cwd=place, env=ALONE, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda at: MISTAKES[at][1][:40])
-def test_mistakes(mistakes: list[Any], number: int) -> None:
-    code, error, files = mistakes[number]
-    assert code == 2, error
-    assert MISTAKES[number][1] in error
-    assert "Traceback" not in error
-    assert "secret" not in error
-    assert files == ["empty", "text"]
+@pytest.mark.parametrize(("extra", "says"), MISTAKES)
+def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("not a database, but long enough to be read as one" * 40)
+    data = () if "--data" in extra else ("--data", str(folder))
+    done = quickly("search", "--model", "demo", *data, *extra, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]
 
 
 def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: Path) -> None:

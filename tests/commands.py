@@ -1,0 +1,71 @@
+"""The command line as a user types it: each command a process of its own, or many in one."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+#: Where each core has a worker of pytest, a command that takes all cores would stand in its way.
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
+PYTHON = [sys.executable, "-W", "error", "-c"]
+
+
+def command(*arguments: str) -> list[str]:
+    return [*PYTHON, "from zerotprune.cli import main; main()", *arguments]
+
+
+def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env=ALONE, timeout=180
+    )
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+_SHELL = """
+import contextlib, io, json, os, sys, traceback
+from zerotprune.cli import main
+for line in sys.stdin:
+    arguments, home = json.loads(line)
+    sys.argv = ["zerotprune", *arguments]
+    os.chdir(home)
+    code, out, error = 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        except BaseException:
+            code = 1
+            traceback.print_exc()
+    print(json.dumps([code, out.getvalue(), error.getvalue()]), flush=True)
+"""
+
+
+@cache
+def _shell() -> subprocess.Popen[str]:
+    started = subprocess.Popen(
+        [*PYTHON, _SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ALONE
+    )
+    atexit.register(started.kill)
+    return started
+
+
+def quickly(*arguments: str, cwd: Path | None = None) -> Done:
+    """The same in one process for all that come: most of a short command is importing torch."""
+    shell = _shell()
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    shell.stdin.write(json.dumps([arguments, str((cwd or Path()).absolute())]) + "\n")
+    shell.stdin.flush()
+    return Done(*json.loads(shell.stdout.readline()))
