@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-#: Where each core has a worker of pytest, a command that takes all cores would stand in its way.
-ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 PYTHON = [sys.executable, "-W", "error", "-c"]
 
 
@@ -21,9 +18,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=ALONE, timeout=180
-    )
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=180)
 
 
 class Done(NamedTuple):
@@ -55,7 +50,7 @@ for line in sys.stdin:
 @cache
 def _shell() -> subprocess.Popen[str]:
     started = subprocess.Popen(
-        [*PYTHON, _SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ALONE
+        [*PYTHON, _SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(started.kill)
     return started

@@ -22,10 +22,10 @@ jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
 )
 
-import torch  # noqa: E402
+if "PYTEST_XDIST_WORKER" in os.environ:  # each core has one: what it starts must not take them all
+    os.environ["OMP_NUM_THREADS"] = "1"
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # each core has a worker of its own
+import torch  # noqa: E402
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the first import of Triton: kernels on a CPU

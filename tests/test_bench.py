@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -254,7 +253,6 @@ def test_compiled_cases_and_one_that_does_not_compile_as_one_graph() -> None:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line.split("|") for line in done.stdout.splitlines()]

@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool
 from torch import Tensor
 
 from tests import commands
-from tests.commands import ALONE, quickly
+from tests.commands import quickly
 from tests.families import FAMILIES, build, pictures, plain_geometry
 from tests.test_evaluate_cli import _save
 from zerotprune import Schedule, Stage, demo, prune_, restore_
@@ -649,9 +649,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def search(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=ALONE, timeout=120
-    )
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 def trials_in(where: Path | str) -> list[optuna.trial.FrozenTrial]:
@@ -711,7 +709,7 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
     for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command(*arguments), cwd=tmp_path, env=ALONE, stdout=pipe, stderr=pipe, text=True
+            command(*arguments), cwd=tmp_path, stdout=pipe, stderr=pipe, text=True
         )
         _wait_for_trials(path, number)
         process.send_signal(blow)
@@ -864,7 +862,7 @@ def test_many_workers_on_a_real_server_finish_the_exact_number(
                  "--storage", server)  # fmt: skip
     runs = [
         subprocess.Popen(command(*arguments, "--out", f"{number}.json", "--workers", workers),
-                         cwd=tmp_path, env=ALONE, stdout=subprocess.DEVNULL,
+                         cwd=tmp_path, stdout=subprocess.DEVNULL,
                          stderr=subprocess.PIPE, text=True)
         for number, workers in enumerate(("2", "1"))
     ]  # fmt: skip
