@@ -52,7 +52,7 @@ def _shell() -> subprocess.Popen[str]:
     started = subprocess.Popen(
         [*PYTHON, _SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    atexit.register(started.kill)
+    atexit.register(started.communicate)  # closes its input, which ends it
     return started
 
 

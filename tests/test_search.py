@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
+from rich.console import Console
 from safetensors.torch import save_file
 from sqlalchemy import event
 from sqlalchemy.pool import NullPool
@@ -36,6 +38,7 @@ from tests.families import FAMILIES, build, pictures, plain_geometry
 from tests.test_evaluate_cli import _save
 from zerotprune import Schedule, Stage, demo, prune_, restore_
 from zerotprune.backbones import backbone
+from zerotprune.cli.choices import remarks, table_of
 from zerotprune.cli.search import search as search_command
 from zerotprune.cli.search_options import Budget, SearchSubject
 from zerotprune.methods import TopK, ZeroTPrune
@@ -293,6 +296,27 @@ def a_judged(name: str, cut: int, first: float, second: float) -> Judged:
 
     schedule = Schedule((Stage(1, 1.0, cut),) if cut else ())
     return Judged(name, schedule, 1.0, outcome(first), outcome(second))
+
+
+def test_the_widest_table_is_whole_in_80_columns() -> None:
+    def outcome(hits: int) -> Outcome:
+        right = torch.arange(20) < hits
+        return Outcome(torch.full((20,), 0.05), right, right)
+
+    def row(name: str, first: int, second: int) -> Judged:
+        return Judged(name, Schedule(), 1.0, outcome(first), outcome(second))
+
+    unpruned, default = row("unpruned", 20, 20), row("paper's form", 10, 10)
+    trials = [row("trial 1234", 13, 6), row("trial 1999", 11, 12)]
+    choice = choose("top1", unpruned, default, trials)
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    console.print(table_of("title", "top1", unpruned, default, trials, choice.chosen))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in ("→ trial 1999", "same %", "100.0", "65.0 ± 10.9", "-70.0 ± 10.5", "-20.0 ± 9.2"):
+        assert text in shown
+    assert (
+        remarks(choice, 2000)[-1] == "20 pictures do not tell the chosen one from the paper's form."
+    )
 
 
 @pytest.mark.parametrize(
@@ -678,6 +702,9 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     held = {path.name for path in tmp_path.iterdir()}
     assert held == {"schedule.json", "schedule.trials.db", "found.png", "rows.csv"}
     assert states(tmp_path / "schedule.trials.db") == [TrialState.COMPLETE] * 5
+    again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
+                    cwd=tmp_path)  # fmt: skip
+    assert "5 trials of 5 are there already, begun by --sampler random" in again.stdout
     with pytest.raises(ValueError, match=r"its budget is --keep 0.4, here it is --keep 0.5;"):
         search_command(
             SearchSubject("demo", str(folder)), Budget(keep=0.5), out=tmp_path / "schedule.json"
@@ -704,7 +731,7 @@ def test_without_labels_any_model_and_any_folder(
 
 def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     """Killed in the middle of a trial, then stopped by Ctrl-C, then left to finish."""
-    arguments = ("--data", str(folder), "--keep", "0.5", "--finalists", "1", "--trials", "12")
+    arguments = ("--data", str(folder), "--keep", "0.5", "--finalists", "1", "--trials", "60")
     path, kept = tmp_path / "schedule.trials.db", dict[int, object]()
     for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):
         pipe = subprocess.PIPE
@@ -715,20 +742,21 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
         process.send_signal(blow)
         out, error = process.communicate(timeout=60)
         now = _values(path)
-        assert number <= len(now) < 12
+        assert number <= len(now) < 60
         assert kept.items() <= now.items()
         kept = now
-    assert process.returncode == 0, error
-    assert "of 12 trials: the same command" in out.replace("\n", " ")
+    assert process.returncode == 130, error
+    assert "of 60 trials: the same command" in out.replace("\n", " ")
     assert "Traceback" not in error
     assert Schedule.load(tmp_path / "schedule.json").stages
     assert TrialState.RUNNING not in states(path)
     done = search(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert f"{len(kept)} trials of 60 are there already\n" in done.stdout
     found = _values(path)
     assert kept.items() <= found.items()
-    assert len(found) == 12
-    assert len(set(map(str, found.values()))) == 12
+    assert len(found) == 60
+    assert len(set(map(str, found.values()))) == 60
     assert TrialState.RUNNING not in states(path)
 
 

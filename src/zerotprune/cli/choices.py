@@ -26,7 +26,7 @@ def table_of(
 ) -> Table:
     """Both halves of every row, and paired differences on the second. Without a chosen one the
     rows are a front, of several costs."""
-    found = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    found = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=0)
     found.add_column("schedule", overflow="fold", min_width=12)
     what = "top-1 %" if measure == "top1" else "KL"
     top1, several = measure == "top1", chosen is None
@@ -36,7 +36,8 @@ def table_of(
     for column in columns:
         found.add_column(column, justify="right", no_wrap=True)
     for each in (unpruned, *([default] if default else []), *rows):
-        cells = [each.name, *([f"{each.gmacs:.3f}"] * several)]
+        name = f"→ {each.name}" if each is chosen else each.name
+        cells = [name, *([f"{each.gmacs:.3f}"] * several)]
         cells += [_value(each.first, measure), _value(each.second, measure)]
         if top1:  # the KL of the unpruned model is zero: KL is the difference
             cells.append("" if each is unpruned else _change(each, unpruned, measure))
@@ -67,17 +68,24 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     unit, digits = (" points", 2) if points else (" of KL", 4)
     curse, count = choice.curse, len(choice.finalists)
     pictures = len(choice.chosen.second.kl)
+    ties = "; equal ones by their KL" if points else ""
     also = "" if choice.default is None else " and the paper's form"
-    return [
+    said = [
         f"Ranked on the first half; the choice among the best {count}{also} was made on the "
-        f"second, {pictures} pictures that had no say in the ranking. Differences are paired, on "
-        "the second half, as are KL (unpruned ‖ pruned) and same (equal top-1 predictions); ± are "
-        "standard errors.",
-        f"Winner's curse: the best of many looks better than it is on the pictures it was chosen "
-        f"by. The best {count} of {trials} trials lost {curse.first:.{digits}f}{unit} from the "
-        f"first half to the second, beyond the unpruned model; of the chosen one's number on the "
-        f"second half expect {curse.second:.{digits}f}{unit} to be luck (bootstrap).",
+        f"second, {pictures} pictures that had no say in the ranking{ties}. Differences are "
+        "paired, on the second half, as are KL (unpruned ‖ pruned: less is better) and same (equal "
+        "top-1 predictions); ± are standard errors.",
+        "Winner's curse: the best of many looks better than it is on the pictures it was chosen "
+        f"by. The best {count} of {trials} trials were {abs(curse.first):.{digits}f}{unit} "
+        f"{'better' if curse.first >= 0 else 'worse'} on the first half than on the second, "
+        "against the unpruned model; of what the chosen one shows on the second half, about "
+        f"{curse.second:.{digits}f}{unit} are luck (bootstrap).",
     ]
+    if choice.default is not None and choice.chosen is not choice.default:
+        mean, error = difference(choice.chosen.second, choice.default.second, choice.measure)
+        if mean < 2 * error:
+            said.append(f"{pictures} pictures do not tell the chosen one from the paper's form.")
+    return said
 
 
 def rows_of(

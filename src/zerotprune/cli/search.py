@@ -13,7 +13,7 @@ from ..schedule import Schedule
 from ..search import choice as choosing
 from ..search.choice import Judged, choose, front, thinned
 from ..search.drawing import search_figure
-from ..search.storage import Place, check_target
+from ..search.storage import Place, check_target, noted
 from ..search.study import Finished, Order, Sampler, finished
 from .choices import in_words, remarks, rows_of, table_of
 from .search_options import Budget, SearchSubject
@@ -48,7 +48,8 @@ def search(
 ) -> None:
     """Find the best schedule for a budget by Monte-Carlo search, and write it as JSON.
 
-    The same command again goes on where it was stopped or killed.
+    The same command again goes on where it was stopped or killed. Ctrl-C ends it with the best so
+    far, and exit code 130.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ def search(
     trials
         Schedules to try: the exact total over all workers and resumptions.
     sampler
-        random; tpe, which learns from earlier trials; or nsga2 for the whole accuracy–cost front.
+        random; tpe, which learns from earlier trials; or nsga2 for the whole accuracy–cost front,
+        without a budget.
     finalists
         So many of the best on the first half of the pictures; the second half chooses among them
         and a schedule of the paper's form, which stays where nothing better was found.
@@ -88,17 +90,27 @@ def search(
     session = start(subject, wanted, where, front=sampler == "nsga2", workers=workers, seed=seed,
                     memory=1e9 * cache_gb)  # fmt: skip
     order = Order(trials, session.gmacs, subject.measure, sampler, seed)
+    _tell_of_earlier(session, order)
     whole = session.explore(order, workers)
     found = finished(session.study)
-    if not found:
-        raise KeyboardInterrupt
     if not whole:
         session.console.print(f"stopped after {len(found)} of {trials} trials: the same command "
                               "goes on from there", style="yellow")  # fmt: skip
-    if order.budget is None:
+    if found and order.budget is None:
         _report_front(session, order, found, finalists, results)
-    else:
+    elif found:
         _report_choice(session, order, found, finalists, results)
+    if not whole:
+        raise KeyboardInterrupt
+
+
+def _tell_of_earlier(session: Session, order: Order) -> None:
+    """Trials that are there already count, whoever drew them."""
+    first, there = noted(session.study, "sampler", order.sampler), len(finished(session.study))
+    if there:
+        drawn = "" if first == order.sampler else f", begun by --sampler {first}"
+        session.console.print(f"{there} trials of {order.trials} are there already{drawn}",
+                              style="yellow", highlight=False)  # fmt: skip
 
 
 def _check_numbers(**numbers: int) -> None:

@@ -42,10 +42,11 @@ def identity(
         "model": name,
         "weights": weights_hash(model)[:16],
         "picture size": "×".join(map(str, size or ())),
+        # Before the data, whose hash tells of labels as well: the first difference is named.
+        "objective": "top-1" if labelled else "KL divergence",
         "data": f"{len(pictures)} pictures {data_hash(pictures, labelled)}",
         "budget": budget,
         "method": repr(method),
-        "objective": "top-1" if labelled else "KL divergence",
         "precision": precision,
         "seed": str(seed),
         "space": str(space.VERSION),
