@@ -41,7 +41,8 @@ that (the choice itself was made on 600 other pictures); "scaling" at 0.5 profit
 "searched" came later and ran three times: twice with the winners of random searches, which at 0.9 G
 gained nothing, then with those of TPE, found and chosen on `tune` alone.
 In the GPU rows the command's paths, the commit and timm's version were put in by hand: they ran on
-a copy without history, with timm 1.0.30 carried along.
+a copy without history, with timm 1.0.30 carried along. In the rows of "searched" the commit is the
+one that the run started from: the tree moved on while it ran.
 """
 
 
