@@ -43,6 +43,8 @@ from zerotprune.cli.search import search as search_command
 from zerotprune.cli.search_options import Budget, SearchSubject
 from zerotprune.methods import TopK, ZeroTPrune
 from zerotprune.plan import Plan
+from zerotprune.search import liveness
+from zerotprune.search import study as module
 from zerotprune.search.choice import Judged, choose, expected_curse, finalists, front, thinned
 from zerotprune.search.drawing import search_figure
 from zerotprune.search.halves import split
@@ -476,8 +478,6 @@ def test_trials_of_dead_workers_are_replaced_and_late_results_dropped(opened: Op
             study._storage.set_trial_state_values(running._trial_id, TrialState.FAIL)
         return easy_outcome(schedule)
 
-    from zerotprune.search import study as module
-
     template = module._template()
     template.user_attrs["process"] = gone.pid
     study._storage.create_new_trial(study._study_id, template)
@@ -489,18 +489,20 @@ def test_trials_of_dead_workers_are_replaced_and_late_results_dropped(opened: Op
     assert states.count(TrialState.RUNNING) == 0
 
 
+def claimed_elsewhere(study: optuna.Study, **told: object) -> int:
+    """A trial of a worker on another machine, of which nothing more is heard."""
+    trial = module._template()
+    trial.user_attrs |= {"host": "elsewhere", **told}
+    return begin(study, trial)._trial_id
+
+
 def test_silent_workers_elsewhere_are_given_up_after_a_while(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zerotprune.search import liveness
-    from zerotprune.search import study as module
-
     surface = SURFACES["small grid"]
     order = Order(2, 0.7 * surface.unpruned, "top1")
     study = opened(order)
-    template = module._template()
-    template.user_attrs["host"] = "elsewhere"
-    study._storage.create_new_trial(study._study_id, template)
+    claimed_elsewhere(study)
     monkeypatch.setattr(liveness, "_GRACE", 0.5)
     started = time.monotonic()
     work(study, order, surface, easy_outcome)  # type: ignore[arg-type]
@@ -511,9 +513,6 @@ def test_silent_workers_elsewhere_are_given_up_after_a_while(
 def test_of_two_that_claim_the_last_trial_the_second_gives_way(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zerotprune.search import liveness
-    from zerotprune.search import study as module
-
     surface = SURFACES["small grid"]
     order = Order(1, 0.7 * surface.unpruned, "top1")
     study = opened(order)
@@ -522,9 +521,7 @@ def test_of_two_that_claim_the_last_trial_the_second_gives_way(
     def beaten(study: optuna.Study, template: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
         """Another, who then falls silent, has claimed one since we looked."""
         if not calls:
-            other = module._template()
-            other.user_attrs["host"] = "elsewhere"
-            begin(study, other)
+            claimed_elsewhere(study)
         calls.append(begin(study, template))
         return calls[-1]
 
@@ -538,16 +535,11 @@ def test_of_two_that_claim_the_last_trial_the_second_gives_way(
 def test_a_worker_that_finishes_while_it_is_taken_for_gone_counts(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zerotprune.search import liveness
-    from zerotprune.search import study as module
-
     surface = SURFACES["small grid"]
     order = Order(4, 0.7 * surface.unpruned, "top1")
     study = opened(order)
     work(study, replace(order, trials=3), surface, easy_outcome)  # type: ignore[arg-type]
-    silent = module._template()
-    silent.user_attrs |= {"host": "elsewhere", "found": study.get_trials()[0].user_attrs["found"]}
-    number = study._storage.create_new_trial(study._study_id, silent)
+    number = claimed_elsewhere(study, found=study.get_trials()[0].user_attrs["found"])
     fail = module._fail
 
     def too_late(study: optuna.Study, trial: int) -> None:
