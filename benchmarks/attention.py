@@ -11,7 +11,7 @@ from table import Claim, Table, main
 from torch import Tensor, nn
 
 from zerotprune import Schedule, ZeroTPrune
-from zerotprune.budgets import Contender
+from zerotprune.budgets.contenders import Contender
 
 OTHERS = ("cls", "average", "accumulated", "random")
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from table import RESULTS
 
-from zerotprune import bench, records
-from zerotprune.budgets import Contender
-from zerotprune.models import load
+from zerotprune.budgets.contenders import Contender
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure import speed as bench
 
 
 def main() -> None:

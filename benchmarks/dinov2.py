@@ -15,11 +15,11 @@ import torch
 from table import Table, options, spread, write
 from torch import nn
 
-from zerotprune.budgets import Contender
-from zerotprune.data import batches, open_data, transform_for
-from zerotprune.evaluate import Batch, Setting, compare
-from zerotprune.models import load
-from zerotprune.probe import score
+from zerotprune.budgets.contenders import Contender
+from zerotprune.data.images import batches, open_data, transform_for
+from zerotprune.data.models import load
+from zerotprune.measure.accuracy import Batch, Setting, compare
+from zerotprune.measure.probe import score
 
 NAME = "vit_small_patch14_dinov2.lvd142m"
 TABLE = Table("dinov2", off_the_shelf.contenders, off_the_shelf.CLAIMS, (NAME,))

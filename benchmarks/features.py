@@ -12,7 +12,7 @@ from table import Claim, Table, main
 from torch import Tensor, nn
 
 from zerotprune import Schedule, ZeroTPrune
-from zerotprune.budgets import Contender
+from zerotprune.budgets.contenders import Contender
 from zerotprune.methods.zero_tprune import Feature
 
 NAMES = get_args(Feature)

@@ -18,14 +18,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from zerotprune import demo
 from zerotprune.backbones import backbone
 from zerotprune.block import Parts
-from zerotprune.data import transform_for
+from zerotprune.data import demo
+from zerotprune.data.images import transform_for
+from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
-from zerotprune.graph import attention_graph, head_variance, start_scores, vote
-from zerotprune.models import load
 from zerotprune.schedule import Stage
+from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
 from zerotprune.show.gallery import gathered
 from zerotprune.show.painting import as_picture
 from zerotprune.show.raster import drawn

@@ -12,7 +12,7 @@ from figure import Subject, Votes, arguments, save, subject, votes
 
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.graph import heads_in_range
+from zerotprune.scoring.graph import heads_in_range
 from zerotprune.show.heads import HeadsView
 from zerotprune.show.layout import strips
 from zerotprune.show.sheet import Scene

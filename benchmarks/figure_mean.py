@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.graph import combine_heads, heads_in_range
+from zerotprune.scoring.graph import combine_heads, heads_in_range
 from zerotprune.show.captions import GAP, MARGIN
 from zerotprune.show.head_maps import ramp
 from zerotprune.show.sheet import QUIET, WORDS, Heat, Scene, Sheet, Text

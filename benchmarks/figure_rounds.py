@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from figure import arguments, subject
 
-from zerotprune import figures
-from zerotprune.calibrate.drawing import distributions_figure
 from zerotprune.calibrate.survey import survey
+from zerotprune.plots import figures
+from zerotprune.plots.calibration import distributions_figure
 
 
 def main() -> None:

@@ -12,10 +12,11 @@ import torch
 from table import MODELS, decoded, options
 from torch import Tensor, nn
 
-from zerotprune import Schedule, gmacs, prune_, records, trace
-from zerotprune.evaluate import Batch, paired_difference
-from zerotprune.kernels import Backend
-from zerotprune.models import load
+from zerotprune import Schedule, gmacs, prune_, trace
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure.accuracy import Batch, paired_difference
+from zerotprune.scoring.backends import Backend
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from table import Claim, Table, main
 from torch import Tensor, nn
 
 from zerotprune import Schedule, ZeroTPrune
-from zerotprune.budgets import Contender
-from zerotprune.similarity import Metric
+from zerotprune.budgets.contenders import Contender
+from zerotprune.scoring.similarity import Metric
 
 NAMES = get_args(Metric)
 

@@ -14,7 +14,7 @@ from table import Claim, Table, main
 from torch import Tensor, nn
 
 from zerotprune import gmacs
-from zerotprune.budgets import METHODS, Contender, contender
+from zerotprune.budgets.contenders import METHODS, Contender, contender
 
 SHARES = (0.85, 0.7, 0.55)
 RIVALS = ("ats", "tome", "tome-uni", "evit", "diffrate", "cls-attention", "random")

@@ -11,7 +11,7 @@ from table import Claim, Table, main
 from torch import Tensor, nn
 
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
-from zerotprune.budgets import Contender
+from zerotprune.budgets.contenders import Contender
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:

@@ -24,8 +24,8 @@ from typing import Any
 
 from PIL import Image
 
-from zerotprune import records
 from zerotprune.files import check_writable, replacing
+from zerotprune.measure import records
 
 DEIT_S = "deit_small_patch16_224"
 BUDGETS = (60, 45, 70, 52, 80, 40, 66, 75, 57, 88)

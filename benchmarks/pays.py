@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from speed import DOCS, SECTIONS
 from table import RESULTS
 
-from zerotprune.bench import LIMIT, OURS, UNPRUNED
-from zerotprune.figures import COLOURS, save
+from zerotprune.measure.speed import LIMIT, OURS, UNPRUNED
+from zerotprune.plots.figures import COLOURS, save
 
 
 class Line(NamedTuple):

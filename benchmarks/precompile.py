@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import torch
 
-from zerotprune import bench, prune_
-from zerotprune.budgets import Contender
-from zerotprune.models import load
+from zerotprune import prune_
+from zerotprune.budgets.contenders import Contender
+from zerotprune.data.models import load
+from zerotprune.measure import speed as bench
 
 
 class Case(NamedTuple):

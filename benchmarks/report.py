@@ -13,7 +13,7 @@ from typing import Literal
 
 from table import RESULTS
 
-from zerotprune.figures import Point, save, trade_off_figure
+from zerotprune.plots.figures import Point, save, trade_off_figure
 
 DOCS = RESULTS.parents[1] / "docs"
 TABLES = ("contribution", "features", "partition", "metric", "order", "attention",

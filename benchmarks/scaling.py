@@ -11,7 +11,7 @@ from table import Table, main
 from torch import Tensor, nn
 
 from zerotprune import schedule_for
-from zerotprune.budgets import Contender
+from zerotprune.budgets.contenders import Contender
 
 SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 

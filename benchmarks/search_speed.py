@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from table import RESULTS
 
-from zerotprune import ZeroTPrune, records
+from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.models import load
+from zerotprune.budgets.surface import Surface
+from zerotprune.data.models import load
+from zerotprune.measure import records
 from zerotprune.search.objective import Objective, Stack
 from zerotprune.search.storage import Place, open_study
 from zerotprune.search.study import Order, finished, work
-from zerotprune.search.surface import Surface
 from zerotprune.search.workers import Job, run
 
 

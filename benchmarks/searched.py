@@ -17,13 +17,14 @@ import torch
 from table import MODELS, Claim, Table, decoded, options, write
 from torch import Tensor, nn
 
-from zerotprune import ZeroTPrune, records, schedule_for
+from zerotprune import ZeroTPrune, schedule_for
 from zerotprune.backbones import backbone
-from zerotprune.budgets import Contender
-from zerotprune.evaluate import Result, Setting, compare, paired_difference
-from zerotprune.models import load
+from zerotprune.budgets.contenders import Contender
+from zerotprune.budgets.tuned import name_of, tuned_at
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure.accuracy import Result, Setting, compare, paired_difference
 from zerotprune.search.objective import divergence
-from zerotprune.tuned import name_of, tuned_at
 
 
 def main() -> None:

@@ -20,10 +20,12 @@ import precompile
 import torch
 from table import RESULTS, decoded, spread
 
-from zerotprune import Schedule, bench, records, schedule_for
-from zerotprune.evaluate import Result, Setting, compare
-from zerotprune.models import load
-from zerotprune.modes import MODES
+from zerotprune import Schedule, schedule_for
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure import speed as bench
+from zerotprune.measure.accuracy import Result, Setting, compare
+from zerotprune.measure.modes import MODES
 
 DOCS = RESULTS.parents[1] / "docs"
 METHODS = ("zero-tprune", "tome", "ats")  # ours first, then the rivals
@@ -182,7 +184,7 @@ def row_of(
 
 def draw(path: Path, folder: Path) -> None:
     """A plot for each section in the file, of its newest rows."""
-    from zerotprune.figures import Pace, save, speed_figure
+    from zerotprune.plots.figures import Pace, save, speed_figure
 
     newest: dict[str, dict[tuple[str, str, str, int], tuple[Pace, str]]] = {}
     with path.open(newline="", encoding="utf-8") as file:

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from zerotprune import records
-from zerotprune.budgets import Contender
-from zerotprune.data import batches, open_data, transform_for
-from zerotprune.evaluate import Batch, Result, Setting, compare, paired_difference
-from zerotprune.models import load
+from zerotprune.budgets.contenders import Contender
+from zerotprune.data.images import batches, open_data, transform_for
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure.accuracy import Batch, Result, Setting, compare, paired_difference
 
 MODELS = {
     "deit_tiny_patch16_224": "deit_tiny_patch16_224.safetensors",

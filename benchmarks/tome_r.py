@@ -11,7 +11,7 @@ from table import Table, main
 from torch import Tensor, nn
 
 from zerotprune import Schedule, Stage
-from zerotprune.budgets import Contender
+from zerotprune.budgets.contenders import Contender
 from zerotprune.methods import ToMe
 
 

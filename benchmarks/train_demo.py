@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from zerotprune.demo import WEIGHTS, pictures, untrained
+from zerotprune.data.demo import WEIGHTS, pictures, untrained
 
 TEST_COUNT = 2000
 TEST_SEED = 20_000

@@ -24,10 +24,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from zerotprune import Schedule, ZeroTPrune, tuned
+from zerotprune import Schedule, ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.data import batches, open_data, transform_for
-from zerotprune.models import load
+from zerotprune.budgets import tuned
+from zerotprune.data.images import batches, open_data, transform_for
+from zerotprune.data.models import load
 from zerotprune.search.objective import Objective, Stack
 
 TOLD = ("time", "commit", "versions", "hardware", "seed", "data", "pictures", "measure", "gmacs",

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, pictures, plain_geometry
-from zerotprune import tuned
 from zerotprune.backbones import backbone
+from zerotprune.budgets import tuned
 from zerotprune.cost import Load, block_macs, solve, total_macs
 from zerotprune.methods import Slicing, TopK
 from zerotprune.plan import Plan

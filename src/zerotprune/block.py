@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 import torch
 from torch import Tensor
 
-from .attention import Heads, Rows, output
 from .cost import Geometry
-from .graph import Graph, RowGraph, average_attention
-from .kernels import Backend, scorer
-from .precision import no_autocast
 from .schedule import Stage
-from .scoring import REFERENCE, Scorer
+from .scoring.attention import Heads, Rows, output
+from .scoring.backends import Backend, scorer
+from .scoring.graph import Graph, RowGraph, average_attention
+from .scoring.precision import no_autocast
+from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Float
 from .tokens import Reduction, Tokens, pictures, reduced, together
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from .block import Method, Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
-from .kernels import Backend
 from .schedule import Schedule
+from .scoring.backends import Backend
 
 
 class Plan:

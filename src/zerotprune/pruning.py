@@ -8,15 +8,15 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 from torch import Tensor, nn
 
 from .backbones import backbone, unwrap
-from .backbones.shortcut import entrance, is_entrance
+from .backbones.prefix_only import entrance, is_entrance
 from .block import Method, Parts, Task, run, run_for_prefix
+from .budgets.tuned import tuned_for
 from .cost import Compute, Convention, solve
-from .kernels import Backend, prepare
 from .methods import ZeroTPrune
 from .plan import Plan
 from .schedule import Schedule
+from .scoring.backends import Backend, prepare
 from .tokens import Tokens
-from .tuned import tuned_for
 
 Model = TypeVar("Model", bound=nn.Module)
 

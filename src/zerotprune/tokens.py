@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .precision import widened
+from .scoring.precision import widened
+from .scoring.similarity import take
 from .shapes import Bool, Float, Int
-from .similarity import take
 
 
 class Reduction(NamedTuple):

@@ -8,7 +8,7 @@ from html import escape
 from PIL import Image
 
 from ..schedule import Schedule
-from .offer import as_link
+from .catalog import as_link
 
 _THUMB = 96
 

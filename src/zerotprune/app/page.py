@@ -8,12 +8,12 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from ..budgets import METHODS
+from ..budgets.contenders import METHODS
 from . import controls as ours
-from .desk import METHOD, PERCENT, RIVAL, Desk, Session, Shown
-from .gate import ADDRESS, Gate
-from .intake import MOST_BYTES
-from .screen import NO_RIVAL, PERCENTS
+from .controller import METHOD, PERCENT, RIVAL, Desk, Session, Shown
+from .firewall import ADDRESS, Gate
+from .uploads import MOST_BYTES
+from .view_model import NO_RIVAL, PERCENTS
 
 TITLE = "Zero-TPrune: see what a Vision Transformer can do without"
 _HEADER = (

@@ -10,7 +10,7 @@ from ..show.painting import SIMILAR, UNIMPORTANT
 from ..show.story import Prediction, StageView
 from ..tracing import Fate
 from .overlay import overlay
-from .screen import Screen, Side
+from .view_model import Screen, Side
 
 _DROPPED = {Fate.SIMILAR: ("similar", SIMILAR), Fate.UNIMPORTANT: ("unimportant", UNIMPORTANT)}
 _SLOWER = (

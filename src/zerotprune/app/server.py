@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .desk import Desk
-from .gate import ADDRESS
-from .machine import Machine
-from .offer import Offer, examples
+from .catalog import Offer, examples
+from .controller import Desk
+from .firewall import ADDRESS
+from .worker import Machine
 
 if TYPE_CHECKING:
     import gradio as gr

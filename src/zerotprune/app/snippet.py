@@ -6,8 +6,8 @@ from dataclasses import fields, is_dataclass
 
 from ..methods import Method, ZeroTPrune
 from ..schedule import Schedule, Stage
-from .offer import BUILT_IN
-from .screen import Screen
+from .catalog import BUILT_IN
+from .view_model import Screen
 
 
 def python_lines(screen: Screen) -> str:

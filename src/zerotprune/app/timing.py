@@ -10,10 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..modes import sharing_copy
+from ..measure.modes import sharing_copy
 from ..pruning import prune_
-from .machine import Machine
-from .screen import Screen
+from .view_model import Screen
+from .worker import Machine
 
 ROUNDS = 15
 ENOUGH = 5  # rounds, after which the time is the limit

@@ -11,8 +11,8 @@ from torch import nn
 
 from ..block import Parts
 from ..cost import Geometry
-from .shortcut import Shortcut
-from .tail import Tail
+from .midway import Tail
+from .prefix_only import Shortcut
 
 _LIBRARIES = {"timm": ".timm"}
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..backbones import backbone
-from ..budgets import Contender
+from ..budgets.contenders import Contender
 from ..files import replacing, text_of
 from ..methods import Method, ZeroTPrune
 from ..schedule import Schedule

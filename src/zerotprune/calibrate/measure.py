@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..backbones import backbone
-from ..evaluate import Batch
+from ..measure.accuracy import Batch
 from ..methods import ZeroTPrune
 from ..plan import Plan
 from ..pruning import schedule_for

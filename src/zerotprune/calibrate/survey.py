@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..block import AT_ONCE, Parts
-from ..evaluate import Batch
-from ..graph import attention_graph, combine_heads, head_variance, start_scores, vote
+from ..measure.accuracy import Batch
 from ..pruning import current_plan
+from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..shapes import Float
 from ..tokens import Tokens, pictures, together
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..evaluate import Batch
+from ..measure.accuracy import Batch
 from ..methods import ZeroTPrune
 from ..pruning import prune_, restore_
 from ..schedule import Schedule

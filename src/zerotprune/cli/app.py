@@ -11,11 +11,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from ..app.machine import Machine
-from ..app.offer import BUILT_IN, Offer
+from ..app.catalog import BUILT_IN, Offer
 from ..app.server import serving, wait
+from ..app.worker import Machine
+from ..data.models import load
 from ..files import names_in
-from ..models import load
 
 
 def app(

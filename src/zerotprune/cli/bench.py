@@ -16,13 +16,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from torch import Tensor, nn
 
-from .. import bench as core
-from .. import records
-from ..bench import OURS, Entrant, Precision, Setup
-from ..figures import check_target, save
-from ..models import load
-from ..modes import MODES, Mode
-from ..probe import Probe
+from ..data.models import load
+from ..measure import records
+from ..measure import speed as core
+from ..measure.modes import MODES, Mode
+from ..measure.probe import Probe
+from ..measure.speed import OURS, Entrant, Precision, Setup
+from ..plots.figures import check_target, save
 from ..schedule import Schedule
 from .arguments import preset_or_file, read_schedule
 from .session import Session, Source, start

@@ -10,16 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import records
-from ..calibrate import drawing
 from ..calibrate.calibration import Identity
 from ..calibrate.measure import Findings, Search, measure, usual_schedule
 from ..calibrate.rounds import THRESHOLD
-from ..data import Pictures, batches, check_classes
-from ..evaluate import Batch
-from ..figures import check_target, save
+from ..data.images import Pictures, batches, check_classes
+from ..data.models import load
 from ..files import check_writable
-from ..models import load
+from ..measure import records
+from ..measure.accuracy import Batch
+from ..plots import calibration as drawing
+from ..plots.figures import check_target, save
 from .arguments import preset_or_file
 from .findings import rounds_lines, rounds_table, vhf_lines
 from .subject import Subject, chosen_device

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from matplotlib.figure import Figure
 
-from .. import records
-from ..budgets import METHODS, Contender, contender
-from ..evaluate import Result, paired_difference
-from ..figures import Point, check_target, save, trade_off_figure
+from ..budgets.contenders import METHODS, Contender, contender
+from ..measure import records
+from ..measure.accuracy import Result, paired_difference
+from ..plots.figures import Point, check_target, save, trade_off_figure
 from ..pruning import gmacs as unpruned_gmacs
 from .evaluate import table
 from .session import Session, Source, start

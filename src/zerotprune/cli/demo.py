@@ -11,12 +11,12 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
-from .. import demo as built_in
-from .. import records
 from ..backbones import backbone
-from ..budgets import Contender, contender
-from ..evaluate import Batch, Result, compare
-from ..figures import check_target, save, stages_figure
+from ..budgets.contenders import Contender, contender
+from ..data import demo as built_in
+from ..measure import records
+from ..measure.accuracy import Batch, Result, compare
+from ..plots.figures import check_target, save, stages_figure
 from ..pruning import gmacs, prune_, restore_, schedule_for
 from ..tracing import trace
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .. import records
-from ..budgets import Contender, contender, method_named
-from ..evaluate import Result
+from ..budgets.contenders import Contender, contender, method_named
+from ..measure import records
+from ..measure.accuracy import Result
 from ..pruning import gmacs as unpruned_gmacs
 from .arguments import preset_or_file
 from .session import Session, Source, start

@@ -11,11 +11,11 @@ from rich.table import Table
 from ..backbones import backbone
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..kernels import used_on
+from ..data.models import outline
 from ..methods import ZeroTPrune
-from ..models import outline
 from ..plan import Plan
 from ..schedule import Schedule
+from ..scoring.backends import used_on
 from .arguments import read_schedule
 
 

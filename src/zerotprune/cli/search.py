@@ -6,13 +6,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import figures, records
 from ..files import check_writable
+from ..measure import records
+from ..plots import figures
+from ..plots.search import search_figure
 from ..pruning import restore_, schedule_for
 from ..schedule import Schedule
 from ..search import choice as choosing
 from ..search.choice import Judged, choose, front, thinned
-from ..search.drawing import search_figure
 from ..search.storage import Place, check_target, noted
 from ..search.study import Finished, Order, Sampler, finished
 from .choices import in_words, remarks, rows_of, table_of

@@ -15,17 +15,18 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..block import Method
-from ..budgets import method_named
+from ..budgets import latency
+from ..budgets.contenders import method_named
+from ..budgets.surface import Surface
 from ..calibrate.calibration import Calibration
-from ..data import Pictures, batches, check_classes
-from ..models import load
+from ..data.images import Pictures, batches, check_classes
+from ..data.models import load
 from ..schedule import Schedule
-from ..search import latency, storage
+from ..search import storage
 from ..search.halves import split
 from ..search.identity import identity
 from ..search.objective import Objective, Stack
 from ..search.study import Order, directions, tally, work
-from ..search.surface import Surface
 from ..search.workers import Job, run
 from .search_options import Budget, SearchSubject
 from .subject import chosen_device

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from .. import records
-from ..budgets import Contender
+from ..budgets.contenders import Contender
 from ..calibrate.calibration import Calibration
-from ..data import Pictures, batches, check_classes, open_data, transform_for
-from ..evaluate import Batch, Result, Setting, compare
-from ..models import load
-from ..probe import Probe, score
+from ..data.images import Pictures, batches, check_classes, open_data, transform_for
+from ..data.models import load
+from ..measure import records
+from ..measure.accuracy import Batch, Result, Setting, compare
+from ..measure.probe import Probe, score
 from .subject import Subject, chosen_device
 
 Precision = Literal["float32", "bfloat16", "float16"]

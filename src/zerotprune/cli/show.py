@@ -10,14 +10,14 @@ from cyclopts import Parameter
 from rich.console import Console
 from torch import Tensor, nn
 
-from .. import demo as built_in
 from ..backbones import backbone
-from ..budgets import Contender, contender, measured_gmacs, method_named
-from ..data import transform_for
+from ..budgets.contenders import Contender, contender, measured_gmacs, method_named
+from ..data import demo as built_in
+from ..data.images import transform_for
+from ..data.models import load, outline
 from ..files import names_in
+from ..measure.modes import sharing_copy
 from ..methods import DiffRate, ToMe
-from ..models import load, outline
-from ..modes import sharing_copy
 from ..plan import Plan
 from ..pruning import gmacs as unpruned_gmacs
 from ..show.captions import percent

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .. import records
-from ..bench import LIMIT, OURS, SEED, UNPRUNED, Group, Precision, Speed
-from ..evaluate import Result
-from ..figures import Pace, speed_figure
+from ..measure import records
+from ..measure.accuracy import Result
+from ..measure.speed import LIMIT, OURS, SEED, UNPRUNED, Group, Precision, Speed
+from ..plots.figures import Pace, speed_figure
 
 Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set up
 

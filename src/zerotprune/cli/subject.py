@@ -10,7 +10,7 @@ import torch
 from cyclopts import Parameter
 from torch import nn
 
-from ..data import Pictures, open_data, transform_for
+from ..data.images import Pictures, open_data, transform_for
 
 
 @Parameter(name="*")

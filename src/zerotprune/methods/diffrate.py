@@ -9,8 +9,8 @@ import torch
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import cls_attention
 from ..schedule import Stage
+from ..scoring.graph import cls_attention
 from ..tokens import Reduction
 from .tome import refuse_pooling
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import cls_attention
 from ..schedule import Stage
+from ..scoring.graph import cls_attention
 from ..tokens import Reduction
 from .tome import refuse_pooling
 

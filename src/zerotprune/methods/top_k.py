@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import Graph, average_attention, cls_attention, noise
 from ..schedule import Stage
+from ..scoring.graph import Graph, average_attention, cls_attention, noise
 from ..shapes import Float
 from ..tokens import Reduction
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..block import Method, Seen
 from ..cost import Geometry
-from ..graph import Graph, HeadRule, noise
 from ..schedule import Stage
+from ..scoring.graph import Graph, HeadRule, noise
+from ..scoring.similarity import Matching, Metric, take
+from ..scoring.similarity import Partition as Groups
 from ..shapes import Float
-from ..similarity import Matching, Metric, take
-from ..similarity import Partition as Groups
 from ..tokens import Reduction
 from .top_k import Score, rank
 

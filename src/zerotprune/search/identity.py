@@ -8,7 +8,7 @@ from torch import nn
 
 from ..block import Method
 from ..calibrate.calibration import weights_hash
-from ..data import Pictures
+from ..data.images import Pictures
 from . import space
 
 

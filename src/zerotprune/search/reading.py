@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..probe import TEMPERATURE
+from ..measure.probe import TEMPERATURE
 from ..shapes import Float, Int
 
 _NEVER = -1e4  # a logit that is none; infinity less infinity would be no number

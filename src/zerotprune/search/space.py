@@ -15,8 +15,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from ..budgets.surface import MOST_STAGES, Surface, Wish
 from ..schedule import Schedule
-from .surface import MOST_STAGES, Surface, Wish
 
 #: to be raised whenever the same parameters would mean another schedule
 VERSION = 1

@@ -26,13 +26,13 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from ..budgets.surface import Surface
 from ..schedule import Schedule
 from .interrupts import deferred
 from .liveness import Alive, Watch, signature, signed_by_us
 from .objective import Objective, Outcome
 from .space import draw, propose, space_of
 from .storage import begin, finish
-from .surface import Surface
 
 Sampler = Literal["random", "tpe", "nsga2"]
 Measure = Literal["top1", "kl"]

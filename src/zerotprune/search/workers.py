@@ -17,11 +17,11 @@ from optuna.study import Study
 
 from ..backbones import backbone
 from ..block import Method
-from ..models import load
+from ..budgets.surface import Surface
+from ..data.models import load
 from .objective import Objective, Stack
 from .storage import Place, open_study
 from .study import Order, tally, work
-from .surface import Surface
 
 
 @dataclass(frozen=True)

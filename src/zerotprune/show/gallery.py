@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
-from ..data import decode, open_data
+from ..data.images import decode, open_data
 
 MOST = 120  # in one drawing
 

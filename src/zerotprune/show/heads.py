@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..block import Seen
-from ..graph import Graph, HeadRule, head_variance, heads_in_range
 from ..methods import Method, ZeroTPrune
 from ..schedule import Stage
-from ..scoring import Scorer
+from ..scoring.graph import Graph, HeadRule, head_variance, heads_in_range
+from ..scoring.scorer import Scorer
 from ..shapes import Bool, Float, Int
 from ..tokens import Reduction, together
 

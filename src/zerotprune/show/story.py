@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..measure.modes import sharing_copy
 from ..methods import Method, ZeroTPrune
-from ..modes import sharing_copy
 from ..pruning import prune_, pruned_blocks, restore_
 from ..schedule import Schedule
 from ..shapes import Float, Int, Shaped

@@ -1,0 +1,1 @@
+"""Budgets: what a model may cost, and the schedule that costs it."""

@@ -1,0 +1,1 @@
+"""Data: images and their sources, models by name, and the built-in demo."""

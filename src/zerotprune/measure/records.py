@@ -1,0 +1,187 @@
+"""One CSV row for each measured number: the value, its error, and all that makes it again."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from ..files import check_writable
+from .accuracy import Result
+from .speed import Group, Speed
+
+FIELDS = (
+    "time",
+    "command",
+    "commit",
+    "versions",
+    "hardware",
+    "seed",
+    "table",
+    "model",
+    "data",
+    "pictures",
+    "measure",
+    "name",
+    "method",
+    "schedule",
+    "gmacs",
+    "gmacs_paper",
+    "top1",
+    "top1_error",
+    "top5",
+    "change",
+    "change_error",
+    "images_per_second",
+    "peak_memory_mb",
+    "batch",
+    "precision",
+    "mode",
+    "backend",
+    "compute",
+    "threads",
+    "latency_ms",
+    "latency_spread_ms",
+    "speedup",
+    "of_limit",
+    "failure",
+    "same_tokens",
+)
+
+
+def check_target(path: Path) -> None:
+    """Say at once, before any work is done, that rows could not be added there."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file to add rows to")
+    check_writable(path)
+    if path.exists():
+        with path.open("r+", newline="", encoding="utf-8") as file:
+            found = next(csv.reader(file), None)
+        if found is not None and tuple(found) != FIELDS:
+            raise ValueError(f"{path} has other columns than this release writes; name a new file")
+
+
+def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails."""
+    check_target(path)
+    where = surroundings()
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            if before == 0:
+                writer.writeheader()
+            writer.writerows([{**where, **row} for row in rows])
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)
+        raise
+
+
+def row(result: Result, reference: Result) -> dict[str, object]:
+    """What a row of the CSV says of the result itself."""
+    change, error = result.change(reference)
+    contender = result.contender
+    pruned = bool(contender.schedule.stages)
+    return {
+        "pictures": len(result.hits),
+        "measure": "top1",
+        "name": contender.name,
+        "method": repr(contender.method) if pruned else "",
+        "schedule": contender.schedule.one_line(),
+        "gmacs": round(result.gmacs(), 6),
+        "gmacs_paper": round(result.gmacs("paper"), 6),
+        "top1": round(result.top1, 3),
+        "top1_error": round(result.top1_error, 3),
+        "top5": round(result.top5, 3),
+        "change": round(change, 3),
+        "change_error": round(error, 3),
+        "images_per_second": round(result.images_per_second, 1),
+        "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
+        "precision": "float32",
+    }
+
+
+def speed_row(speed: Speed, group: Group) -> dict[str, object]:
+    """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
+    contender = speed.entrant.contender
+    pruned = bool(contender.schedule.stages)
+    found: dict[str, object] = {
+        "measure": "speed",
+        "name": contender.name,
+        "method": repr(contender.method) if pruned else "",
+        "schedule": contender.schedule.one_line(),
+        "batch": speed.batch,
+        "precision": speed.precision,
+        "mode": speed.mode,
+        "failure": speed.failure,
+    }
+    if speed.entrant.gmacs:
+        found["gmacs"] = round(speed.entrant.gmacs, 6)
+        found["gmacs_paper"] = round(speed.entrant.gmacs_paper, 6)
+    if not speed.seconds:
+        return found
+    speedup, of_limit = group.speedup(speed), group.of_limit(speed)
+    return found | {
+        "images_per_second": round(speed.images_per_second, 1),
+        "peak_memory_mb": round(speed.peak_memory / 2**20, 1) or "",
+        "latency_ms": round(1e3 * speed.latency, 4),
+        "latency_spread_ms": round(1e3 * speed.spread, 4),
+        "speedup": "" if speedup is None else round(speedup, 4),
+        "of_limit": "" if of_limit is None else round(of_limit, 4),
+    }
+
+
+def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
+    """The columns of accuracy alone, to stand beside a speed."""
+    wanted = ("pictures", "top1", "top1_error", "top5", "change", "change_error")
+    whole = row(result, reference)
+    return {name: whole[name] for name in wanted}
+
+
+def surroundings() -> dict[str, str]:
+    """When, by which command, from which commit, with which versions, on which hardware."""
+    program = Path(sys.argv[0])
+    name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.name
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join([name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "versions": " ".join(_versions()),
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _commit() -> str:
+    if named := os.environ.get("ZEROTPRUNE_COMMIT"):  # a copy without its history
+        return named
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _versions() -> list[str]:
+    found = [f"python={platform.python_version()}"]
+    for name in ("zerotprune", "torch", "timm", "optuna"):
+        try:
+            found.append(f"{name}={version(name)}")
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,331 @@
+"""Speed, measured honestly: every case in turn, beside the compiled model and beside the limit.
+
+The limit is slicing with Zero-TPrune's schedule: the same numbers of tokens in every block, and
+nothing computed to choose them. What a method is slower than slicing is what its choice costs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..budgets.contenders import METHODS, Contender, contender, mean_gmacs, method_named
+from ..pruning import current_plan, gmacs, prune_, restore_
+from ..schedule import Schedule
+from ..tracing import survivors
+from .modes import Call, Mode, ready, room_for, sharing_copy
+
+Precision = Literal["float32", "bfloat16", "float16"]
+Clock = Callable[[Call, int], float]  # the seconds that so many calls take together
+
+UNPRUNED, LIMIT, OURS = "unpruned", "slicing", "zero-tprune"
+SAMPLE = 0.02  # seconds: a clock and a scheduler are noise to a sample of that length
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A contender with its cost, or with the reason why it cannot take part."""
+
+    contender: Contender
+    gmacs: float = 0.0
+    gmacs_paper: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How all cases of a run are measured."""
+
+    device: str = "cpu"
+    modes: tuple[Mode, ...] = ("eager", "compile")
+    rounds: int = 20
+    options: Mapping[str, Any] = field(default_factory=dict)  # of prune_
+    compiler: str = "inductor"  # torch.compile's backend
+
+    @property
+    def compiles(self) -> bool:
+        return any(mode != "eager" for mode in self.modes)
+
+    def check(self) -> None:
+        """Raise ValueError if nothing can be measured like this."""
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be at least 1, got {self.rounds}")
+        if "graph" in self.modes and not self.device.startswith("cuda"):
+            raise ValueError(f"mode graph means CUDA graphs: there are none on {self.device}")
+
+
+@dataclass
+class Speed:
+    """What one case did: a contender in one mode, at one batch size, in one precision."""
+
+    entrant: Entrant
+    mode: Mode
+    batch: int
+    precision: Precision
+    seconds: list[float] = field(default_factory=list)  # for one call, a sample in every round
+    peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
+    failure: str = ""  # why there are no samples
+
+    @property
+    def name(self) -> str:
+        return self.entrant.contender.name
+
+    @property
+    def latency(self) -> float:
+        """Seconds for one call: the median over the rounds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Seconds between the quartiles, with half of the rounds between them."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return high - low
+
+    @property
+    def images_per_second(self) -> float:
+        return self.batch / self.latency
+
+
+@dataclass(frozen=True)
+class Group:
+    """All cases of one batch size and precision, which ran in turn and may be compared."""
+
+    speeds: list[Speed]
+    whole: bool = True  # False if Ctrl-C cut its rounds short
+
+    @property
+    def base(self) -> Mode:
+        """The mode of the unpruned model that a speed-up is over: compiled, where that was run."""
+        modes = [speed.mode for speed in self.speeds]
+        return "compile" if "compile" in modes else modes[0]
+
+    def speedup(self, speed: Speed) -> float | None:
+        """How many times as fast as the unpruned model in its base mode."""
+        return self._ratio(speed, UNPRUNED, self.base)
+
+    def of_limit(self, speed: Speed) -> float | None:
+        """Which share of the speed of slicing in the same mode."""
+        return self._ratio(speed, LIMIT, speed.mode)
+
+    def _ratio(self, speed: Speed, name: str, mode: Mode) -> float | None:
+        for other in self.speeds:
+            if (other.name, other.mode) == (name, mode) and other.seconds and speed.seconds:
+                return other.latency / speed.latency
+        return None
+
+
+def entrants(
+    model: nn.Module,
+    schedule: Schedule,
+    names: Sequence[str],
+    images: Tensor,
+    options: Mapping[str, Any] | None = None,
+) -> list[Entrant]:
+    """The unpruned model, the limit, and the methods at the cost of Zero-TPrune by the schedule.
+
+    `images` are for methods whose cost depends on them.
+    """
+    options = options or {}
+    ours = Contender(OURS, schedule, method_named(OURS))
+    limit = Contender(LIMIT, schedule, method_named(LIMIT))
+    found = [_priced(model, each, images, options) for each in (Contender(UNPRUNED), limit)]
+    budget = gmacs(model, schedule)
+    for name in dict.fromkeys(names):
+        if name == LIMIT:
+            continue
+        try:
+            chosen = ours if name == OURS else contender(name, model, budget, images)
+            found.append(_priced(model, chosen, images, options))
+        except ValueError as error:
+            found.append(Entrant(Contender(name), failure=str(error)))
+    return found
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError for a method that there is not."""
+    for name in names:
+        if name not in METHODS:
+            method_named(name)
+
+
+def _priced(
+    model: nn.Module, chosen: Contender, images: Tensor, options: Mapping[str, Any]
+) -> Entrant:
+    prune_(model, chosen.schedule, chosen.method, **options)
+    try:
+        plan = current_plan(model)
+        if plan is None or not chosen.method.adaptive:
+            return Entrant(chosen, gmacs(model), gmacs(model, convention="paper"))
+        with torch.inference_mode(), survivors(model) as kept:
+            model(images)
+        return Entrant(chosen, mean_gmacs(plan, kept), mean_gmacs(plan, kept, "paper"))
+    finally:
+        restore_(model)
+
+
+def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> Tensor:
+    """Pictures of noise that fit the model, always the same. Zeros would be quicker than life:
+    they draw less power, so that a GPU clocks higher."""
+    patches: Any = model.get_submodule("patch_embed")
+    shape = (batch, patches.proj.weight.shape[1], *patches.img_size)
+    generator = torch.Generator(device).manual_seed(SEED)
+    return torch.randn(shape, generator=generator, device=device).to(precision)
+
+
+def sweep(
+    model: nn.Module,
+    entered: Sequence[Entrant],
+    precisions: Sequence[Precision],
+    batches: Sequence[int],
+    setup: Setup,
+    report: Callable[[str], None] = lambda line: None,
+) -> Iterator[Group]:
+    """One group after the other. Stopped by Ctrl-C, it ends with the rounds that are finished."""
+    setup.check()
+    finished = False
+    for precision in precisions:
+        cast = copy.deepcopy(model).to(setup.device, getattr(torch, precision))
+        for batch in batches:
+            try:
+                group = measure(cast, entered, precision, batch, setup, report=report)
+            except KeyboardInterrupt:
+                if not finished:
+                    raise
+                return
+            finished = True
+            yield group
+            if not group.whole:
+                return
+
+
+def measure(
+    model: nn.Module,
+    entered: Sequence[Entrant],
+    precision: Precision,
+    batch: int,
+    setup: Setup,
+    clock: Clock | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Group:
+    """Every entrant in every mode, in turn. The model is already in that precision, on the device,
+    and unpruned. Ctrl-C before the first round is over is passed on: there is nothing to tell."""
+    images = noise(model, batch, setup.device, getattr(torch, precision))
+    speeds: list[Speed] = []
+    warm: list[tuple[Speed, Call]] = []
+    room = room_for(len(entered)) if setup.compiles else nullcontext()
+    with torch.inference_mode(), room:
+        for entrant in entered:
+            cases = [Speed(entrant, mode, batch, precision) for mode in setup.modes]
+            for speed, call in _warm(model, entrant, cases, images, setup, report):
+                speeds.append(speed)
+                if call is not None:
+                    warm.append((speed, call))
+        report(f"{precision}, batch {batch}: {setup.rounds} rounds of {len(warm)} cases")
+        whole = take_turns(warm, setup.rounds, clock or stopwatch(setup.device))
+    return Group(speeds, whole)
+
+
+def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) -> bool:
+    """A sample of every case in every round, so that a noisy machine is as noisy for all of them.
+
+    A sample repeats the call as often as the quickest case needs to fill it, the same for all. A
+    round that Ctrl-C cuts short does not count, and the answer is False; if it was the first one,
+    there is nothing to tell, and the interruption is passed on.
+    """
+    try:
+        first = [_sample(speed, call, 1, clock) for speed, call in warm]
+        quickest = min((seconds for seconds in first if seconds is not None), default=SAMPLE)
+        repeat = max(1, math.ceil(SAMPLE / quickest))
+        for _ in range(rounds):
+            turn = [_sample(speed, call, repeat, clock) for speed, call in warm]
+            for (speed, _call), seconds in zip(warm, turn, strict=True):
+                if seconds is not None:
+                    speed.seconds.append(seconds / repeat)
+    except KeyboardInterrupt:
+        if not any(speed.seconds for speed, _ in warm):
+            raise
+        return False
+    return True
+
+
+def _sample(speed: Speed, call: Call, repeat: int, clock: Clock) -> float | None:
+    if speed.failure:
+        return None
+    try:
+        return clock(call, repeat)
+    except Exception as error:  # whatever it is, the other cases can go on
+        speed.failure = _reason(error)
+        speed.seconds.clear()
+        return None
+
+
+def stopwatch(device: str) -> Clock:
+    """Wall time until the device has finished all calls: what a user waits for."""
+
+    def wait() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+
+    def clock(call: Call, repeat: int) -> float:
+        # Another case ran before: one call to find memory, caches and compiled code in place.
+        call()
+        wait()
+        started = time.perf_counter()
+        for _ in range(repeat):
+            call()
+        wait()
+        return time.perf_counter() - started
+
+    return clock
+
+
+def _warm(
+    model: nn.Module,
+    entrant: Entrant,
+    cases: Sequence[Speed],
+    images: Tensor,
+    setup: Setup,
+    report: Callable[[str], None],
+) -> Iterator[tuple[Speed, Call | None]]:
+    """Each case with a call that has run before, or None where it cannot run."""
+    own = sharing_copy(model)
+    own.requires_grad_(False)
+    compiled: Any = None
+    if not entrant.failure:
+        prune_(own, entrant.contender.schedule, entrant.contender.method, **setup.options)
+        if setup.compiles:
+            compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=setup.compiler)
+    for speed in cases:
+        speed.failure, call, started = entrant.failure, None, time.perf_counter()
+        if not speed.failure:
+            try:
+                runs = own if speed.mode == "eager" else compiled
+                call, speed.peak_memory = ready(runs, images, speed.mode)
+            except Exception as error:  # a compiler may fail in any way; the others go on
+                speed.failure = _reason(error)
+        took = f"{time.perf_counter() - started:.1f} s"
+        about = f"{speed.precision}, batch {speed.batch}: {speed.name}, {speed.mode}"
+        report(f"{about}: {speed.failure or 'warmed up in ' + took}")
+        yield speed, call
+
+
+def _reason(error: Exception) -> str:
+    """In a few words, for a cell of a table."""
+    if isinstance(error, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
+        return "out of memory"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= 100 else f"{text[:99]}…"

@@ -1,0 +1,1 @@
+"""Scoring: the attention graph, similarity, and who computes them on which hardware."""

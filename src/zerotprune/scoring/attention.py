@@ -1,0 +1,85 @@
+"""One attention of a block: its heads, its output, and its graph where somebody wants to see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..shapes import Float
+from ..tokens import pictures
+from .graph import DenseGraph, attention_graph
+
+
+class Heads(NamedTuple):
+    """One attention of a block, split by heads and ready for the product of q and k."""
+
+    q: Float[Tensor, "batch heads queries qk_width"]  # of all tokens, or of the first few
+    k: Float[Tensor, "batch heads tokens qk_width"]
+    v: Float[Tensor, "batch heads tokens width"]
+    scale: float
+    fused: bool  # does the library use fused attention here?
+    dropout: float  # 0 outside training
+    bias: Float[Tensor, "*any #queries tokens"] | None = None
+    plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # where a rotary position
+    plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
+    rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
+
+    def pictures(self, which: slice) -> Heads:
+        """Those of some pictures. A bias may be the same for all."""
+        own = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
+        bias = self.bias if self.bias is None or not own else self.bias[which]
+        found: Heads = pictures(self._replace(bias=None), which)
+        return found._replace(bias=bias)
+
+    def biased(self, bias: Float[Tensor, "batch 1 1 tokens"] | None) -> Heads:
+        """The same with something added to the logits."""
+        if bias is None:
+            return self
+        bias = bias.to(self.q.dtype)
+        return self._replace(bias=bias if self.bias is None else self.bias + bias)
+
+
+def output(part: Heads) -> Float[Tensor, "batch heads queries width"]:
+    """As the library computes it, fused or not."""
+    if part.fused:
+        return F.scaled_dot_product_attention(
+            part.q, part.k, part.v, attn_mask=part.bias, dropout_p=part.dropout
+        )
+    logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
+    if part.bias is not None:
+        logits = logits + part.bias
+    return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v
+
+
+def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
+    """Each attention's output, and the graph of all their heads written down."""
+    graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
+    outputs = [
+        F.dropout(graph, part.dropout).to(part.v.dtype) @ part.v
+        for graph, part in zip(graphs, heads, strict=True)
+    ]
+    graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
+    return outputs, DenseGraph(graph.detach())
+
+
+class Rows:
+    """A graph of which single rows are computed when they are asked for, and nothing else."""
+
+    alive = None
+
+    def __init__(self, heads: list[Heads]) -> None:
+        self.heads = heads
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        """The attention that one token pays to all."""
+        return torch.cat([_row(part, token) for part in self.heads], dim=1).detach()
+
+
+def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
+    bias = part.bias
+    if bias is not None and bias.shape[-2] > 1:
+        bias = bias[..., token : token + 1, :]
+    return attention_graph(part.q[:, :, token : token + 1], part.k, part.scale, bias).squeeze(2)

@@ -1,0 +1,72 @@
+"""The steps of scoring that hardware matters to, in plain torch: the oracle of every faster way."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..shapes import Float, Int
+from . import similarity
+from .attention import Heads, outputs_with_graph
+from .graph import Graph, HeadRule, combine_heads, head_variance, heads_in_range
+from .similarity import Matching, Metric, Partition
+
+
+class Scorer:
+    """What a method scores with, on any device. The graph is written to memory."""
+
+    def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
+        """Each attention's output, and the graph of all their heads."""
+        return outputs_with_graph(heads)
+
+    def importance(
+        self,
+        graph: Graph,
+        score: Float[Tensor, "batch heads tokens"],
+        prefix: int,
+        rule: HeadRule = "eir",
+        variances: tuple[float, float] | None = None,
+    ) -> Float[Tensor, "batch patches"]:
+        """One importance for each patch token, from the heads whose variance is in the range."""
+        counted = None
+        if variances is not None:
+            counted = heads_in_range(head_variance(score, prefix, graph.alive), *variances)
+        return combine_heads(score, rule, counted)[:, prefix:]
+
+    def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+        """The places of the values, the largest first; of equal values the first one first."""
+        return similarity.descending(values)
+
+    def top(
+        self, values: Float[Tensor, "batch patches"], count: int
+    ) -> Int[Tensor, "batch {count}"]:
+        """The places of the largest values, the largest first."""
+        return values.topk(count, dim=-1).indices
+
+    def nearest(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        metric: Metric = "cosine",
+        earlier: bool = False,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        """Each token's most similar one of the other group, see `similarity.nearest`."""
+        return similarity.nearest(features, group_a, group_b, metric, earlier)
+
+    def match(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        importance: Float[Tensor, "batch patches"],
+        count: int,
+        partition: Partition,
+        metric: Metric,
+    ) -> Matching:
+        """The S-stage, see `similarity.match`."""
+        order, partners = self.descending, self.nearest
+        return similarity.match(
+            features, importance, count, partition, metric, order=order, partners=partners
+        )
+
+
+#: One for all. The compiler follows an object that has a name, and none that a default made.
+REFERENCE = Scorer()

@@ -1,0 +1,143 @@
+"""A scorer that never writes the attention graph down: it votes on what q and k say it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...shapes import Float, Int
+from ..attention import Heads
+from ..graph import Graph, HeadRule, living, start_scores
+from ..scorer import Scorer
+from ..similarity import Metric
+from . import matching, ranking
+from .sums import log_sums, log_sums_without, row
+from .tiles import LOG2_E
+from .voting import vote
+
+
+class FusedGraph(NamedTuple):
+    """An attention graph held as q, k and the sums of its rows."""
+
+    q: Float[Tensor, "batch heads tokens width"]
+    k: Float[Tensor, "batch heads tokens width"]
+    scale: float
+    sums: Float[Tensor, "batch heads tokens"]  # logarithms to base 2, over the living tokens
+    alive: Float[Tensor, "batch tokens"] | None = None
+
+    def without(self, dropped: Int[Tensor, "batch dropped"]) -> FusedGraph:
+        alive = living(self.sums[:, 0], dropped)
+        sums = log_sums_without(self.q, self.k, self.scale, self.sums, dropped, alive)
+        return self._replace(sums=sums, alive=alive)
+
+    def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
+        return start_scores(self.sums, cls_weight, self.alive)
+
+    def vote(
+        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+    ) -> Float[Tensor, "batch heads tokens"]:
+        return vote(self.q, self.k, self.scale, self.sums, score, rounds, self.alive)
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        return row(self.q, self.k, self.scale, self.sums, token)
+
+
+@dataclass(frozen=True)
+class FusedScorer(Scorer):
+    """Scores by Triton kernels. What they do not know is left to torch, unless `strict`."""
+
+    strict: bool = False
+
+    def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
+        why_not = _why_no_graph(heads)
+        if why_not is not None:
+            if self.strict:
+                raise ValueError(f"backend='triton' cannot score here: {why_not}")
+            return super().attention(heads)
+        (part,) = heads
+        out, sums = _attention(part.q, part.k, part.v, part.scale)
+        q, k = (_dense_rows(x.detach()) for x in (part.q, part.k))
+        if sums is None:
+            sums = log_sums(q, k, part.scale)
+        return [out], FusedGraph(q, k, part.scale, sums.detach().contiguous())
+
+    def importance(
+        self,
+        graph: Graph,
+        score: Float[Tensor, "batch heads tokens"],
+        prefix: int,
+        rule: HeadRule = "eir",
+        variances: tuple[float, float] | None = None,
+    ) -> Float[Tensor, "batch patches"]:
+        if rule != "eir":
+            return super().importance(graph, score, prefix, rule, variances)
+        return ranking.importance(score, prefix, variances, graph.alive)
+
+    def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+        return ranking.descending(values)
+
+    def top(
+        self, values: Float[Tensor, "batch patches"], count: int
+    ) -> Int[Tensor, "batch {count}"]:
+        return ranking.descending(values)[:, :count]
+
+    def nearest(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        metric: Metric = "cosine",
+        earlier: bool = False,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        if metric != "cosine" or earlier:
+            return super().nearest(features, group_a, group_b, metric, earlier)
+        return matching.nearest(features, group_a, group_b)
+
+
+def _why_no_graph(heads: list[Heads]) -> str | None:
+    """What keeps the kernels from a graph of these heads, if anything does."""
+    if len(heads) > 1:
+        return "the block has several attentions side by side"
+    if heads[0].bias is not None:
+        return "attention has a bias, of relative positions or of merged tokens"
+    if heads[0].dropout > 0:
+        return "attention has dropout"
+    if heads[0].q.shape[-1] > 128:
+        return f"a head is {heads[0].q.shape[-1]} wide, more than 128"
+    return None
+
+
+def _dense_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _attention(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    v: Float[Tensor, "batch heads tokens values"],
+    scale: float,
+) -> tuple[Float[Tensor, "batch heads tokens values"], Float[Tensor, "batch heads tokens"] | None]:
+    """Fused attention, with the logarithms of its row sums where torch hands them out."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    if half and q.device.type == "cuda" and q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0:
+        if q.shape[-1] <= 128 and _has_cudnn_attention(q.device.index):
+            found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                q, k, v, None, True, 0.0, False, False, scale=scale
+            )
+            return found[0], found[1].reshape(q.shape[:3]) * LOG2_E
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)
+        return found[0], found[1] * LOG2_E
+    return F.scaled_dot_product_attention(q, k, v, scale=scale), None
+
+
+@torch.compiler.assume_constant_result
+def _has_cudnn_attention(device: int) -> bool:
+    """On Hopper and later it is torch's fastest."""
+    recent = torch.cuda.get_device_capability(device) >= (9, 0)
+    return (
+        recent and torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()
+    )

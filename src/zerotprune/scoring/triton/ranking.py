@@ -1,0 +1,108 @@
+"""Importance from all heads, and order by counting: a token's rank is how many stand above it.
+
+For the few hundred tokens of a picture, counting is one small kernel where sorting is several.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...shapes import Float, Int
+from .tiles import kernel, launching, portion
+
+
+def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
+    """The places of the values, the largest first; of equal values the first one first."""
+    batch, count = values.shape
+    values = values.float().contiguous()
+    order = values.new_empty((batch, count), dtype=torch.int64)
+    rows = 128
+    with launching(values):
+        _descending[(batch * triton.cdiv(count, rows),)](
+            values, order, count, ROWS=rows, COLUMNS=32, num_warps=4
+        )
+    return order
+
+
+def importance(
+    score: Float[Tensor, "batch heads tokens"],
+    prefix: int,
+    variances: tuple[float, float] | None = None,
+    alive: Float[Tensor, "batch tokens"] | None = None,
+) -> Float[Tensor, "batch patches"]:
+    """The patch tokens' importance by EIR, over the heads within the variances (VHF)."""
+    batch, heads, tokens = score.shape
+    score = score.contiguous()
+    out = score.new_empty((batch, tokens - prefix))
+    low, high = (0.0, 0.0) if variances is None else variances
+    with launching(score):
+        _importance[(batch,)](
+            score, score if alive is None else alive, out, heads, tokens, prefix,
+            LOW=low, HIGH=high, FILTERED=variances is not None, MASKED=alive is not None,
+            BLOCK=triton.next_power_of_2(tokens), num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _key(values):
+    """Integers in the order of the numbers. Every one has its place among them, NaN as well: the
+    ranks must be a permutation, or tokens would be taken from nowhere."""
+    bits = (values + 0.0).to(tl.int32, bitcast=True)  # and no negative zero
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@kernel
+def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    picture, first = portion(count, ROWS)
+    values += picture * count
+    order += picture * count
+    row = first + tl.arange(0, ROWS)
+    own = _key(tl.load(values + row, mask=row < count, other=0.0))
+    above = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for start in range(0, count, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        other = _key(tl.load(values + column, mask=column < count, other=0.0))
+        other = tl.where(column < count, other, -2147483648)  # below all, and after all
+        more = other[None, :] > own[:, None]
+        same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
+        above += (more | same).to(tl.int32)
+    tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
+
+
+@kernel
+def _importance(
+    score, alive, out, heads, tokens, prefix,
+    LOW: tl.constexpr, HIGH: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    picture = tl.program_id(0).to(tl.int64)
+    score += picture * heads * tokens
+    token = tl.arange(0, BLOCK)
+    patch = (token >= prefix) & (token < tokens)
+    if MASKED:
+        patch = patch & (tl.load(alive + picture * tokens + token, mask=patch, other=0.0) > 0)
+    count = tl.sum(patch.to(tl.float32), 0)
+    every = tl.zeros([BLOCK], tl.float32)
+    chosen = tl.zeros([BLOCK], tl.float32)
+    inside = 0.0
+    for head in range(heads):
+        own = tl.load(score + head * tokens + token, mask=patch, other=0.0)
+        square = own * own
+        every += square
+        if FILTERED:
+            mean = tl.sum(own, 0) / count
+            spread = tl.where(patch, own / mean - 1, 0.0)
+            variance = tl.sum(spread * spread, 0) / count
+            passes = ((variance >= LOW) & (variance <= HIGH)).to(tl.float32)
+            chosen += passes * square
+            inside += passes
+    mean_square = every / heads
+    if FILTERED:  # where no head passes, all of them count
+        mean_square = tl.where(inside > 0, chosen / tl.maximum(inside, 1.0), mean_square)
+    inside_grid = (token >= prefix) & (token < tokens)
+    tl.store(out + picture * (tokens - prefix) + token - prefix, tl.sqrt(mean_square),
+             mask=inside_grid)  # fmt: skip

@@ -1,0 +1,174 @@
+"""Sums over the rows of an attention graph that is never written down, and single rows of it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...shapes import Float, Int
+from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
+
+_ROWS = 64
+
+
+def log_sums(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+) -> Float[Tensor, "batch heads tokens"]:
+    """The logarithm, to base 2, of what each row of the graph is divided by."""
+    batch, heads, tokens, _ = q.shape
+    out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
+    with launching(q):
+        _log_sums[(batch * heads * triton.cdiv(tokens, _ROWS),)](
+            q, k, out, *q.stride()[:3], *k.stride()[:3], heads, tokens,
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=64,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
+    return out
+
+
+def log_sums_without(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    sums: Float[Tensor, "batch heads tokens"],
+    dropped: Int[Tensor, "batch dropped"],
+    alive: Float[Tensor, "batch tokens"],
+) -> Float[Tensor, "batch heads tokens"]:
+    """The same over the living tokens alone: the sums of all, less what went to the dropped.
+
+    Where nearly all of a row went to them, too little would be left of the difference, and the
+    living are summed up instead.
+    """
+    batch, heads, tokens, _ = q.shape
+    dropped, out = dropped.contiguous(), torch.empty_like(sums)
+    columns = min(64, max(16, triton.next_power_of_2(dropped.shape[1])))
+    with launching(q):
+        _log_sums_without[(batch * heads * triton.cdiv(tokens, _ROWS),)](
+            q, k, sums, dropped, alive, out, *q.stride()[:3], *k.stride()[:3],
+            heads, tokens, dropped.shape[1],
+            **head_width(q), SCALE=scale * LOG2_E, ROWS=_ROWS, COLUMNS=columns,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
+    return out
+
+
+def row(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    sums: Float[Tensor, "batch heads tokens"],
+    token: int,
+) -> Float[Tensor, "batch heads tokens"]:
+    """The attention that one token pays to all."""
+    batch, heads, tokens, _ = q.shape
+    out = torch.empty_like(sums)
+    widths = head_width(q)
+    with launching(q):
+        _row[(batch * heads * triton.cdiv(tokens, _ROWS),)](
+            q, k, sums, out, *q.stride()[:3], *k.stride()[:3], heads, tokens, token,
+            SCALE=scale * LOG2_E, WIDTH=widths["WIDTH"], PADDED=widths["PADDED"], ROWS=_ROWS,
+            num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _summed(
+    voters, k, k_token, alive, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Logarithm of the row sums, with the largest entry so far taken out of each."""
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    for start in range(0, tokens, COLUMNS):
+        chosen = tokens_of(k, k_token, start, tokens, COLUMNS, WIDTH, PADDED)
+        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
+        column = start + tl.arange(0, COLUMNS)
+        counts = column < tokens
+        if MASKED:
+            counts = tl.load(alive + column, mask=counts, other=0.0) > 0
+        logits = tl.where(counts[None, :], logits, float("-inf"))
+        larger = tl.maximum(largest, tl.max(logits, 1))
+        # Until a living token is met there is nothing to scale, and −inf less −inf is no number.
+        base = tl.where(larger == float("-inf"), 0.0, larger)
+        total = total * tl.exp2(largest - base) + tl.sum(exp2(logits - base[:, None]), 1)
+        largest = larger
+    return largest + tl.log2(total)
+
+
+@kernel
+def _log_sums(
+    q, k, out,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
+    total = _summed(voters, k, k_token, k, tokens, WIDTH, PADDED, PRECISION, SCALE, ROWS, COLUMNS,
+                    False)  # fmt: skip
+    token = first + tl.arange(0, ROWS)
+    tl.store(out + graph * tokens + token, total, mask=token < tokens)
+
+
+@kernel
+def _log_sums_without(
+    q, k, sums, dropped, alive, out,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, count,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    sums += graph * tokens
+    out += graph * tokens
+    token = first + tl.arange(0, ROWS)
+    voters = tokens_of(q, q_token, first, tokens, ROWS, WIDTH, PADDED)
+    total = tl.load(sums + token, mask=token < tokens, other=0.0)
+    place = tl.arange(0, PADDED)
+    gone = tl.zeros([ROWS], tl.float32)
+    for start in range(0, count, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        which = tl.load(dropped + batch * count + column, mask=column < count, other=0)
+        inside = (column < count)[:, None] & (place < WIDTH)[None, :]
+        chosen = tl.load(k + which[:, None] * k_token + place[None, :], mask=inside, other=0.0)
+        logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
+        share = exp2(logits - total[:, None])
+        gone += tl.sum(tl.where((column < count)[None, :], share, 0.0), 1)
+    left = tl.where(token < tokens, 1 - gone, 1.0)
+    if tl.min(left, 0) < 0.0625:
+        total = _summed(voters, k, k_token, alive + batch * tokens, tokens, WIDTH, PADDED,
+                        PRECISION, SCALE, ROWS, 64, True)  # fmt: skip
+    else:
+        total += tl.log2(left)
+    tl.store(out + token, total, mask=token < tokens)
+
+
+@kernel
+def _row(
+    q, k, sums, out,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, token,
+    SCALE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    graph, first = portion(tokens, ROWS)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head + token * q_token
+    k += batch * k_batch + head * k_head
+    sums += graph * tokens
+    chosen = tokens_of(k, k_token, first, tokens, ROWS, WIDTH, PADDED).to(tl.float32)
+    place = tl.arange(0, PADDED)
+    voter = tl.load(q + place, mask=place < WIDTH, other=0.0).to(tl.float32)
+    logits = tl.sum(chosen * voter[None, :], 1) * SCALE
+    paid = exp2(logits - tl.load(sums + token))
+    other = first + tl.arange(0, ROWS)
+    tl.store(out + graph * tokens + other, paid, mask=other < tokens)

@@ -1,0 +1,188 @@
+"""`evaluate` and `compare` on small folders of pictures, as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import Tensor
+
+from tests.commands import quickly, zerotprune
+from zerotprune.data import demo
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's own pictures as an image folder of ten classes."""
+    root = tmp_path_factory.mktemp("data") / "digits"
+    images, labels = demo.pictures(COUNT, seed=8)
+    for number in range(10):
+        (root / str(number)).mkdir(parents=True)
+    filler, _ = demo.pictures(10, seed=9)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        _save(image, root / str(int(label)) / f"{number:03d}.png")
+    for number, image in enumerate(filler):
+        if not list((root / str(number)).iterdir()):
+            _save(image, root / str(number) / "filler.png")
+    return root
+
+
+def _save(image: Tensor, path: Path) -> None:
+    pixels = ((image + 1) * 127.5).round().clamp(0, 255).byte()
+    Image.fromarray(np.asarray(pixels.permute(1, 2, 0))).save(path)
+
+
+def pictures_in(folder: Path) -> int:
+    return len(list(folder.rglob("*.png")))
+
+
+def rows_of(text: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(text)
+    return found
+
+
+def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "rows.csv"
+    common = ("evaluate", "--model", "demo", "--data", str(folder), "--workers", "0")
+    done = zerotprune(*common, "--keep", "0.7", "--csv", str(target), "--json")
+    assert done.returncode == 0, done.stderr
+    plain, pruned = rows_of(done.stdout)
+    assert plain["pictures"] == pictures_in(folder)
+    assert float(str(plain["top1"])) > 80
+    ratio = float(str(pruned["gmacs"])) / float(str(plain["gmacs"]))
+    assert ratio == pytest.approx(0.7, rel=0.01)
+    again = zerotprune(*common, "--method", "tome", "--gmacs", "0.25", "--csv", str(target))
+    assert again.returncode == 0, again.stderr
+    assert "tome" in again.stdout
+    with target.open(newline="") as file:
+        names = [row["name"] for row in csv.DictReader(file)]
+    assert names == ["unpruned", "zero-tprune", "unpruned", "tome"]
+
+
+def test_two_processes_count_every_picture_once(folder: Path) -> None:
+    assert pictures_in(folder) % 2 == 1
+    arguments = ["evaluate", "--model", "demo", "--data", str(folder), "--keep", "0.7", "--json",
+                 "--device", "cpu", "--workers", "0", "--batch", "4"]  # fmt: skip
+    one = zerotprune(*arguments)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--standalone", "-m", "zerotprune", *arguments]  # fmt: skip
+    two = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert two.returncode == 0, two.stderr[-2000:]
+    for alone, together in zip(rows_of(one.stdout), rows_of(two.stdout), strict=True):
+        for name in ("pictures", "top1", "top5", "change", "change_error", "gmacs"):
+            assert alone[name] == together[name], name
+
+
+def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> None:
+    done = zerotprune(
+        "compare", "--model", "demo", "--data", str(folder), "--workers", "0",
+        "--keep", "0.7", "--method", "zero-tprune", "--method", "tome", "--method", "ats",
+        "--csv", str(tmp_path / "rows.csv"), "--plots", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Zero-TPrune − ToMe" in done.stdout
+    for name in ("accuracy-gmacs.png", "accuracy-speed.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    costs = [float(row["gmacs"]) for row in rows]
+    for cost in costs[1:]:
+        assert cost == pytest.approx(0.7 * costs[0], rel=0.02)
+
+
+def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    data = tmp_path / "data"
+    shutil.copytree(folder, data)
+    victim = next(iter(sorted(data.rglob("*.png"))))
+    victim.write_bytes(victim.read_bytes()[:200])
+    common = ("evaluate", "--model", "demo", "--data", str(data), "--workers", "0")
+    done = zerotprune(*common)
+    assert done.returncode == 0, done.stderr
+    assert victim.name in done.stdout.replace("\n", "")
+    assert "1 pictures could not be read" in done.stdout
+    strict = quickly(*common, "--strict")
+    assert strict.returncode == 2
+    assert victim.name in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (("--data", "no/such/folder"), "no data at no/such/folder"),
+        (("--weights", "nowhere.safetensors"), "no weights at nowhere.safetensors"),
+        (("--method", "topme", "--keep", "0.5"), "unknown method 'topme'"),
+        (("--keep", "0.5", "--gmacs", "1"), "give one of"),
+        (("--keep", "0.001"), "cannot be met"),
+        (("--schedule", "nope"), "neither a preset"),
+        (("--probe", "knn"), "--probe and --train go together"),
+        (("--csv", "no/folder/rows.csv"), "no folder"),
+        (("--limit", "0"), "limit must be at least 1"),
+    ],
+)
+def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
+    data = () if "--data" in extra else ("--data", str(folder))
+    done = quickly("evaluate", "--model", "demo", *data, "--workers", "0", *extra, cwd=tmp_path)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_class_count_and_foreign_weights(folder: Path, tmp_path: Path) -> None:
+    done = quickly("evaluate", "--model", "test_vit", "--data", str(folder),
+                      "--weights", str(demo.WEIGHTS))  # fmt: skip
+    assert done.returncode == 2
+    assert "the weights in" in done.stderr
+    assert "the model wants" in done.stderr or "lack" in done.stderr
+    evil = tmp_path / "evil.pth"
+    evil.write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+    done = quickly("evaluate", "--model", "test_vit", "--data", str(folder),
+                      "--weights", str(evil), cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 2
+    assert "is not a file of tensors alone" in done.stderr
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_csv_of_other_columns_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "rows.csv"
+    target.write_text("a,b\n1,2\n")
+    done = quickly("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(target))
+    assert done.returncode == 2
+    assert "has other columns" in done.stderr
+    assert target.read_text() == "a,b\n1,2\n"
+
+
+def test_a_full_disk_keeps_the_rows_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zerotprune.measure import records
+
+    target = tmp_path / "rows.csv"
+    records.append(target, [{"name": "first"}])
+    before = target.read_text()
+
+    def full(self: object, rows: object) -> None:
+        with target.open("a") as file:
+            file.write("half a row")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(csv.DictWriter, "writerows", full)
+    with pytest.raises(OSError, match="No space"):
+        records.append(target, [{"name": "second"}])
+    assert target.read_text() == before
+
+
+def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    done = quickly("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(tmp_path))
+    assert done.returncode == 2
+    assert "is not a file to add rows to" in done.stderr

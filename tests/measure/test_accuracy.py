@@ -1,0 +1,192 @@
+"""Evaluation: paired errors, interruption, budgets of every method, probes, measured costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zerotprune as ztp
+from tests.families import build, pictures, plain_geometry
+from zerotprune.backbones import backbone
+from zerotprune.budgets import contenders as budgets
+from zerotprune.budgets.contenders import (
+    METHODS,
+    Contender,
+    contender,
+    measured_gmacs,
+    method_named,
+)
+from zerotprune.measure.accuracy import Batch, Result, Setting, compare, paired_difference
+from zerotprune.measure.probe import predict, score
+from zerotprune.methods import ATS
+from zerotprune.plan import Plan
+
+SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
+
+
+@pytest.fixture
+def model() -> Any:
+    return build("deit")
+
+
+def some_batches(model: Any, sizes: tuple[int, ...] = (4, 4, 3)) -> list[Batch]:
+    images = pictures(model, sum(sizes))
+    labels = torch.arange(len(images)) % 7
+    index = torch.arange(len(images))
+    return list(zip(images.split(sizes), labels.split(sizes), index.split(sizes), strict=True))
+
+
+def test_paired_difference_by_hand() -> None:
+    mean, error = paired_difference([1, 0, 0, -1, 1, 1])
+    assert mean == pytest.approx(100 / 3)
+    values = torch.tensor([1.0, 0, 0, -1, 1, 1])
+    assert error == pytest.approx(100 * float(values.std()) / math.sqrt(6))
+
+
+def test_hits_are_those_of_the_model_run_alone(model: Any) -> None:
+    held = some_batches(model)
+    plain, pruned = compare(model, [Contender("all"), Contender("some", SCHEDULE)], held)
+    images, labels = (torch.cat(part) for part in list(zip(*held, strict=True))[:2])
+    with torch.inference_mode():
+        assert plain.hits == (model(images).argmax(-1) == labels).tolist()
+        five = model(images).topk(5).indices
+        assert plain.hits5 == (five == labels.unsqueeze(-1)).any(-1).tolist()
+        ztp.prune_(model, SCHEDULE)
+        assert pruned.hits == (model(images).argmax(-1) == labels).tolist()
+    assert plain.index == pruned.index == list(range(11))
+    assert len(plain.seconds_per_image) == 3
+
+
+def test_the_model_is_unpruned_afterwards(model: Any) -> None:
+    compare(model, [Contender("some", SCHEDULE)], some_batches(model))
+    assert all("forward" not in block.__dict__ for block in model.blocks)
+
+
+def test_interruption_keeps_what_all_contenders_have_finished(model: Any) -> None:
+    def interrupted() -> Iterator[Batch]:
+        yield from some_batches(model)[:2]
+        raise KeyboardInterrupt
+
+    results = compare(model, [Contender("all"), Contender("some", SCHEDULE)], interrupted())
+    assert [result.index for result in results] == [list(range(8))] * 2
+    assert all("forward" not in block.__dict__ for block in model.blocks)
+
+
+def test_interruption_before_the_first_batch_is_an_interruption(model: Any) -> None:
+    def interrupted() -> Iterator[Batch]:
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(model, [Contender("all")], interrupted())
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_meets_its_budget(name: str, share: float) -> None:
+    from zerotprune.data import demo
+
+    model = demo.model()
+    images, _ = demo.pictures(8, seed=1)
+    budget = share * ztp.gmacs(model)
+    found = contender(name, model, budget, images)
+    plan = Plan(found.schedule, found.method, backbone(model).geometry)
+    cost = measured_gmacs(model, plan, images) if found.method.adaptive else plan.gmacs()
+    assert cost == pytest.approx(budget, rel=0.01)
+    assert found.name == name
+
+
+def test_measured_cost_counts_the_tokens_that_are_left(model: Any) -> None:
+    """Oracle: run each picture alone and read the number of tokens off its trace."""
+    images = pictures(model, 4)
+    method = ATS(10)
+    schedule = ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(3, 0.5)))
+    plan = Plan(schedule, method, backbone(model).geometry)
+    measured = measured_gmacs(model, plan, images)
+    ztp.prune_(model, schedule, method)
+    costs = []
+    for image in images:
+        traces = ztp.trace(model, image.unsqueeze(0))
+        kept = [int((stage.fate == 0).sum()) for stage in traces]
+        costs.append(plan.gmacs("full", kept))
+    assert measured == pytest.approx(sum(costs) / 4)
+    assert measured < plan.gmacs()
+
+
+def test_a_result_of_an_adaptive_method_has_its_measured_cost(model: Any) -> None:
+    schedule = ztp.Schedule((ztp.Stage(2, 0.5),))
+    held = some_batches(model)
+    (found,) = compare(model, [Contender("ats", schedule, ATS(12))], held)
+    images = torch.cat([batch[0] for batch in held])
+    assert found.gmacs() == pytest.approx(measured_gmacs(model, found.plan, images))
+
+
+def test_unknown_methods_and_impossible_budgets(model: Any) -> None:
+    with pytest.raises(ValueError, match="unknown method 'topme'; the methods are zero-tprune"):
+        contender("topme", model, 0.003)
+    with pytest.raises(ValueError, match="unknown method"):
+        method_named("topme")
+    with pytest.raises(ValueError, match="evit cannot meet a budget of 1e-05 GMACs"):
+        contender("evit", model, 1e-5)
+    with pytest.raises(ValueError, match="depends on the pictures"):
+        contender("ats", model, 0.7 * ztp.gmacs(model))
+    with pytest.raises(ValueError, match="no CLS token"):
+        contender("evit", build("siglip, no cls"), 0.005)
+    assert {type(method_named(name)) for name in METHODS} >= {ATS}
+
+
+def features(count: int, classes: int, noise: float) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(count) % classes
+    centres = torch.randn(classes, 12, generator=torch.Generator().manual_seed(1))
+    return centres[labels] + noise * torch.randn(count, 12), labels
+
+
+@pytest.mark.parametrize("probe", ["knn", "linear"])
+def test_probes_find_separate_classes(probe: Any) -> None:
+    train, labels = features(60, 5, 0.1)
+    test, truth = features(35, 5, 0.1)
+    assert torch.equal(predict(probe, train, labels, test).argmax(-1), truth)
+
+
+def test_nearest_neighbours_by_brute_force() -> None:
+    train, labels = features(40, 5, 2.0)
+    test, _ = features(20, 5, 2.0)
+    scores = predict("knn", train, labels, test)
+    for row, own in zip(scores, test, strict=True):
+        near = torch.cosine_similarity(own.unsqueeze(0), train)
+        expected = torch.zeros(5)
+        for at in near.argsort(descending=True)[:10]:
+            expected[labels[at]] += math.exp(near[at] / 0.07)
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_probe_replaces_the_hits(model: Any) -> None:
+    held = some_batches(model)
+    setting = Setting(keep_outputs=True)
+    learned = compare(model, [Contender("all")], held, setting=setting)[0]
+    result = compare(model, [Contender("all")], held, setting=setting)[0]
+    labels = torch.cat([batch[1] for batch in held])
+    score("knn", learned, result, labels, labels)
+    assert all(result.hits)  # each picture is its own nearest neighbour
+
+
+def test_a_probe_needs_vectors() -> None:
+    with pytest.raises(ValueError, match="one feature vector for each train picture"):
+        predict("knn", torch.randn(4, 3, 5), torch.arange(4), torch.randn(2, 5))
+
+
+def test_errors_of_one_result() -> None:
+    plan = Plan(ztp.Schedule(), ztp.ZeroTPrune(), plain_geometry(12, 14, 1, 64))
+    result = Result(Contender("x"), plan, hits=[True, True, False, True])
+    assert result.top1 == 75
+    assert result.top1_error == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 4))
+
+
+def test_spread_counts_add_up() -> None:
+    assert sum(budgets._spread(3.7, 12)) == 44
+    assert max(budgets._spread(3.7, 12)) - min(budgets._spread(3.7, 12)) == 1

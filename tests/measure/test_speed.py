@@ -1,0 +1,377 @@
+"""The speed measurement: turns, medians and ratios by a clock that we hold, and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zerotprune as ztp
+from tests.commands import zerotprune
+from tests.families import build
+from tests.cli.test_evaluate import folder, pictures_in  # noqa: F401  a fixture
+from zerotprune.budgets.contenders import Contender
+from zerotprune.cli import main
+from zerotprune.measure import modes, records
+from zerotprune.measure import speed as bench
+from zerotprune.measure.speed import Entrant, Group, Setup, Speed, take_turns
+from zerotprune.plots.figures import Pace, speed_figure
+
+SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
+
+
+def case(name: str, mode: modes.Mode = "eager", batch: int = 4) -> Speed:
+    return Speed(Entrant(Contender(name), 1.0, 1.0), mode, batch, "float32")
+
+
+class Clock:
+    """Every call of a case has its own price; what was asked for is written down."""
+
+    def __init__(self, prices: dict[str, list[float]]) -> None:
+        self.prices, self.asked = prices, list[tuple[str, int]]()
+
+    def __call__(self, call: modes.Call, repeat: int) -> float:
+        name = str(call())
+        self.asked.append((name, repeat))
+        return self.prices[name].pop(0) * repeat
+
+
+def named(speed: Speed) -> tuple[Speed, Callable[[], str]]:
+    return speed, lambda: speed.name
+
+
+def test_cases_take_turns_and_repeat_as_often_as_the_quickest_needs() -> None:
+    quick, slow = case("quick"), case("slow")
+    clock = Clock({"quick": [0.003, 0.004, 0.002, 0.003], "slow": [0.5, 0.7, 0.6, 0.1]})
+    assert take_turns([named(quick), named(slow)], 3, clock)
+    assert clock.asked == [("quick", 1), ("slow", 1)] + [("quick", 7), ("slow", 7)] * 3
+    assert quick.seconds == pytest.approx([0.004, 0.002, 0.003])
+    assert slow.seconds == pytest.approx([0.7, 0.6, 0.1])
+    assert quick.latency == pytest.approx(0.003)
+    assert slow.images_per_second == pytest.approx(4 / 0.6)
+
+
+def test_spread_is_what_lies_between_the_quartiles() -> None:
+    speed = case("x")
+    speed.seconds = [5.0, 1.0, 2.0, 4.0, 3.0]
+    assert speed.spread == pytest.approx(2.0)
+    speed.seconds = [1.0]
+    assert speed.spread == 0
+
+
+def test_ratios_are_over_the_compiled_model_and_to_the_limit_of_the_same_mode() -> None:
+    seconds = {
+        ("unpruned", "eager"): 8.0, ("unpruned", "compile"): 6.0,
+        ("slicing", "eager"): 4.0, ("slicing", "compile"): 2.0,
+        ("zero-tprune", "eager"): 5.0, ("zero-tprune", "compile"): 3.0,
+    }  # fmt: skip
+    speeds = [case(name, mode) for name, mode in seconds]  # type: ignore[arg-type]
+    for speed in speeds:
+        speed.seconds = [seconds[speed.name, speed.mode]]
+    group = Group(speeds)
+    assert group.base == "compile"
+    assert [group.speedup(speed) for speed in speeds] == [0.75, 1.0, 1.5, 3.0, 1.2, 2.0]
+    of_limit = [group.of_limit(speed) for speed in speeds]
+    assert of_limit == pytest.approx([0.5, 1 / 3, 1.0, 1.0, 0.8, 2 / 3])
+    row = records.speed_row(speeds[-1], group)
+    assert (row["speedup"], row["of_limit"]) == (2.0, 0.6667)
+    assert (row["latency_ms"], row["images_per_second"]) == (3000.0, 1.3)
+    eager = Group(speeds[::2])
+    assert eager.base == "eager"
+    assert eager.speedup(speeds[4]) == pytest.approx(1.6)
+
+
+def test_where_the_compiled_model_failed_there_is_no_speedup_over_another() -> None:
+    speeds = [case("unpruned"), case("unpruned", "compile"), case("zero-tprune")]
+    speeds[0].seconds, speeds[2].seconds = [2.0], [1.0]
+    speeds[1].failure = "out of memory"
+    assert Group(speeds).speedup(speeds[2]) is None
+    assert records.speed_row(speeds[2], Group(speeds))["speedup"] == ""
+    failed = records.speed_row(speeds[1], Group(speeds))
+    assert failed["failure"] == "out of memory"
+    assert "images_per_second" not in failed
+
+
+def test_a_case_that_fails_in_its_turn_is_out_and_the_others_go_on() -> None:
+    good, bad = case("good"), case("bad")
+    turns = iter([None, None, torch.OutOfMemoryError("CUDA out of memory. Tried to …")])
+
+    def fail() -> str:
+        if (error := next(turns)) is not None:
+            raise error
+        return "bad"
+
+    clock = Clock({"good": [1.0] * 4, "bad": [1.0] * 4})
+    assert take_turns([named(good), (bad, fail)], 3, clock)
+    assert good.seconds == [1.0] * 3
+    assert (bad.failure, bad.seconds) == ("out of memory", [])
+
+
+def test_ctrl_c_keeps_whole_rounds_alone() -> None:
+    first, second = case("first"), case("second")
+    calls = iter(range(100))
+
+    def interrupted() -> str:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return "second"
+
+    clock = Clock({"first": [1.0] * 9, "second": [1.0] * 9})
+    assert not take_turns([named(first), (second, interrupted)], 5, clock)
+    assert len(first.seconds) == len(second.seconds) == 2
+
+
+def test_ctrl_c_before_the_first_round_is_over_is_passed_on() -> None:
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_turns([(case("x"), interrupted)], 5, Clock({}))
+
+
+def test_a_sweep_stopped_by_ctrl_c_gives_the_groups_that_are_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build("deit")
+
+    def cut(warm: object, rounds: int, clock: object) -> bool:
+        if any(speed.batch == 2 for speed, _ in warm):  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(bench, "take_turns", cut)
+    setup = Setup(modes=("eager",), rounds=1)
+    entered = [Entrant(Contender("unpruned"), 1.0)]
+    groups = list(bench.sweep(model, entered, ["float32"], [1, 2, 3], setup))
+    assert [group.speeds[0].batch for group in groups] == [1]
+    with pytest.raises(KeyboardInterrupt):
+        list(bench.sweep(model, entered, ["float32"], [2, 1], setup))
+
+
+def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
+    """Oracle: the outputs of models pruned one by one; the model itself stays unpruned."""
+    model: Any = build("deit")
+    images = bench.noise(model, 3, "cpu", torch.float32)
+    entered = bench.entrants(model, SCHEDULE, ["zero-tprune", "tome"], images)
+    assert [each.contender.name for each in entered] == [
+        "unpruned", "slicing", "zero-tprune", "tome"
+    ]  # fmt: skip
+    outputs: list[Any] = []
+
+    def clock(call: modes.Call, repeat: int) -> float:
+        outputs.append(call())
+        return 1.0
+
+    setup = Setup(modes=("eager",), rounds=1)
+    group = bench.measure(model, entered, "float32", 3, setup, clock)
+    assert [speed.seconds for speed in group.speeds] == [[1.0]] * 4
+    assert all("forward" not in block.__dict__ for block in model.blocks)
+    for entrant, found in zip(entered, outputs[:4], strict=True):
+        ztp.prune_(model, entrant.contender.schedule, entrant.contender.method)
+        with torch.inference_mode():
+            torch.testing.assert_close(found, model(images))
+    ztp.restore_(model)
+    copied = modes.sharing_copy(model)
+    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+        assert own is other
+
+
+def test_all_contenders_cost_the_same_and_slicing_keeps_as_many_tokens() -> None:
+    from zerotprune.data import demo
+
+    model = demo.model()
+    schedule = ztp.schedule_for(model, keep=0.7)
+    names = ["zero-tprune", "tome", "ats", "zero-tprune"]
+    entered = bench.entrants(model, schedule, names, demo.pictures(8, seed=3)[0])
+    by_name = {each.contender.name: each for each in entered}
+    assert list(by_name) == ["unpruned", "slicing", "zero-tprune", "tome", "ats"]
+    ours = by_name["zero-tprune"]
+    assert ours.gmacs == pytest.approx(0.7 * by_name["unpruned"].gmacs, rel=0.01)
+    for name in ("tome", "ats"):
+        assert by_name[name].gmacs == pytest.approx(ours.gmacs, rel=0.01)
+    assert by_name["slicing"].contender.schedule == ours.contender.schedule == schedule
+    assert by_name["slicing"].gmacs < ours.gmacs
+
+
+def test_a_method_that_cannot_meet_the_budget_is_reported_in_every_mode() -> None:
+    model = build("siglip, no cls")
+    images = bench.noise(model, 2, "cpu", torch.float32)
+    entered = bench.entrants(model, SCHEDULE, ["zero-tprune", "ats"], images)
+    assert "no CLS token" in entered[-1].failure
+    setup = Setup(modes=("eager",), rounds=1)
+    group = bench.measure(model, entered, "float32", 2, setup, lambda call, repeat: 1.0)
+    failed = [speed for speed in group.speeds if speed.failure]
+    assert [speed.name for speed in failed] == ["ats"]
+    assert not failed[0].seconds
+
+
+def test_noise_is_the_same_every_time_and_never_flat() -> None:
+    model = build("deit")
+    first = bench.noise(model, 2, "cpu", torch.float32)
+    assert torch.equal(first, bench.noise(model, 2, "cpu", torch.float32))
+    assert first.shape[0] == 2
+    assert first.std() > 0.9
+
+
+COMPILED = """
+import torch
+from tests.families import build
+import zerotprune as ztp
+from zerotprune.measure import speed as bench
+from zerotprune.methods import TopK
+
+model = build("deit")
+schedule = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
+
+class Breaks(TopK):
+    def reduce(self, seen, stage):
+        torch._dynamo.graph_break()
+        return super().reduce(seen, stage)
+
+images = bench.noise(model, 2, "cpu", torch.float32)
+entered = bench.entrants(model, schedule, ["zero-tprune", "tome"], images)
+entered.append(bench.Entrant(bench.Contender("breaks", schedule, Breaks("cls")), 1.0))
+# More graphs of one forward than the compiler's own limit of eight:
+entered += [bench.Entrant(bench.Contender(f"again {n}", schedule), 1.0) for n in range(5)]
+setup = bench.Setup(rounds=1, compiler="eager")
+for group in bench.sweep(model, entered, ["float32"], [2], setup):
+    for speed in group.speeds:
+        print(speed.batch, speed.name, speed.mode, len(speed.seconds), speed.failure, sep="|")
+"""
+
+
+def test_compiled_cases_and_one_that_does_not_compile_as_one_graph() -> None:
+    """In a process of its own: run-time type checks would break the graph."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert len(rows) == 2 * 10
+    for _, name, mode, samples, failure in rows:
+        broken = (name, mode) == ("breaks", "compile")
+        assert (samples, bool(failure)) == (("0", True) if broken else ("1", False)), failure
+
+
+COMMON = ("bench", "--model", "demo", "--device", "cpu", "--threads", "1", "--mode", "eager")
+
+
+def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    done = zerotprune(
+        *COMMON, "--batch", "1", "2", "--rounds", "2", "--methods", "zero-tprune", "tome",
+        "--data", str(folder), "--workers", "0", "--csv", "rows.csv", "--plot", "speed.svg",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1 threads" in done.stdout
+    assert "over the unpruned model (eager)" in done.stdout
+    assert "not measured" not in done.stdout
+    assert "<svg" in (tmp_path / "speed.svg").read_text()
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = ["unpruned", "slicing", "zero-tprune", "tome"]
+    assert [(row["batch"], row["name"]) for row in rows] == [
+        (batch, name) for batch in "12" for name in names
+    ]
+    filled = ("time", "command", "versions", "hardware", "model", "data", "gmacs", "gmacs_paper",
+              "top1", "change", "images_per_second", "batch", "precision", "latency_ms",
+              "latency_spread_ms", "speedup", "of_limit")  # fmt: skip
+    for row in rows:
+        assert all(row[name] for name in filled), row
+        assert (row["measure"], row["mode"], row["threads"]) == ("speed", "eager", "1")
+        assert row["pictures"] == str(pictures_in(folder))
+        assert bool(row["schedule"]) == bool(row["backend"]) == (row["name"] != "unpruned")
+        rate = float(row["batch"]) / float(row["latency_ms"]) * 1e3
+        assert float(row["images_per_second"]) == pytest.approx(rate, rel=0.1)
+        assert row["peak_memory_mb"] == row["failure"] == ""
+
+
+def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
+    few = (*COMMON, "--batch", "1", "--rounds", "1", "--methods", "zero-tprune")
+    done = zerotprune(*few, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == ["unpruned", "slicing", "zero-tprune"]
+    assert all("top1" not in row for row in rows)
+    assert rows[0]["speedup"] == rows[1]["of_limit"] == 1.0
+    plain = zerotprune(*few, cwd=tmp_path)
+    assert "accuracy not measured: give --data" in plain.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts")  # it would rather be told its arguments in a test
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
+        (("--batch", "0"), "a batch must be at least 1 picture, got 0"),
+        (("--rounds", "0"), "rounds must be at least 1"),
+        (("--threads", "0"), "threads must be at least 1"),
+        (("--methods", "topme"), "unknown method 'topme'"),
+        (("--keep", "0.5", "--gmacs", "1"), "give one of --schedule, --gmacs and --keep"),
+        (("--schedule", "nope"), "neither a preset"),
+        (("--keep", "0.001"), "cannot be met"),
+        (("--weights", "w.safetensors", "--random-weights"), "not both"),
+        (("--data", ".", "--random-weights"), "random weights have no accuracy"),
+        (("--csv", "no/folder/rows.csv"), "no folder"),
+        (("--plot", "speed.xyz"), "speed.xyz"),
+        (("--device", "toaster"), "unknown device 'toaster'"),
+        (("--precision", "float8"), "float8"),
+    ],
+)
+def test_mistakes(
+    extra: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: fourteen others would take half a minute to import torch."""
+    device = () if "--device" in extra else ("--device", "cpu")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.argv", ["zerotprune", "bench", "--model", "demo", *device, *extra])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    told = capsys.readouterr()
+    assert stopped.value.code == 2, told
+    assert says in told.out + told.err
+    assert "Traceback" not in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_figure_has_a_panel_for_each_mode_and_a_dashed_limit() -> None:
+    paces = [
+        Pace(name, mode, "float32", batch, speed * batch)
+        for mode in ("eager", "compile")
+        for name, speed in (("unpruned", 1.0), ("slicing", 1.5), ("zero-tprune", 1.3))
+        for batch in (8, 1)
+    ]
+    figure = speed_figure(paces, "slicing", "the compiled model", "a title")
+    assert [axis.get_title() for axis in figure.axes] == ["eager, float32", "compile, float32"]
+    lines: dict[Any, Any] = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert lines["limit (slicing)"].get_linestyle() == "--"
+    assert list(lines["zero-tprune"].get_xdata()) == [1, 8]
+    assert list(lines["zero-tprune"].get_ydata()) == pytest.approx([1.3, 10.4])
+
+
+def test_the_core_and_the_benchmark_need_neither_cyclopts_nor_rich() -> None:
+    from tests.cli.test_light import BLOCKED, python
+
+    code = BLOCKED.format(names=("cyclopts", "rich", "matplotlib"))
+    here = str(Path(__file__).parents[2] / "benchmarks")
+    code += f"sys.path.insert(0, {here!r}); import speed; print(speed.SECTIONS)"
+    assert "deit-s" in python(code)
