@@ -15,8 +15,8 @@ from tests import strictness  # noqa: F401  the hook below finds it by name
 # Everything that computes. Left out is what users call and what says itself, in one sentence, what
 # is wrong with their arguments: those sentences are what the tests want to see.
 CHECKED = (
-    "scoring", "tokens", "block", "cost", "methods", "backbones", "measure.accuracy",
-    "plots", "show",
+    "scoring.graph", "scoring.similarity", "scoring.attention", "scoring.scorer", "tokens", "block",
+    "cost", "methods", "backbones", "measure.accuracy", "plots", "show",
 )  # fmt: skip
 jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
