@@ -11,34 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import methods
+    from .budgets import Budget, schedule_for
+    from .method import Method
     from .methods import ZeroTPrune
-    from .pruning import gmacs, prune_, restore_, schedule_for
+    from .pruning import gmacs, prune_, restore_
     from .schedule import Schedule, Stage
-    from .tracing import trace
+    from .tracing import patches_left, trace
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Budget": "budgets",
+    "Method": "method",
+    "Schedule": "schedule",
+    "Stage": "schedule",
+    "ZeroTPrune": "methods",
+    "gmacs": "pruning",
+    "patches_left": "tracing",
+    "prune_": "pruning",
+    "restore_": "pruning",
+    "schedule_for": "budgets",
+    "trace": "tracing",
+}
 __all__ = [
+    "Budget",
+    "Method",
     "Schedule",
     "Stage",
     "ZeroTPrune",
     "gmacs",
     "methods",
+    "patches_left",
     "prune_",
     "restore_",
     "schedule_for",
     "trace",
 ]
-
-_HOME = {
-    "Schedule": "schedule",
-    "Stage": "schedule",
-    "ZeroTPrune": "methods",
-    "gmacs": "pruning",
-    "prune_": "pruning",
-    "restore_": "pruning",
-    "schedule_for": "pruning",
-    "trace": "tracing",
-}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,27 +1,23 @@
-"""Run one Transformer block with a token reduction in it, from the block's parts.
-
-Here stand the three contracts that everything else plugs into: `Parts` (how a library's block
-comes apart), `Method` (which tokens to keep), and `Task` (what one block has to do).
-"""
+"""Run one Transformer block with a token reduction in it, from the block's parts."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from .batching import concat, select
 from .cost import Geometry
+from .method import Method, Part, Seen
 from .schedule import Stage
-from .scoring.attention import Heads, Rows, output
+from .scoring.attention import Heads, output
 from .scoring.backends import Backend, scorer
-from .scoring.graph import Graph, RowGraph, average_attention
+from .scoring.graph import Graph, average_attention
 from .scoring.precision import no_autocast
-from .scoring.scorer import REFERENCE, Scorer
-from .shapes import Float
-from .tokens import Reduction, Tokens, pictures, reduced, together
+from .scoring.scorer import REFERENCE
+from .tokens import Reduction, Tokens, reduced
 
 
 @runtime_checkable
@@ -45,106 +41,21 @@ class Parts(Protocol):
         """The residual stream after the MLP."""
 
 
-class Seen(NamedTuple):
-    """What a block saw, shown to a method."""
-
-    tokens: Tokens  # as they are when the method decides, see `Method.waits_for`
-    x_pre: Float[Tensor, "batch tokens width"]  # the block's input
-    heads: list[Heads]
-    graph: Graph | None  # where the method asked for it
-    geometry: Geometry
-    scorer: Scorer = REFERENCE
-
-    @property
-    def prefix(self) -> int:
-        return self.geometry.prefix
-
-    @property
-    def patches(self) -> int:
-        return self.tokens.source.shape[1]
-
-    @property
-    def rows(self) -> RowGraph:
-        """For methods that want single rows of the graph: fused attention gives no other."""
-        return Rows(self.heads) if self.graph is None else self.graph
-
-    def vectors(
-        self, name: Literal["key", "query", "value"]
-    ) -> Float[Tensor, "batch heads tokens width"]:
-        """One kind of the attention's vectors, of all heads."""
-        parts = [_content(heads, name) for heads in self.heads]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-    def feature(self, name: Literal["key", "query", "value"]) -> Float[Tensor, "batch tokens w"]:
-        """The same with heads concatenated."""
-        return self.vectors(name).transpose(1, 2).flatten(2)
-
-
-def _content(heads: Heads, name: str) -> Tensor:
-    """Likeness is about content: where a rotary position turned a vector, take it unturned."""
-    if name == "value":
-        return heads.v
-    plain, turned = (heads.plain_q, heads.q) if name == "query" else (heads.plain_k, heads.k)
-    return turned if plain is None else plain
-
-
-class Method(ABC):
-    """The socket for everything that reduces tokens. Must be hashable, picklable, free of state.
-
-    The defaults are those of a method that keeps as many tokens as Zero-TPrune would at the same
-    stage, at the end of a block, and looks at nothing.
-    """
-
-    #: where it acts: at the end of a block, or between its attention and its MLP
-    place: ClassVar[Literal["end", "middle"]] = "end"
-    #: do pictures keep different numbers of tokens? Then the cost must be measured.
-    adaptive: ClassVar[bool] = False
-    #: does attention go to a merged token in proportion to the patches in it?
-    proportional: bool = True
-
-    def kept(self, stage: Stage, patches: int) -> int:
-        """How many of so many patch tokens it keeps: known before any picture is seen."""
-        return stage.kept(patches)
-
-    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:  # noqa: B027
-        """Raise ValueError if the stage asks for what the method cannot do."""
-
-    def wants_graph(self, stage: Stage) -> bool:
-        """Does it look at the whole attention graph at this stage?"""
-        return False
-
-    def wants_history(self) -> bool:
-        """Does it look at the attention received in all blocks so far?"""
-        return False
-
-    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
-        """Up to where the block must have come before it can decide: q, k, v and their graph; the
-        tokens after attention; or the tokens after the MLP."""
-        return "attention"
-
-    @abstractmethod
-    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        """Decide which patch tokens stay."""
-
-    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        """Multiply-accumulates of the decision itself, for one picture."""
-        return 0
-
-
-#: A CPU scores so many pictures at a time: their graphs stay in its cache, and their memory is
-#: small. A picture's result does not depend on its batch, so nothing else changes.
+#: A CPU scores so many images at a time: their graphs stay in its cache, and their memory is
+#: small. An image's result does not depend on its batch, so nothing else changes.
 AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one block has to do in a pruned model."""
+    """What one block has to do in a pruned model, worked out by `Plan`."""
 
     method: Method
     stage: Stage | None  # None: only pass the tokens on
     geometry: Geometry
     last: bool  # hands back a plain tensor
-    early: bool = False  # the stage comes before the MLP, which then sees no dropped token
+    decides_after: Part = "attention"  # where in the block the method has seen enough
+    skips_mlp: bool = False  # do tokens that the stage drops skip the block's MLP?
     remember: bool = False  # add this block's attention to the tokens' history
     backend: Backend = "auto"
 
@@ -158,23 +69,23 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     tokens = Tokens.of(x, prefix)
     sight, outputs, reduction = _attended(parts, task, tokens, given)
     now = sight.tokens._replace(x=parts.join(tokens.x, sight.heads, outputs), reduction=None)
-    ripe = task.stage is None or reduction is not None
-    if task.stage is not None and not ripe and task.method.waits_for() == "projection":
-        reduction, ripe = _decided(task, task.stage, sight._replace(tokens=now)), True
+    undecided = task.stage is not None and reduction is None
+    if undecided and task.decides_after == "projection":
+        reduction, undecided = _decide(task, sight._replace(tokens=now)), False
     del outputs
-    if ripe:
+    if not undecided:
         del sight  # q, k and v need not wait for the MLP, which takes most memory
-    if reduction is not None and task.early:
+    if reduction is not None and task.skips_mlp:
         now = reduced(now, reduction, prefix)
     now = now._replace(x=parts.feed(now.x))
-    if task.stage is not None and not ripe:
-        reduction = _decided(task, task.stage, sight._replace(tokens=now))
-    if reduction is not None and not task.early:
+    if undecided:
+        reduction = _decide(task, sight._replace(tokens=now))
+    if reduction is not None and not task.skips_mlp:
         now = reduced(now, reduction, prefix)
     return now.x if task.last else now
 
 
-def run_for_prefix(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:
+def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:
     """The last block for a head that reads the prefix tokens alone: what becomes of them, and of
     no other token. They attend to all tokens as ever, so for them nothing changes.
 
@@ -197,22 +108,22 @@ def _attended(
     if task.stage is None and not task.remember:
         return sight, [output(part) for part in heads], None
     whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not _needs_graph(task)
-    if whole or torch.compiler.is_compiling() or task.method.waits_for() != "attention":
+    if whole or torch.compiler.is_compiling() or task.decides_after != "attention":
         return _scored(task, sight)
     starts = range(0, len(tokens.x), AT_ONCE)
     turns = [_scored(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
-    history = together([turn[0].tokens.history for turn in turns])
+    history = concat([turn[0].tokens.history for turn in turns])
     outputs = [torch.cat(parts_of) for parts_of in zip(*(turn[1] for turn in turns), strict=True)]
-    reduction: Reduction | None = together([turn[2] for turn in turns])
+    reduction: Reduction | None = concat([turn[2] for turn in turns])
     return sight._replace(tokens=tokens._replace(history=history)), outputs, reduction
 
 
 def _some(sight: Seen, which: slice) -> Seen:
-    """What was to be seen of some pictures."""
+    """What was to be seen of some images."""
     return sight._replace(
-        tokens=pictures(sight.tokens, which),
+        tokens=select(sight.tokens, which),
         x_pre=sight.x_pre[which],
-        heads=[part.pictures(which) for part in sight.heads],
+        heads=[part.select(which) for part in sight.heads],
     )
 
 
@@ -226,17 +137,19 @@ def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | No
     if task.remember:
         history = _remembered(sight.tokens, sight.graph, sight.prefix)
         sight = sight._replace(tokens=sight.tokens._replace(history=history))
-    if task.stage is None or task.method.waits_for() != "attention":
+    if task.stage is None or task.decides_after != "attention":
         return sight, outputs, None
-    return sight, outputs, _decided(task, task.stage, sight)
+    return sight, outputs, _decide(task, sight)
 
 
 def _needs_graph(task: Task) -> bool:
     return task.remember or (task.stage is not None and task.method.wants_graph(task.stage))
 
 
-def _decided(task: Task, stage: Stage, seen: Seen) -> Reduction:
+def _decide(task: Task, seen: Seen) -> Reduction:
     """What the block's stage makes of its tokens."""
+    stage = task.stage
+    assert stage is not None
     with torch.no_grad(), no_autocast(seen.tokens.x):
         task.method.check(stage, seen.patches, task.geometry)
         return task.method.reduce(seen, stage)
@@ -254,9 +167,9 @@ def _biased(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
     bias = None
     if tokens.size is not None and method.proportional:
         bias = tokens.size.log()
-    if tokens.alive is not None:
-        base = torch.zeros_like(tokens.alive, dtype=torch.float32) if bias is None else bias
-        bias = base.masked_fill(~tokens.alive, -torch.inf)
+    if tokens.valid is not None:
+        base = torch.zeros_like(tokens.valid, dtype=torch.float32) if bias is None else bias
+        bias = base.masked_fill(~tokens.valid, -torch.inf)
     if bias is None:
         return heads
     return [part.biased(bias[:, None, None]) for part in heads]

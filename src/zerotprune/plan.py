@@ -1,31 +1,32 @@
-"""A schedule and a method worked out for one model: token counts, what each block does, cost."""
+"""A schedule worked out for one model: token counts, what each block does and when, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .block import Method, Task
+from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
 from .schedule import Schedule
 from .scoring.backends import Backend
 
 
 class Plan:
-    """All that follows from them before a picture is seen."""
+    """All that follows from it before an image is seen."""
 
-    def __init__(self, schedule: Schedule, method: Method, geometry: Geometry) -> None:
-        self.schedule, self.method, self.geometry = schedule, method, geometry
+    def __init__(self, schedule: Schedule, geometry: Geometry) -> None:
+        self.schedule, self.method, self.geometry = schedule, schedule.method, geometry
+        method = self.method
         acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
         self.stages = {stage.block: stage for stage in acting}
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
-        self.ends_early = bool(self.stages) and not geometry.pools_patches
+        self.prefix_only = bool(self.stages) and not geometry.pools_patches
 
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
         patches, depth = self.geometry.patches, self.geometry.depth
         # What acts inside a block can still spare the last block's MLP.
-        last = depth if self.method.place == "middle" else depth - 1
+        last = depth if self.method.acts == "middle" else depth - 1
         for stage in self.schedule.stages:
             if stage.block > last:
                 raise ValueError(
@@ -37,12 +38,12 @@ class Plan:
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
 
-    def acts_early(self, compute: Compute) -> bool:
+    def skips_mlp(self, compute: Compute) -> bool:
         """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
         dropped after it need not go through it, unless the choice depends on what comes out."""
-        if self.method.place == "middle":
+        if self.method.acts == "middle":
             return True
-        return compute == "needed" and self.method.waits_for() != "mlp"
+        return compute == "needed" and self.method.decides_after() != "mlp"
 
     def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
         """For each block what it has to do; None for the blocks that the library runs itself."""
@@ -57,7 +58,8 @@ class Plan:
                 stage=self.stages.get(block),
                 geometry=self.geometry,
                 last=block == depth,
-                early=self.acts_early(compute),
+                decides_after=self.method.decides_after(),
+                skips_mlp=self.skips_mlp(compute),
                 remember=remember and block <= self.last_stage,
                 backend=backend,
             )
@@ -71,7 +73,7 @@ class Plan:
     ) -> tuple[list[Load], int]:
         """What each block has to handle, and how many tokens reach the head.
 
-        `kept` are the patch tokens that each stage left, where they differ from picture to picture.
+        `kept` are the patch tokens that each stage left, where they differ from image to image.
         """
         counts = None if kept is None else iter(kept)
         patches, prefix, loads = self.geometry.patches, self.geometry.prefix, []
@@ -82,9 +84,9 @@ class Plan:
             if (stage := self.stages.get(block)) is not None:
                 own += self.method.macs(stage, patches, self.geometry)
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
-            after = prefix + patches if self.acts_early(compute) else tokens
+            after = prefix + patches if self.skips_mlp(compute) else tokens
             loads.append(Load(tokens, tokens, after, own))
-        if compute == "needed" and self.ends_early:
+        if compute == "needed" and self.prefix_only:
             loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
             return loads, prefix
         return loads, prefix + patches

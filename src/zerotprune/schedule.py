@@ -1,4 +1,4 @@
-"""Stage and Schedule: where tokens are pruned and how many, checked, frozen, and kept as JSON."""
+"""Stage and Schedule: where tokens are pruned, how many and by which method; checked, JSON."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import import_module
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .files import replacing, text_of
 
-VERSION = 1
+if TYPE_CHECKING:
+    from .method import Method
+
+VERSION = 2
 
 
 def _count(what: str, value: object, least: int) -> int:
@@ -65,20 +69,40 @@ class Stage:
 
     def votes(self, depth: int) -> int:
         """The I-stage's rounds in a model of this depth."""
-        if self.rounds is not None:
-            return self.rounds
-        if self.block <= 3:
-            return 30
-        return 1 if self.block > depth - 3 else 5
+        return papers_rounds(self.block, depth)[0] if self.rounds is None else self.rounds
+
+
+def papers_rounds(block: int, depth: int) -> tuple[int, int]:
+    """The fewest and the most rounds that the paper finds enough for a block (Sec. 4.1)."""
+    if block <= 3:
+        return 30, 50
+    return (1, 1) if block > depth - 3 else (5, 10)
+
+
+def _default_method() -> Method:
+    return _methods().resolve("zero-tprune")  # type: ignore[no-any-return]
+
+
+def _methods() -> Any:
+    """The registry. It stands above this module, since every method knows what a stage is."""
+    return import_module(".methods", __package__)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A tuple of stages, at most one at each block, in the order of the blocks."""
+    """Stages, at most one at each block, and the method that acts at them.
+
+    `method` is an object or a registered name; without one, Zero-TPrune.
+
+    >>> Schedule([Stage(3, keep=0.8), Stage(6, keep=0.7)], method="evit").method
+    EViT()
+    """
 
     stages: tuple[Stage, ...] = ()
+    method: Method = field(default_factory=_default_method)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "method", _methods().resolve(self.method))
         if not isinstance(self.stages, Iterable):
             raise TypeError(f"a Schedule takes an iterable of Stage, got {self.stages!r}")
         stages = tuple(self.stages)
@@ -96,27 +120,38 @@ class Schedule:
         """A schedule of the paper by name: see ``zerotprune.schedule.PRESETS``."""
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}; the presets are {', '.join(PRESETS)}")
-        return PRESETS[name]
+        return cls(PRESETS[name])
+
+    def by(self, method: Method | str) -> Schedule:
+        """The same stages by another method."""
+        return replace(self, method=_methods().resolve(method))
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
+        """Version 2, or version 1, which had no method and is Zero-TPrune's."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"not a schedule: bad JSON ({error})") from None
-        if not isinstance(data, Mapping) or set(data) != {"version", "stages"}:
-            raise ValueError('a schedule is a JSON object with exactly "version" and "stages"')
-        if data["version"] != VERSION:
+        version = data.get("version") if isinstance(data, Mapping) else None
+        keys = {"version", "stages"} if version == 1 else {"version", "method", "stages"}
+        if version is not None and (type(version) is not int or version not in (1, VERSION)):
             raise ValueError(
-                f"schedule version {data['version']!r} is unknown; this release reads {VERSION}"
+                f"schedule version {version!r} is unknown; this release reads 1 and {VERSION}"
+            )
+        if not isinstance(data, Mapping) or set(data) != keys:
+            raise ValueError(
+                'a schedule is a JSON object with exactly "version", "method" and "stages"'
             )
         if not isinstance(data["stages"], list):
             raise ValueError('"stages" of a schedule must be a list')
-        return cls(tuple(_stage(entry) for entry in data["stages"]))
+        stages = tuple(_stage(entry) for entry in data["stages"])
+        return cls(stages) if version == 1 else cls(stages, _methods().from_data(data["method"]))
 
     def to_json(self) -> str:
         stages = [asdict(stage) for stage in self.stages]
-        return json.dumps({"version": VERSION, "stages": stages}, indent=2) + "\n"
+        data = {"version": VERSION, "method": _methods().to_data(self.method), "stages": stages}
+        return json.dumps(data, indent=2) + "\n"
 
     def one_line(self) -> str:
         """The same JSON for a cell of a table; nothing for a schedule without stages."""
@@ -152,16 +187,16 @@ def _preset(
     blocks: Sequence[int],
     keep: Sequence[float],
     rounds: Sequence[int],
-) -> Schedule:
+) -> tuple[Stage, ...]:
     settings = zip(blocks, keep, rounds, strict=True)
-    return Schedule(tuple(Stage(block, share, similar, votes) for block, share, votes in settings))
+    return tuple(Stage(block, share, similar, votes) for block, share, votes in settings)
 
 
 _PLACES, _ROUNDS = (1, 3, 6, 9, 11), (30, 5, 5, 1, 1)
 
-#: The paper's schedules. The three budgets "zero-tp-*" are published for DeiT-S by their cost alone
-#: (2.97, 2.50 and 3.97 G); the stages here are what ``schedule_for`` solves for them.
-PRESETS: dict[str, Schedule] = {
+#: The stages of the paper's schedules. The three budgets "zero-tp-*" are published for DeiT-S by
+#: their cost alone (2.97, 2.50 and 3.97 G); the stages here are what ``schedule_for`` solves.
+PRESETS: dict[str, tuple[Stage, ...]] = {
     "ablation-is": _preset(10, _PLACES, (1, 0.9, 0.8, 0.7, 1), _ROUNDS),
     "ablation-i": _preset(0, (3, 6, 9, 11), (0.8, 0.7, 0.7, 0.6), (5, 5, 1, 1)),
     "vhf-search": _preset(

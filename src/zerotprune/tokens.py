@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .batching import take
 from .scoring.precision import widened
-from .scoring.similarity import take
 from .shapes import Bool, Float, Int
 
 
@@ -23,7 +22,7 @@ class Reduction(NamedTuple):
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
-    alive: Bool[Tensor, "batch kept"] | None = None  # False: padding of a picture that keeps fewer
+    valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
 
 
 class Tokens(NamedTuple):
@@ -34,7 +33,7 @@ class Tokens(NamedTuple):
     moved: bool = False  # has a stage been passed, so that the order is no longer the grid's?
     history: Float[Tensor, "batch patches"] | None = None  # attention received in earlier blocks
     size: Float[Tensor, "batch tokens"] | None = None  # how many patches were merged into each
-    alive: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
+    valid: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
     reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
 
     @classmethod
@@ -63,9 +62,9 @@ def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
         left = _merge(left, tokens, reduction, prefix)
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
-    if reduction.alive is not None:
-        alive = torch.ones_like(first, dtype=torch.bool)
-        left = left._replace(alive=torch.cat((alive, reduction.alive), dim=1))
+    if reduction.valid is not None:
+        prefix_valid = torch.ones_like(first, dtype=torch.bool)
+        left = left._replace(valid=torch.cat((prefix_valid, reduction.valid), dim=1))
     return left
 
 
@@ -90,22 +89,3 @@ def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
     place = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, extra.to(left.x.dtype)), dim=1)
     return left._replace(x=x, source=torch.cat((left.source, place), dim=1))
-
-
-def pictures(value: Any, which: slice) -> Any:
-    """Some pictures of a batch, in everything that a (nested) tuple of tensors holds."""
-    if isinstance(value, Tensor):
-        return value[which]
-    if isinstance(value, tuple):
-        return type(value)(*(pictures(field, which) for field in value))
-    return value
-
-
-def together(values: Sequence[Any]) -> Any:
-    """The batches as one again."""
-    if isinstance(values[0], Tensor):
-        return torch.cat(tuple(values)) if len(values) > 1 else values[0]
-    if isinstance(values[0], tuple):
-        fields = zip(*values, strict=True)
-        return type(values[0])(*(together(field) for field in fields))
-    return values[0]

@@ -1,11 +1,12 @@
-"""Trace: what each stage made of every patch of a picture, as indices into the original grid."""
+"""Trace: what each stage made of every patch of an image, as indices into the original grid."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import unwrap
+from .backbones import BlockCall, unwrap
 from .block import Task
-from .pruning import pruned_blocks
 from .shapes import Float, Int, Shaped
+from .surgery import pruned_blocks
 from .tokens import Reduction, Tokens
 
 
@@ -41,7 +42,7 @@ class StageTrace:
     pre_importance: Float[Tensor, "batch patches"]  # of the I′-stage, NaN likewise
 
     def where(self, fate: Fate) -> list[list[int]]:
-        """For each picture, the patches with that fate."""
+        """For each image, the patches with that fate."""
         return [(row == fate).nonzero().flatten().tolist() for row in self.fate]
 
 
@@ -54,18 +55,18 @@ def trace(
     """
     watched = _staged_blocks(model)
     if not watched:
-        raise ValueError("nothing to trace: call prune_(model, schedule) with a stage first")
+        raise ValueError("nothing to trace: call prune_(model, cost=…) first")
     if not isinstance(images, Tensor) or images.dim() != 4:
         raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
     if not images.isfinite().all():
-        raise ValueError("the pictures hold NaN or infinite values")
+        raise ValueError("the images hold NaN or infinite values")
     seen: list[_Sight] = []
-    hooks = [_watch(block, task, seen) for block, task in watched]
+    hooks = [_watch(*each, seen) for each in watched]
     try:
         with torch.inference_mode():
             unwrap(model)(images)
     except AssertionError as error:
-        raise ValueError(f"the pictures do not fit the model: {error}") from None
+        raise ValueError(f"the images do not fit the model: {error}") from None
     finally:
         for hook in hooks:
             hook.remove()
@@ -75,22 +76,27 @@ def trace(
 
 @contextmanager
 def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
-    """While it is open, note for every call how many patch tokens of each picture each stage left:
-    a list of calls, each a list over stages of counts (one for each picture)."""
+    """While it is open, note for every call how many patch tokens of each image each stage left:
+    a list of calls, each a list over stages of counts (one for each image)."""
     calls: list[list[Tensor]] = []
-    blocks = [block for block, _ in _staged_blocks(model)]
+    watched = _staged_blocks(model)
 
-    def look(block: nn.Module, _: Any, out: Tokens) -> None:
-        patches = out.source.shape[1]
-        if out.alive is None:
-            counts = torch.full((len(out.source),), patches)
+    def look(block: nn.Module, call: BlockCall, out: Any) -> None:
+        tokens = call.given(out)
+        assert isinstance(tokens, Tokens)
+        patches = tokens.source.shape[1]
+        if tokens.valid is None:
+            counts = torch.full((len(tokens.source),), patches)
         else:
-            counts = out.alive[:, -patches:].sum(dim=1)
-        if block is blocks[0]:
+            counts = tokens.valid[:, -patches:].sum(dim=1)
+        if block is watched[0][0]:
             calls.append([])
         calls[-1].append(counts)
 
-    hooks = [block.register_forward_hook(look) for block in blocks]
+    hooks = [
+        block.register_forward_hook(lambda block, _, out, call=call: look(block, call, out))
+        for block, _, call in watched
+    ]
     try:
         yield calls
     finally:
@@ -98,11 +104,50 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
             hook.remove()
 
 
-def _staged_blocks(model: nn.Module) -> list[tuple[nn.Module, Task]]:
+@contextmanager
+def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
+    """While it is open, note for every call which patches are left in the end: for each patch token
+    that leaves the last block, in order, its place in the original grid.
+
+    >>> import timm, torch, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
+    >>> with patches_left(model) as left:
+    ...     features = model.forward_features(torch.zeros(1, 3, 160, 160))
+    >>> features.shape[1] - model.num_prefix_tokens == left[-1].shape[1]
+    True
+    """
+    noted: list[Tensor] = []
+    pruned = pruned_blocks(model)
+    if not pruned:
+        raise ValueError("the model is not pruned: all of its patches are left")
+    block, task, call = pruned[-1]
+    ours = block.__dict__["forward"]
+    parts, _, plan, _ = ours.args
+    # The last block hands back a plain tensor: let it hand back its tokens while we look.
+    block.forward = functools.partial(ours.func, parts, replace(task, last=False), plan, call)
+
+    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> Any:
+        tokens = call.given(out)
+        if isinstance(tokens, Tokens):
+            noted.append(tokens.source)
+            return call.give(tokens.x)
+        before = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
+        noted.append(before.source)
+        return out
+
+    hook = block.register_forward_hook(look, with_kwargs=True)
+    try:
+        yield noted
+    finally:
+        hook.remove()
+        block.forward = ours
+
+
+def _staged_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
     """The blocks with a stage whose tokens go on to another block."""
     return [
-        (block, task)
-        for block, task in pruned_blocks(model)
+        (block, task, call)
+        for block, task, call in pruned_blocks(model)
         if task.stage is not None and not task.last
     ]
 
@@ -110,25 +155,27 @@ def _staged_blocks(model: nn.Module) -> list[tuple[nn.Module, Task]]:
 class _Sight(NamedTuple):
     block: int
     source: Tensor  # the original patches that the stage was shown
-    alive: Tensor | None  # which of them are not padding
+    valid: Tensor | None  # which of them are not padding
     reduction: Reduction
 
 
-def _watch(block: nn.Module, task: Task, seen: list[_Sight]) -> RemovableHandle:
+def _watch(block: nn.Module, task: Task, call: BlockCall, seen: list[_Sight]) -> RemovableHandle:
     thread = threading.get_ident()
 
-    def look(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        # Another thread may be using the model at the same time; its pictures are not ours.
+    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
+        # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
-        assert isinstance(out, Tokens)
-        assert out.reduction is not None
+        tokens = call.given(out)
+        assert isinstance(tokens, Tokens)
+        assert tokens.reduction is not None
         assert task.stage is not None
-        shown = Tokens.of(args[0], task.geometry.prefix)
-        alive = None if shown.alive is None else shown.alive[:, task.geometry.prefix :]
-        seen.append(_Sight(task.stage.block, shown.source, alive, out.reduction))
+        prefix = task.geometry.prefix
+        shown = Tokens.of(call.read(args, given)[0], prefix)
+        valid = None if shown.valid is None else shown.valid[:, prefix:]
+        seen.append(_Sight(task.stage.block, shown.source, valid, tokens.reduction))
 
-    return block.register_forward_hook(look)
+    return block.register_forward_hook(look, with_kwargs=True)
 
 
 def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
@@ -136,11 +183,11 @@ def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
     batch = source.shape[0]
     fate = source.new_full((batch, patches), Fate.GONE)
     shown = torch.full_like(source, Fate.UNIMPORTANT)
-    if sight.alive is not None:
-        shown = shown.masked_fill(~sight.alive, Fate.GONE)
+    if sight.valid is not None:
+        shown = shown.masked_fill(~sight.valid, Fate.GONE)
     kept = torch.full_like(reduction.keep, Fate.KEPT)
-    if reduction.alive is not None:
-        kept = torch.where(reduction.alive, kept, shown.gather(1, reduction.keep))
+    if reduction.valid is not None:
+        kept = torch.where(reduction.valid, kept, shown.gather(1, reduction.keep))
     fate.scatter_(1, source, shown)
     fate.scatter_(1, source.gather(1, reduction.keep), kept)
     if reduction.fused is not None:  # the extra token stands where its heaviest part stood

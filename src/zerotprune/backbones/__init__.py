@@ -1,44 +1,120 @@
-"""Backbones: how each library's Vision Transformer comes apart. A library is imported only when
-one of its models is at hand."""
+"""Backbones: all that anybody wants to know of a library's Vision Transformer, and how it comes
+apart. A library is imported only when one of its models is at hand or is asked for by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..block import Parts
 from ..cost import Geometry
-from .midway import Tail
-from .prefix_only import Shortcut
+from ..tokens import Tokens
+from .midway import Midway
+from .prefix_only import PrefixOnly
 
-_LIBRARIES = {"timm": ".timm"}
+
+class Library(NamedTuple):
+    """Where a library's models are defined, and what their names begin with on the command line."""
+
+    module: str
+    prefix: str = ""
 
 
-@runtime_checkable
-class Backbone(Protocol):
+#: our package for each library
+LIBRARIES: dict[str, Library] = {"timm": Library("timm")}
+
+
+class BlockCall:
+    """How a model calls its blocks, and what it wants back. This one: x and keywords, for x."""
+
+    def read(
+        self, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> tuple[Tensor | Tokens, dict[str, Any]]:
+        """The residual stream, and what else the parts may need of the call."""
+        (x,) = args
+        return x, dict(given)
+
+    def give(self, x: Tensor | Tokens) -> Any:
+        """What the block hands back."""
+        return x
+
+    def given(self, out: Any) -> Tensor | Tokens:
+        """The residual stream in what a block handed back."""
+        stream: Tensor | Tokens = out
+        return stream
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone(ABC):
     """A model, seen as a row of blocks."""
 
+    model: nn.Module
     geometry: Geometry
     blocks: Sequence[nn.Module]
 
+    call: ClassVar[BlockCall] = BlockCall()
+    #: methods of the model that cannot serve while it is pruned: they want the whole grid
+    unserved: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
     def parts(self, block: nn.Module) -> Parts: ...
 
-    def shortcut(self) -> Shortcut:
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The library's own name of the model with the tag of its weights; "" if it has none."""
+
+    @property
+    @abstractmethod
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many classes the head tells apart; 0 where there is no head."""
+
+    @abstractmethod
+    def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
+        """What makes a PIL image the model's input, at `size` pixels or the size it has now."""
+
+    @property
+    @abstractmethod
+    def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Mean and standard deviation of each channel, which the transform takes out."""
+
+    @abstractmethod
+    def class_names(self) -> list[str]:
+        """What the classes are called, as far as the library knows."""
+
+    def resize_(self, size: int) -> None:
+        """Set the model to square images of another size: positions are resampled."""
+        raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")
+
+    @abstractmethod
+    def prefix_only(self) -> PrefixOnly:
         """What stands in for the model's forward where its head reads the prefix tokens alone."""
 
-    def tail(self) -> Tail | None:
+    @abstractmethod
+    def midway(self) -> Midway | None:
         """How the model is run from the middle; None where its blocks need more than tokens."""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
+    """The model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`, and the one
+    Vision Transformer in an `nn.Sequential`, which calls it and does nothing else to it."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
             inner = model.module
+        if type(model) is nn.Sequential:
+            supported = [child for child in model if _home(child) is not None]
+            inner = supported[0] if len(supported) == 1 else None
         if not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -49,9 +125,53 @@ def backbone(model: object) -> Backbone:
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
+    home = _home(model)
+    if home is None:
+        raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
+    apart: Backbone = import_module(f".{home}", __name__).take_apart(model)
+    return apart
+
+
+def _home(model: nn.Module) -> str | None:
+    """Our package for the library that the model's class, or one it inherits from, is of."""
     for kind in type(model).__mro__:
-        home = _LIBRARIES.get(kind.__module__.partition(".")[0])
-        if home is not None:
-            found: Backbone = import_module(home, __name__).take_apart(model)
-            return found
-    raise TypeError(f"cannot prune {type(model).__name__}: it is not a Vision Transformer of timm")
+        defined = kind.__module__.partition(".")[0]
+        for home, library in LIBRARIES.items():
+            if defined == library.module:
+                return home
+    return None
+
+
+def _advice(model: nn.Module) -> str:
+    libraries = " or ".join(LIBRARIES)
+    for path, held in _prunable(model):
+        kind = f"{_home(held)} {type(held).__name__}"
+        return f"it holds a {kind} at .{path}: pass model.{path}"
+    return f"it is not a Vision Transformer of {libraries}"
+
+
+def _prunable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules inside that could be pruned by themselves."""
+    for path, held in model.named_modules():
+        home = _home(held)
+        if path and home is not None:
+            try:
+                import_module(f".{home}", __name__).take_apart(held)
+            except (TypeError, AttributeError):
+                continue
+            yield path, held
+
+
+def create(name: str, pretrained: bool) -> nn.Module:
+    """A model by its name on the command line: a prefix of the library's, then the library's own
+    name for it."""
+    prefix, colon, own = name.rpartition(":")
+    for home, library in LIBRARIES.items():
+        if library.prefix == prefix + colon:
+            model: nn.Module = import_module(f".{home}", __name__).create(own, pretrained)
+            return model
+    prefixes = ", ".join(library.prefix for library in LIBRARIES.values() if library.prefix)
+    raise ValueError(
+        f"unknown model {name!r}: give 'demo' or the name of a timm model"
+        + (f", or one with a prefix ({prefixes})" if prefixes else "")
+    )

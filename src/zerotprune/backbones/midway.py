@@ -12,7 +12,7 @@ from ..shapes import Float
 
 
 @dataclass(frozen=True, eq=False)
-class Tail(ABC):
+class Midway(ABC):
     """The rest of a model, pruned as it is at the call. It holds the model and no state."""
 
     model: Any

@@ -10,13 +10,16 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..block import Method
 from ..cost import Convention, Geometry
+from ..method import Method
 from ..plan import Plan
 from ..schedule import Schedule, Stage
+from .bisection import bisect
+from .budget import TOLERANCE
 
 MOST_STAGES = 6
-TOLERANCE = 0.005
+#: by which part of the budget a schedule may miss it: half of what is allowed, as elsewhere
+_NEAR = TOLERANCE / 2
 #: a strength at which every stage that cuts at all leaves one patch token
 _UTMOST = 200.0
 _LEAST_CUT = 0.25
@@ -52,11 +55,11 @@ class Surface:
         self.lowest = self.price(self._schedule([_Cut(1, 0, 1, 1)]))
 
     def price(self, schedule: Schedule) -> float:
-        return Plan(schedule, self.method, self.geometry).gmacs(self.convention)
+        return Plan(schedule, self.geometry).gmacs(self.convention)
 
     def check(self, budget: float) -> None:
         """Refuse a budget that no schedule meets."""
-        if not self.lowest * (1 - TOLERANCE) <= budget <= self.unpruned:
+        if not self.lowest * (1 - _NEAR) <= budget <= self.unpruned:
             raise ValueError(
                 f"a budget of {budget:.4g} GMACs cannot be met: this model takes "
                 f"{self.unpruned:.4g} unpruned and {self.lowest:.4g} at least"
@@ -73,11 +76,11 @@ class Surface:
         best: list[_Cut] = []
         for shape in (wishes, [wish._replace(rounds=1) for wish in wishes]):
             cuts = self._solved(shape, budget)
-            if self._miss(cuts, budget) > TOLERANCE:
+            if self._miss(cuts, budget) > _NEAR:
                 cuts = self._nudged(cuts, budget)
-            if self._miss(cuts, budget) > TOLERANCE and len(cuts) < MOST_STAGES:
+            if self._miss(cuts, budget) > _NEAR and len(cuts) < MOST_STAGES:
                 cuts = self._trimmed(cuts, budget)
-            if self._miss(cuts, budget) <= TOLERANCE:
+            if self._miss(cuts, budget) <= _NEAR:
                 return self._schedule(cuts)
             best = min(best, cuts, key=lambda each: self._miss(each, budget))
         return self._schedule(best)
@@ -88,21 +91,16 @@ class Surface:
                 break
         # Where the S-stages alone prune too much, the dial is how much of them is done.
         overshoots = self._price(self._cuts(shape, 0.0)) < budget
-        low, high = 0.0, 1.0  # the dial: at `low` it costs too much, at `high` too little
-        best, missed = self._cuts(shape, 0.0, 0.0), math.inf
-        for _ in range(40):
-            dial = (low + high) / 2
+
+        def turn(dial: float) -> tuple[list[_Cut], float]:
             # Most of the surface lies at small strengths: the power spreads them out.
-            cuts = (
-                self._cuts(shape, 0.0, dial) if overshoots else self._cuts(shape, _UTMOST * dial**4)
-            )
-            price = self._price(cuts)
-            if abs(price - budget) < missed:
-                best, missed = cuts, abs(price - budget)
-            if missed <= TOLERANCE / 5 * budget:
-                break
-            low, high = (dial, high) if price >= budget else (low, dial)
-        return best
+            strength = 0.0 if overshoots else _UTMOST * dial**4
+            cuts = self._cuts(shape, strength, dial if overshoots else 1.0)
+            return cuts, self._price(cuts)
+
+        hit = bisect(turn, budget, steps=40, enough=_NEAR / 5)
+        assert hit is not None
+        return hit.setting
 
     def _nudged(self, cuts: list[_Cut], budget: float) -> list[_Cut]:
         """Single tokens moved, at whichever stage it helps most, as long as it helps."""
@@ -128,7 +126,7 @@ class Surface:
                 continue
             found = self._trimmed_at(block, cuts, budget)
             best = min(best, found, key=lambda each: self._miss(each, budget))
-            if self._miss(best, budget) <= TOLERANCE:
+            if self._miss(best, budget) <= _NEAR:
                 break
         return best
 
@@ -162,7 +160,7 @@ class Surface:
             if stage.prunes:
                 stages.append(stage)
             patches = left
-        return Schedule(tuple(stages))
+        return Schedule(tuple(stages), self.method)
 
     def _price(self, cuts: Sequence[_Cut]) -> float:
         return self.price(self._schedule(cuts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -11,13 +10,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..backbones import backbone
-from ..budgets.contenders import Contender
+from ..data.models import weights_hash
 from ..files import replacing, text_of
-from ..methods import Method, ZeroTPrune
+from ..methods import ZeroTPrune
 from ..schedule import Schedule
 
 VERSION = 1
@@ -42,7 +40,7 @@ class Identity:
         return cls(name, geometry.depth, geometry.blocks[0].heads, geometry.patches, held)
 
     def difference(self, other: Identity) -> str | None:
-        """What tells the two apart, in words; the size of the pictures is not asked of an outline,
+        """What tells the two apart, in words; the size of the images is not asked of an outline,
         which is always at the model's own."""
         outline = None in (self.weights, other.weights)
         for each in fields(self):
@@ -54,15 +52,6 @@ class Identity:
                     own, others = f"{own[:12]}…", f"{others[:12]}…"
                 return f"{each.name} {own} there, {others} here"
         return None
-
-
-def weights_hash(model: nn.Module) -> str:
-    """Of what the model holds in memory, so that it does not matter where that came from."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -94,28 +83,19 @@ class Calibration:
             raise ValueError(f"{path} is the calibration of another model: {difference}")
         return found
 
-    def schedule(self, schedule: Schedule) -> Schedule:
-        """The schedule with rounds in all stages that leave them open."""
-        return Schedule(
-            tuple(
-                replace(stage, rounds=self.rounds[stage.block - 1])
-                if stage.rounds is None and stage.block <= len(self.rounds)
-                else stage
-                for stage in schedule.stages
-            )
-        )
-
-    def method(self, method: Method) -> Method:
-        """Zero-TPrune with the range in place of its own; any other method as it is."""
+    def applied(self, schedule: Schedule) -> Schedule:
+        """Zero-TPrune's schedule with this range, and with these rounds in all stages that leave
+        them open; any other method's as it is."""
+        method = schedule.method
         if not isinstance(method, ZeroTPrune) or method.vhf is None:
-            return method
-        return replace(method, vhf=self.vhf)
-
-    def contender(self, contender: Contender) -> Contender:
-        method = self.method(contender.method)
-        if method is contender.method:
-            return contender
-        return replace(contender, schedule=self.schedule(contender.schedule), method=method)
+            return schedule
+        stages = (
+            replace(stage, rounds=self.rounds[stage.block - 1])
+            if stage.rounds is None and stage.block <= len(self.rounds)
+            else stage
+            for stage in schedule.stages
+        )
+        return Schedule(tuple(stages), replace(method, vhf=self.vhf))
 
     def to_json(self) -> str:
         data = {"version": VERSION, "model": asdict(self.model), "rounds": list(self.rounds)}

@@ -1,4 +1,4 @@
-"""All that a calibration is made of, measured in one go over the pictures."""
+"""All that a calibration is made of, measured in one go over the images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 from torch import nn
 
 from ..backbones import backbone
-from ..measure.accuracy import Batch
-from ..methods import ZeroTPrune
+from ..budgets import schedule_for
+from ..data.images import Batch
 from ..plan import Plan
-from ..pruning import schedule_for
-from ..schedule import PRESETS, Schedule
+from ..schedule import Schedule
 from .calibration import Calibration, Identity
 from .rounds import BlockRounds, rounds_needed, variances, variances_json
 from .survey import BlockSurvey, survey
@@ -31,7 +30,7 @@ class Search:
 
     def check(self, model: nn.Module) -> None:
         """Refuse a schedule that the model cannot follow, or one to which no range matters."""
-        Plan(self.schedule, ZeroTPrune(), backbone(model).geometry).check()
+        Plan(self.schedule, backbone(model).geometry).check()
         if all(stage.keep == 1 for stage in self.schedule.stages):
             raise ValueError(
                 "no stage of the schedule has keep below 1, so no VHF range matters to it"
@@ -41,8 +40,8 @@ class Search:
 def usual_schedule(model: nn.Module) -> Schedule:
     """The paper's for this search, which is for 12 blocks; else one of the paper's form."""
     if backbone(model).geometry.depth == 12:
-        return PRESETS["vhf-search"]
-    return schedule_for(model, keep=0.7)
+        return Schedule.preset("vhf-search")
+    return schedule_for(model, cost=0.7, method="zero-tprune")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Findings:
     verdict: Verdict | None  # None: the range was not searched
 
     @property
-    def pictures(self) -> int:
+    def images(self) -> int:
         return len(self.blocks[0].spread)
 
     def calibration(self, identity: Identity, provenance: dict[str, Any]) -> Calibration:
@@ -86,10 +85,10 @@ def measure(
     """The rounds that every block needs and, by a plan, the VHF range. The model is on `device`."""
     halves = None
     if plan is not None:
-        # The search goes over the pictures again and again: they are decoded once and held.
+        # The search goes over the images again and again: they are decoded once and held.
         batches = held = list(batches)
         halves = judges(model, plan.schedule, held, plan.labels, device)
-    blocks = survey(model, batches, device, lambda count: advance("pictures", count))
+    blocks = survey(model, batches, device, lambda count: advance("images", count))
     rows = rounds_needed(blocks, threshold)
     verdict = None
     if plan is not None and halves is not None:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..measure.statistics import Mean
+from ..schedule import papers_rounds
 from ..shapes import Float
-from .survey import ROUNDS, SETTLED, BlockSurvey, Mean
+from .survey import ROUNDS, SETTLED, BlockSurvey
 
 #: A block has voted enough when its mean divergence from the settled importance is below this share
 #: of its spread, the divergence of the settled importance from a flat one. It is a share because
@@ -19,13 +21,6 @@ from .survey import ROUNDS, SETTLED, BlockSurvey, Mean
 #: scores' variance that is not there yet: 0.01 is a correlation of 0.995 with the settled scores.
 THRESHOLD = 0.01
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-def papers_choice(block: int, depth: int) -> tuple[int, int]:
-    """The rounds that the paper gives for a block, from and to (Sec. 3.2)."""
-    if block <= 3:
-        return 30, 50
-    return (1, 1) if block > depth - 3 else (5, 10)
 
 
 @dataclass(frozen=True)
@@ -65,22 +60,22 @@ def rounds_needed(blocks: Sequence[BlockSurvey], threshold: float) -> list[Block
         spread = Mean.of(block.spread)
         limit = threshold * spread.value
         enough = (each for each, kl in zip(ROUNDS, means, strict=False) if kl.value <= limit)
-        paper = papers_choice(number, len(blocks))
+        paper = papers_rounds(number, len(blocks))
         rows.append(BlockRounds(number, means, spread, next(enough, SETTLED), paper))
     return rows
 
 
 def variances(
     blocks: Sequence[BlockSurvey], rows: Sequence[BlockRounds]
-) -> list[Float[Tensor, "pictures heads"]]:
+) -> list[Float[Tensor, "images heads"]]:
     """Of the heads' scores in each block, after the rounds that it needs: what VHF looks at."""
     return [
         block.variance[:, ROUNDS.index(row.needed)] for block, row in zip(blocks, rows, strict=True)
     ]
 
 
-def variances_json(found: Sequence[Float[Tensor, "pictures heads"]]) -> dict[str, Any]:
-    """For each block and head some quantiles over the pictures."""
+def variances_json(found: Sequence[Float[Tensor, "images heads"]]) -> dict[str, Any]:
+    """For each block and head some quantiles over the images."""
     points = torch.tensor(QUANTILES, dtype=torch.float64)
     exact = [each.double().quantile(points, dim=0).T.tolist() for each in found]
     blocks = [[[float(f"{value:.4g}") for value in head] for head in block] for block in exact]

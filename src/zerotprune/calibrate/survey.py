@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..backbones import backbone
+from ..backbones import BlockCall, backbone
+from ..batching import concat, select
 from ..block import AT_ONCE, Parts
-from ..measure.accuracy import Batch
-from ..pruning import current_plan
+from ..data.images import Batch
+from ..measure.statistics import divergence
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..shapes import Float
-from ..tokens import Tokens, pictures, together
+from ..surgery import current_plan
+from ..tokens import Tokens
 
 ROUNDS = (1, 5, 10, 30, 50)
 SETTLED = ROUNDS[-1]
@@ -30,12 +31,12 @@ EDGES = torch.logspace(-2, 2, 41)
 
 
 class BlockSurvey(NamedTuple):
-    """What was seen of one block, of some pictures or of all."""
+    """What was seen of one block, of some images or of all."""
 
-    divergence: Float[Tensor, "pictures rounds"]  # for all of ROUNDS, so 0 for the last
-    spread: Float[Tensor, " pictures"]  # divergence from a flat importance: what there is to tell
-    variance: Float[Tensor, "pictures rounds heads"]  # of scores scaled to mean 1
-    counts: Float[Tensor, "turns rounds bins"]  # patch tokens in each bin, of a few pictures each
+    divergence: Float[Tensor, "images rounds"]  # for all of ROUNDS, so 0 for the last
+    spread: Float[Tensor, " images"]  # divergence from a flat importance: what there is to tell
+    variance: Float[Tensor, "images rounds heads"]  # of scores scaled to mean 1
+    counts: Float[Tensor, "turns rounds bins"]  # patch tokens in each bin, of a few images each
 
 
 def survey(
@@ -44,20 +45,20 @@ def survey(
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[BlockSurvey]:
-    """Run the unpruned model over the pictures and look at the graph of every block.
+    """Run the unpruned model over the images and look at the graph of every block.
 
     The model is looked at through forward hooks, which are gone again afterwards.
     """
     if current_plan(model) is not None:
         raise ValueError("the model is pruned: restore_(model) before it is calibrated")
-    found = backbone(model)
-    prefix, cls = found.geometry.prefix, found.geometry.cls
-    seen: list[list[BlockSurvey]] = [[] for _ in found.blocks]
+    apart = backbone(model)
+    prefix, cls = apart.geometry.prefix, apart.geometry.cls
+    seen: list[list[BlockSurvey]] = [[] for _ in apart.blocks]
     hooks = [
         block.register_forward_pre_hook(
-            _watch(found.parts(block), prefix, cls, notes), with_kwargs=True
+            _watch(apart.parts(block), apart.call, prefix, cls, notes), with_kwargs=True
         )
-        for block, notes in zip(found.blocks, seen, strict=True)
+        for block, notes in zip(apart.blocks, seen, strict=True)
     ]
     try:
         with torch.inference_mode():
@@ -68,8 +69,8 @@ def survey(
         for hook in hooks:
             hook.remove()
     if not seen[0]:
-        raise ValueError("there is no picture to look at")
-    blocks = [together(notes) for notes in seen]
+        raise ValueError("there is no image to look at")
+    blocks = [concat(notes) for notes in seen]
     for number, block in enumerate(blocks, start=1):
         if not all(values.isfinite().all() for values in block):
             raise ValueError(f"block {number} computes scores that are not finite")
@@ -77,12 +78,13 @@ def survey(
 
 
 def _watch(
-    parts: Parts, prefix: int, cls: bool, notes: list[BlockSurvey]
+    parts: Parts, call: BlockCall, prefix: int, cls: bool, notes: list[BlockSurvey]
 ) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        tokens = Tokens.of(args[0], prefix)
+        x, others = call.read(args, given)
+        tokens = Tokens.of(x, prefix)
         for at in range(0, len(tokens.x), AT_ONCE):  # a graph for each head: few at a time
-            heads = parts.attend(pictures(tokens, slice(at, at + AT_ONCE)), given)
+            heads = parts.attend(select(tokens, slice(at, at + AT_ONCE)), others)
             graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
             notes.append(look_at(torch.cat(graphs, dim=1), prefix, cls))
 
@@ -90,7 +92,7 @@ def _watch(
 
 
 def look_at(
-    graph: Float[Tensor, "pictures heads tokens tokens"], prefix: int, cls: bool
+    graph: Float[Tensor, "images heads tokens tokens"], prefix: int, cls: bool
 ) -> BlockSurvey:
     """One block's graphs: importance from the method's own start, all heads combined by EIR."""
     score = start_scores(graph, math.sqrt(graph.shape[-1]) if cls else None)
@@ -105,41 +107,19 @@ def look_at(
     settled, count = shares[:, -1:], shares.shape[-1]
     flat = torch.full_like(settled[:, 0], 1 / count)
     return BlockSurvey(
-        divergence=divergence(settled, shares).cpu(),
-        spread=divergence(settled[:, 0], flat).cpu(),
+        divergence=divergence(_log(settled), _log(shares)).cpu(),
+        spread=divergence(_log(settled[:, 0]), _log(flat)).cpu(),
         variance=torch.stack(variance, dim=1).cpu(),
         counts=_counts(shares.float().cpu() * count),
     )
 
 
-def divergence(
-    true: Float[Tensor, "*any tokens"], other: Float[Tensor, "*any tokens"]
-) -> Float[Tensor, "*any"]:
-    """KL(true ‖ other), in nats."""
-    tiny = torch.finfo(other.dtype).tiny
-    gain = true.clamp_min(tiny).log() - other.clamp_min(tiny).log()
-    return (true * gain).sum(dim=-1).clamp_min(0)
+def _log(shares: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    return shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
 
 
-def _counts(relative: Float[Tensor, "pictures rounds patches"]) -> Float[Tensor, "1 rounds bins"]:
+def _counts(relative: Float[Tensor, "images rounds patches"]) -> Float[Tensor, "1 rounds bins"]:
     bins = len(EDGES) - 1
     place = (torch.bucketize(relative, EDGES) - 1).clamp(0, bins - 1)
     counts = torch.zeros(*relative.shape[:-1], bins)
     return counts.scatter_add_(-1, place, torch.ones_like(relative)).sum(dim=0, keepdim=True)
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over pictures and its standard error."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Float[Tensor, " pictures"]) -> Mean:
-        values = values.double()
-        spread = values.var(correction=1).item() if len(values) > 1 else 0.0
-        return cls(values.mean().item(), math.sqrt(spread / len(values)))
-
-    def to_json(self) -> list[float]:
-        return [float(f"{self.value:.5g}"), float(f"{self.error:.3g}")]

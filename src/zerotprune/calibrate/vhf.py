@@ -1,7 +1,7 @@
-"""The VHF range by random starts and beam search, as in the paper, and its test on other pictures.
+"""The VHF range by random starts and beam search, as in the paper, and its test on other images.
 
 Every evaluation runs the pruned model, so there are few of them, and the range that looks best on
-the pictures it was found on is partly luck: the other half of the pictures judges it.
+the images it was found on is partly luck: the other half of the images judges it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..measure.accuracy import Batch
+from ..data.images import Batch
+from ..measure.statistics import Mean, divergence
 from ..methods import ZeroTPrune
-from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Float
-from .survey import Mean, divergence
+from ..surgery import attach, restore_
 
 Range = tuple[float, float]
 DEFAULT: Range = (0.01, 0.7)
 WIDTH, STARTS = 2, 4
 STEP, FINEST = 2.0, 1.1
-ENOUGH = 30  # pictures: of fewer a paired standard error says little
+ENOUGH = 30  # images: of fewer a paired standard error says little
 
 
 class Trial(NamedTuple):
@@ -91,18 +91,18 @@ def _tidy(low: float, high: float) -> Range:
 
 @dataclass(frozen=True)
 class Judge:
-    """A pruned model on some pictures that lie in memory."""
+    """A pruned model on some images that lie in memory."""
 
     model: nn.Module
     schedule: Schedule
-    batches: list[tuple[Tensor, Tensor]]  # pictures, and labels or the unpruned log-probabilities
+    batches: list[tuple[Tensor, Tensor]]  # images, and labels or the unpruned log-probabilities
     labels: bool
     device: str
 
-    def outcomes(self, place: Range) -> Float[Tensor, " pictures"]:
-        """For each picture 1 for the right class on top and 0 for another; without labels,
+    def outcomes(self, place: Range) -> Float[Tensor, " images"]:
+        """For each image 1 for the right class on top and 0 for another; without labels,
         −KL(unpruned ‖ pruned) of the class probabilities. More is better."""
-        prune_(self.model, self.schedule, ZeroTPrune(vhf=place))
+        attach(self.model, self.schedule.by(ZeroTPrune(vhf=place)))
         found = []
         try:
             with torch.inference_mode():
@@ -111,7 +111,7 @@ class Judge:
                     if self.labels:
                         found.append((out.argmax(dim=-1) == truth).double())
                     else:
-                        found.append(-divergence(truth.exp(), out.softmax(dim=-1)))
+                        found.append(-divergence(truth, out.log_softmax(dim=-1)))
         finally:
             restore_(self.model)
         return torch.cat(found)
@@ -123,7 +123,7 @@ class Judge:
 def judges(
     model: nn.Module, schedule: Schedule, batches: Sequence[Batch], labels: bool, device: str
 ) -> tuple[Judge, Judge]:
-    """One for the even pictures, to search on, one for the odd ones: where the data is in the order
+    """One for the even images, to search on, one for the odd ones: where the data is in the order
     of its classes, both halves get as much of each."""
     halves: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
     for images, classes, index in batches:
@@ -135,23 +135,23 @@ def judges(
             if chosen.any():
                 half.append((images[chosen], truth[chosen]))
     if not all(halves):
-        raise ValueError("the search for a VHF range needs two pictures at least, one in each half")
+        raise ValueError("the search for a VHF range needs two images at least, one in each half")
     first, second = (Judge(model, schedule, half, labels, device) for half in halves)
     return first, second
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the search found, and what the other half of the pictures says to it."""
+    """What the search found, and what the other half of the images says to it."""
 
     schedule: Schedule
     labels: bool
     trials: list[Trial]
-    searched: int  # pictures
+    searched: int  # images
     default: Mean  # on the other half
     found: Mean
-    gain: Mean  # found − default, picture by picture
-    judged: int  # pictures
+    gain: Mean  # found − default, image by image
+    judged: int  # images
 
     @property
     def best(self) -> Range:

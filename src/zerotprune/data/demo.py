@@ -1,9 +1,9 @@
-"""The built-in demo: a small trained vision transformer and the cluttered pictures it reads.
+"""The built-in demo: a small trained vision transformer and the cluttered images it reads.
 
-Each picture is 112 x 112 RGB and shows one whole handwritten digit (scikit-learn's bundled set)
+Each image is 112 x 112 RGB and shows one whole handwritten digit (scikit-learn's bundled set)
 somewhere in generated clutter: smooth noise, gratings, arcs and cut pieces of other digits.
-Pictures come ready for the model, with values in [-1, 1]; ``(x + 1) / 2`` is what to look at.
-A picture depends on its seed, split and number alone, not on the batch it is made in.
+Images come ready for the model, with values in [-1, 1]; ``(x + 1) / 2`` is what to look at.
+An image depends on its seed, split and number alone, not on the batch it is made in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GRATINGS = 2
 _CPU_BLOCK, _GPU_BLOCK = 128, 2048
 
 
-def pictures(
+def images(
     count: int,
     seed: int,
     split: Split = "test",
@@ -43,11 +43,11 @@ def pictures(
     first: int = 0,
     clutter: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Pictures ``first`` to ``first + count - 1`` of the endless row that seed and split name.
+    """Images ``first`` to ``first + count - 1`` of the endless row that seed and split name.
 
-    Returns the pictures (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
+    Returns the images (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
     The digits behind "train" and "test" are disjoint. ``clutter`` scales all but the digit; 1 is
-    the model's task. The same arguments give the same pictures, to the bit on one device and to
+    the model's task. The same arguments give the same images, to the bit on one device and to
     rounding across devices.
     """
     place = torch.device(device)
@@ -67,9 +67,10 @@ def pictures(
 
 def untrained() -> nn.Module:
     """The demo's plain pre-norm vision transformer (14 x 14 patches), with fresh weights."""
-    from timm.models.vision_transformer import VisionTransformer
+    from ..backbones.timm import build
 
-    built: nn.Module = VisionTransformer(
+    return build(
+        [f"digit {number}" for number in range(10)],
         img_size=SIDE,
         patch_size=8,
         num_classes=10,
@@ -79,7 +80,6 @@ def untrained() -> nn.Module:
         mlp_ratio=4.0,
         global_pool="token",
     )
-    return built
 
 
 def model() -> nn.Module:
@@ -92,9 +92,9 @@ def model() -> nn.Module:
 
 
 class _Dice:
-    """Random numbers fixed by key, picture number and order of asking (splitmix64).
+    """Random numbers fixed by key, image number and order of asking (splitmix64).
 
-    A torch.Generator would tie a picture to its batch and its device; a hash of the picture's
+    A torch.Generator would tie an image to its batch and its device; a hash of the image's
     number does not.
     """
 
@@ -105,7 +105,7 @@ class _Dice:
         self._pool = torch.empty(len(numbers), 0, device=self.device)
 
     def between(self, low: float, high: float, *shape: int) -> Tensor:
-        """Uniform numbers, shaped (pictures, *shape)."""
+        """Uniform numbers, shaped (images, *shape)."""
         each = math.prod(shape)
         if each > self._pool.shape[1]:
             self._refill(max(each, 512))
@@ -120,11 +120,11 @@ class _Dice:
         self._pool = _shifted(bits, 40).float() / 2**24
 
     def below(self, bound: int) -> Tensor:
-        """One whole number per picture, from 0 to bound - 1."""
+        """One whole number per image, from 0 to bound - 1."""
         return (self.between(0.0, 1.0) * bound).long().clamp(max=bound - 1)
 
     def sign(self, plus: float) -> Tensor:
-        """Per picture +1 with the given probability, else -1."""
+        """Per image +1 with the given probability, else -1."""
         return torch.where(self.between(0.0, 1.0) < plus, 1.0, -1.0)
 
 
@@ -155,7 +155,7 @@ def _digits(split: Split, device: str) -> tuple[Tensor, Tensor]:
 
 
 def _scene(dice: _Dice, textures: Tensor, which: Tensor, clutter: float) -> Tensor:
-    """One block of pictures: the ground, then faint clutter, then the digit over all of it."""
+    """One block of images: the ground, then faint clutter, then the digit over all of it."""
     sign = dice.sign(0.6)
     contrast = dice.between(0.35, 0.6)
     # A ground on the far side of middle grey leaves the digit's contrast room on either side.
@@ -187,7 +187,7 @@ def _along(dice: _Dice) -> Tensor:
 
 
 def _direction(turn: Tensor) -> tuple[Tensor, Tensor]:
-    # In single precision the last bit would depend on a picture's place in its batch.
+    # In single precision the last bit would depend on an image's place in its batch.
     exact = turn.double()
     return exact.cos().float(), exact.sin().float()
 
@@ -232,7 +232,7 @@ def _arc(dice: _Dice) -> Tensor:
     radius, width = dice.between(8.0, 70.0), dice.between(0.5, 1.8)
     cos, sin = _direction(dice.between(0.0, 2 * math.pi))
     along = _along(dice)
-    # The middle of the stroke, not of its circle, falls evenly over the picture.
+    # The middle of the stroke, not of its circle, falls evenly over the image.
     x = along - (dice.between(0.0, SIDE) - radius * cos)[:, None]
     y = along - (dice.between(0.0, SIDE) - radius * sin)[:, None]
     far = ((x**2)[:, None, :] + (y**2)[:, :, None]).sqrt()
@@ -242,7 +242,7 @@ def _arc(dice: _Dice) -> Tensor:
 
 
 def _ink(dice: _Dice, texture: Tensor, size: Tensor, *, cut: bool) -> Tensor:
-    """How inked each pixel is (pictures, 112, 112) by a digit, or by a cut piece of it."""
+    """How inked each pixel is (images, 112, 112) by a digit, or by a cut piece of it."""
     cos, sin = _direction(dice.between(-0.3, 0.3, 1))
     slant = dice.between(-0.3, 0.3, 1)
     along = _along(dice)

@@ -1,4 +1,4 @@
-"""Pictures with labels from disk, through the model's own transform."""
+"""Images with labels from disk, through the model's own transform."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .sources import Item, find
@@ -22,13 +22,13 @@ Transform = Callable[[Image.Image], Tensor]
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
-class BadPicture(ValueError):  # noqa: N818  it says what the file is, not what went wrong here
-    """A file that is not a whole picture; the message names it."""
+class BadImage(ValueError):  # noqa: N818  it says what the file is, not what went wrong here
+    """A file that is not a whole image; the message names it."""
 
 
 @dataclass
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """Labelled pictures in a fixed order.
+class ImageDataset(Dataset[tuple[Tensor, int]]):
+    """Labelled images in a fixed order.
 
     `exact` is False where labels came as bare indices: there are at least `classes` classes then.
     """
@@ -51,7 +51,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         try:
             data = read()
         except OSError as error:
-            raise BadPicture(f"cannot read {path}: {error.strerror or error}") from None
+            raise BadImage(f"cannot read {path}: {error.strerror or error}") from None
         return self.transform(decode(io.BytesIO(data), path)), label
 
 
@@ -63,89 +63,69 @@ def open_data(
     limit: int | None = None,
     transform: Transform | None = None,
     labelled: bool = True,
-) -> Pictures:
-    """The pictures that `spec` names; a `limit` takes that many of them, evenly spread.
+) -> ImageDataset:
+    """The images that `spec` names; a `limit` takes that many of them, evenly spread.
 
     A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or `hf:NAME`, of
-    which `split`. Without a transform pictures keep their sizes, with values in [0, 1]. With
-    `labelled` False a folder may hold pictures in any order, and nothing is said of what they show.
+    which `split`. Without a transform images keep their sizes, with values in [0, 1]. With
+    `labelled` False a folder may hold images in any order, and nothing is said of what they show.
     """
     name = str(spec)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     items, classes = find(name, mapping, split, labelled)
     if not items:
-        raise ValueError(f"no pictures in {name}")
+        raise ValueError(f"no images in {name}")
     for item in items:
         if item.label < 0:
             raise ValueError(f"the label of {item.path} is {item.label}, which is no class index")
     known = max(item.label for item in items) + 1 if classes is None else classes
     if limit is not None and limit < len(items):
         items = [items[number * len(items) // limit] for number in range(limit)]
-    return Pictures(name, items, known, classes is not None, transform or _unchanged)
+    return ImageDataset(name, items, known, classes is not None, transform or _unchanged)
 
 
-def _unchanged(picture: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255
+def _unchanged(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
 
 
-def check_classes(pictures: Pictures, outputs: int) -> None:
+def check_classes(dataset: ImageDataset, outputs: int) -> None:
     """Refuse data whose classes cannot be those of the model's head."""
-    count = pictures.classes
-    if count > outputs or (pictures.exact and count != outputs):
-        held = f"{count}" if pictures.exact else f"at least {count}"
+    count = dataset.classes
+    if count > outputs or (dataset.exact and count != outputs):
+        held = f"{count}" if dataset.exact else f"at least {count}"
         raise ValueError(f"the data has {held} classes, the model's head has {outputs}")
-
-
-def transform_for(model: nn.Module, size: int | None = None) -> Transform:
-    """timm's transform for this model, to `size` or else the size that the model has now.
-
-    A model that timm knows nothing about is taken for one like the demo's: values in [-1, 1].
-    """
-    from timm.data import create_transform, resolve_data_config
-
-    wanted: dict[str, Any] = {}
-    if not getattr(model, "pretrained_cfg", None):
-        wanted = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 1.0}
-    # The published size is not that of a model made with `img_size` or set to another.
-    own = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    sides = own if size is None else (size, size)
-    if sides is not None:
-        wanted["input_size"] = (3, *sides)
-    config = resolve_data_config(wanted, model=model)
-    made: Transform = create_transform(**config, is_training=False)
-    return made
 
 
 def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
     """RGB as torchvision's loader makes it, so with EXIF rotation left alone; 16-bit grey scaled.
 
-    What is no whole picture raises `BadPicture`.
+    What is no whole image raises `BadImage`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL's remarks on palettes, EXIF and size
         try:
-            with Image.open(file) as picture:
-                return _rgb(picture)
+            with Image.open(file) as image:
+                return _rgb(image)
         except UnidentifiedImageError:
-            raise BadPicture(f"{name or file} is not a picture that PIL can read") from None
+            raise BadImage(f"{name or file} is not an image that PIL can read") from None
         except Exception as error:  # PIL's plugins may fail in any way on a broken file
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise BadPicture(f"{name or file} cannot be decoded: {reason}") from None
+            raise BadImage(f"{name or file} cannot be decoded: {reason}") from None
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode != "I" and not picture.mode.startswith("I;16"):
-        return picture.convert("RGB")
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode != "I" and not image.mode.startswith("I;16"):
+        return image.convert("RGB")
     # PIL's own conversion clips at 255 in some of these modes and versions.
-    values = np.asarray(picture).astype(np.int64)
+    values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise ValueError("its grey values have more than 16 bits")
     return Image.fromarray((values // 256).astype(np.uint8)).convert("RGB")
 
 
 def batches(
-    pictures: Pictures,
+    dataset: ImageDataset,
     batch_size: int,
     *,
     report: Callable[[str], None],
@@ -155,32 +135,32 @@ def batches(
     world: int = 1,
     skipped: list[str] | None = None,
 ) -> Iterator[Batch]:
-    """(images, labels, indices) in order; process `rank` of `world` gets every world-th picture.
+    """(images, labels, indices) in order; process `rank` of `world` gets every world-th image.
 
-    A bad picture is left out of its batch, told to `report` and named in `skipped`; with `strict`
-    it raises `BadPicture`. Nothing is padded: shares may differ by one picture, or be empty.
+    A bad image is left out of its batch, told to `report` and named in `skipped`; with `strict`
+    it raises `BadImage`. Nothing is padded: shares may differ by one image, or be empty.
     """
     if batch_size < 1 or workers < 0:
         raise ValueError(f"there are no batches of {batch_size} by {workers} workers")
     if not 0 <= rank < world:
         raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")
     loader: DataLoader[Any] = DataLoader(
-        range(rank, len(pictures), world),  # type: ignore[arg-type]  # a sequence is enough
+        range(rank, len(dataset), world),  # type: ignore[arg-type]  # a sequence is enough
         batch_size=batch_size,
         num_workers=workers,
-        collate_fn=partial(_collect, pictures),
+        collate_fn=partial(_collect, dataset),
         generator=torch.Generator(),  # else each pass would move the global random state
     )
-    return _readable(loader, pictures, report, strict, [] if skipped is None else skipped)
+    return _readable(loader, dataset, report, strict, [] if skipped is None else skipped)
 
 
-def _collect(pictures: Pictures, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
+def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
     """Failures are values here: an exception leaves a worker as a page of traceback."""
     good, failures = list[tuple[Tensor, int, int]](), dict[int, str]()
     for at in indices:
         try:
-            good.append((*pictures[at], at))
-        except BadPicture as error:
+            good.append((*dataset[at], at))
+        except BadImage as error:
             failures[at] = str(error)
     if not good:
         return None, failures
@@ -190,7 +170,7 @@ def _collect(pictures: Pictures, indices: list[int]) -> tuple[Batch | None, dict
 
 def _readable(
     loader: DataLoader[Any],
-    pictures: Pictures,
+    dataset: ImageDataset,
     report: Callable[[str], None],
     strict: bool,
     skipped: list[str],
@@ -198,8 +178,8 @@ def _readable(
     for batch, failures in loader:
         for at, message in failures.items():
             if strict:
-                raise BadPicture(message)
-            skipped.append(pictures.items[at].path)
+                raise BadImage(message)
+            skipped.append(dataset.items[at].path)
             report(message)
         if batch is not None:
             yield batch

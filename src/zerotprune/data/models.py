@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
+from ..backbones import backbone, create
 from . import demo
+
+DEMO = "demo"
 
 
 def load(
     name: str, *, weights: Path | None = None, pretrained: bool = False, size: int | None = None
 ) -> nn.Module:
-    """`demo` for the built-in model, else a name of timm's; in eval mode.
+    """`demo` for the built-in model, else a name of a library's; in eval mode.
 
-    Weights come from a file, or with `pretrained` from where timm has them; else they are random.
-    `size` is the side of the pictures, if not the model's own: positions are resampled to it.
+    Weights come from a file, or with `pretrained` from where the library has them; else they are
+    random. `size` is the side of the images, if not the model's own: positions are resampled.
     """
-    model: Any = demo.model() if name == "demo" else _create(name, pretrained and weights is None)
+    wanted = pretrained and weights is None
+    model = demo.model() if name == DEMO else create(name, wanted)
     if weights is not None:
         read_weights(model, weights)
     if size is not None:
-        if not hasattr(model, "set_input_size"):
-            raise ValueError(f"{name} cannot be set to another picture size")
-        model.set_input_size((size, size))
-    found: nn.Module = model.eval()
-    return found
+        backbone(model).resize_(size)
+    return model.eval()
 
 
 def outline(name: str) -> nn.Module:
     """The same model without its weights: enough for its geometry, at once, at any size."""
     with torch.device("meta"):
-        return demo.untrained() if name == "demo" else _create(name, pretrained=False)
-
-
-def _create(name: str, pretrained: bool) -> nn.Module:
-    import timm
-
-    if ":" in name:
-        raise ValueError(f"unknown model {name!r}: give 'demo' or the name of a timm model")
-    if not timm.is_model(name.partition(".")[0]):
-        raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has none of that name")
-    try:
-        model: nn.Module = timm.create_model(name, pretrained=pretrained)
-    except RuntimeError as error:
-        raise ValueError(f"timm cannot make {name!r}: {error}") from None
-    return model
+        return demo.untrained() if name == DEMO else create(name, pretrained=False)
 
 
 def read_weights(model: nn.Module, path: Path) -> None:
@@ -87,3 +74,12 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, dict) or not all(torch.is_tensor(v) for v in state.values()):
         raise ValueError(f"{path} holds no state dict")
     return state
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Of what the model holds in memory, so that it does not matter where that came from."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Where labelled pictures lie: class folders, a flat folder and a mapping, tar shards, datasets."""
+"""Where labelled images lie: class folders, a flat folder and a mapping, tar shards, datasets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find(
     hub = name.startswith("hf:")
     shards = [] if hub else _shards(name)
     if mapping is not None and (hub or shards):
-        raise ValueError(f"--mapping goes with a folder of pictures, and {name} is none")
+        raise ValueError(f"--mapping goes with a folder of images, and {name} is none")
     if hub:
         return _hugging_face(name, split)
     if shards:
@@ -45,7 +45,7 @@ def _bytes(path: Path, offset: int = 0, size: int = -1) -> bytes:
         return file.read(size)
 
 
-def _is_picture(path: PurePath) -> bool:
+def _is_image(path: PurePath) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
@@ -60,8 +60,8 @@ def _visible(folder: Path) -> list[Path]:
 def _image_folder(folder: Path) -> tuple[list[Item], int]:
     held = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     for each in held:
-        if _is_picture(each) and each.is_file():
-            problem = f"{folder} holds pictures outside class folders ({each.name})"
+        if _is_image(each) and each.is_file():
+            problem = f"{folder} holds images outside class folders ({each.name})"
             raise ValueError(f"{problem}: give --mapping FILE to say what they show")
     folders = [each for each in held if each.is_dir()]
     items: list[Item] = []
@@ -70,20 +70,20 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
         if not files:
             raise ValueError(f"the class folder {each} is empty")
         for path in files:
-            if not _is_picture(path):
+            if not _is_image(path):
                 raise ValueError(f"{path} has none of the endings {' '.join(ENDINGS)}")
         items += [Item(str(path), partial(_bytes, path), label) for path in files]
     return items, len(folders)
 
 
 def _bare(folder: Path) -> list[Item]:
-    files = [path for path in _visible(folder) if _is_picture(path)]
+    files = [path for path in _visible(folder) if _is_image(path)]
     return [Item(str(path), partial(_bytes, path), 0) for path in files]
 
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
     named = _read_mapping(mapping)
-    files = [path for path in _visible(folder) if _is_picture(path)]
+    files = [path for path in _visible(folder) if _is_image(path)]
     held = {path.relative_to(folder).as_posix(): path for path in files}
     for name in named:
         if name not in held:
@@ -120,7 +120,7 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
         path = PurePath(row[0])
         if number == 1 and not path.suffix:
             continue  # a header
-        if not _is_picture(path):
+        if not _is_image(path):
             raise ValueError(f"{where}: {path} has none of the endings {' '.join(ENDINGS)}")
         if path.as_posix() in named:
             raise ValueError(f"{where} names {path} again")
@@ -169,13 +169,13 @@ def _glob(text: str) -> list[Path]:
 
 def _samples(shard: Path, labelled: bool = True) -> Iterator[Item]:
     for key, parts in _index(shard).items():
-        picture, where = parts.get("picture"), f"{key} in {shard}"
-        if picture is not None:
-            read = partial(_bytes, shard, picture.offset_data, picture.size)
+        image, where = parts.get("image"), f"{key} in {shard}"
+        if image is not None:
+            read = partial(_bytes, shard, image.offset_data, image.size)
             label = _label(shard, parts, where) if labelled else 0
-            yield Item(f"{shard}:{picture.name}", read, label)
+            yield Item(f"{shard}:{image.name}", read, label)
         elif "cls" in parts:
-            raise ValueError(f"{where} has a label and no picture")
+            raise ValueError(f"{where} has a label and no image")
 
 
 def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
@@ -188,7 +188,7 @@ def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
                 if not info.isreg() or found is None:
                     continue
                 ending = found[2].lower()
-                part = "picture" if ending in ENDINGS else ending[1:]
+                part = "image" if ending in ENDINGS else ending[1:]
                 if part in samples.setdefault(found[1], {}):
                     raise ValueError(f"it has two {part} files for {found[1]}")
                 samples[found[1]][part] = info
@@ -221,10 +221,10 @@ def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
     named = [key for key, kind in features.items() if isinstance(kind, kinds.ClassLabel)]
     usual = ["label", "labels", "fine_label"]
     numbers = [e for e in usual if "int" in str(getattr(features.get(e), "dtype", ""))]
-    image = _column(images, ["image", "img"], f"{name} has no one column of pictures")
+    image = _column(images, ["image", "img"], f"{name} has no one column of images")
     label = _column(named or numbers, usual, f"{name} has no one column of labels")
     labels = [-1 if each is None else int(each) for each in rows[label]]
-    # Undecoded, so that a picture is decoded here as from everywhere else.
+    # Undecoded, so that an image is decoded here as from everywhere else.
     rows = rows.select_columns([image]).cast_column(image, kinds.Image(decode=False))
     reads = [partial(_cell, rows, image, at) for at in range(len(labels))]
     items = [Item(f"{name} row {at}", reads[at], each) for at, each in enumerate(labels)]

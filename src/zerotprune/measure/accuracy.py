@@ -1,38 +1,52 @@
-"""Accuracy, cost and speed of several contenders on the same pictures, measured side by side."""
+"""Accuracy, cost and speed of several contenders on the same images, measured side by side."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets.contenders import Contender, mean_gmacs
-from ..cost import Convention
+from ..budgets.adaptive import mean_gmacs
+from ..cost import Compute, Convention
+from ..data.images import Batch
 from ..plan import Plan
-from ..pruning import prune_, restore_
+from ..schedule import Schedule
+from ..scoring.backends import Backend
+from ..surgery import attach, restore_
 from ..tracing import survivors
+from .clock import now, quartiles
+from .statistics import Mean
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run the model. A schedule without stages is the unpruned model."""
+
+    name: str
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+UNPRUNED = Contender("unpruned")
 
 
 @dataclass
 class Result:
-    """What one contender did, picture by picture and batch by batch."""
+    """What one contender did, image by image and batch by batch."""
 
     contender: Contender
     plan: Plan
-    index: list[int] = field(default_factory=list)  # which pictures
+    index: list[int] = field(default_factory=list)  # which images
     hits: list[bool] = field(default_factory=list)  # was the right class on top?
     hits5: list[bool] = field(default_factory=list)  # … among the first five?
     outputs: list[Tensor] = field(default_factory=list)  # kept only where asked for
     seconds_per_image: list[float] = field(default_factory=list)
-    kept: list[list[Tensor]] = field(default_factory=list)  # of methods that adapt to the picture
+    kept: list[list[Tensor]] = field(default_factory=list)  # of methods that adapt to the image
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
 
     @property
@@ -55,23 +69,20 @@ class Result:
         return 1 / statistics.median(self.seconds_per_image)
 
     def gmacs(self, convention: Convention = "full") -> float:
-        """By closed form, or the measured mean where it depends on the picture."""
+        """By closed form, or the measured mean where it depends on the image."""
         if self.kept:
             return mean_gmacs(self.plan, self.kept, convention)
         return self.plan.gmacs(convention)
 
-    def change(self, reference: Result) -> tuple[float, float]:
+    def change(self, reference: Result) -> Mean:
         """Difference in top-1 to a reference in points, and its paired standard error."""
         pairs = zip(self.hits, reference.hits, strict=True)
-        return paired_difference([int(own) - int(other) for own, other in pairs])
+        return Mean.of([float(own) - float(other) for own, other in pairs], scale=100)
 
-
-def paired_difference(differences: Sequence[float]) -> tuple[float, float]:
-    """Mean of per-picture differences and the standard error of that mean, both times 100."""
-    count = len(differences)
-    mean = statistics.fmean(differences)
-    variance = sum((each - mean) ** 2 for each in differences) / max(count - 1, 1)
-    return 100 * mean, 100 * math.sqrt(variance / count)
+    def speedup(self, reference: Result) -> tuple[float, float, float]:
+        """How many times as fast as the reference on the same batch: quartiles and median."""
+        pairs = zip(self.seconds_per_image, reference.seconds_per_image, strict=True)
+        return quartiles([other / own for own, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -81,10 +92,8 @@ class Setting:
     device: str = "cpu"
     precision: torch.dtype = torch.float32
     keep_outputs: bool = False  # for probes, which need the features
-    options: Mapping[str, Any] = field(default_factory=dict)  # what else `prune_` is told
-
-
-Batch = tuple[Tensor, Tensor, Tensor]  # pictures, labels, and which pictures they are
+    compute: Compute = "needed"
+    backend: Backend = "auto"
 
 
 def compare(
@@ -102,7 +111,7 @@ def compare(
     """
     setting = setting or Setting()
     geometry = backbone(model).geometry
-    results = [Result(each, Plan(each.schedule, each.method, geometry)) for each in contenders]
+    results = [Result(each, Plan(each.schedule, geometry)) for each in contenders]
     warm = False
     try:
         for images, labels, index in batches:
@@ -113,7 +122,7 @@ def compare(
                 warm = True
             turn = [_timed(model, result, images, setting) for result in results]
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
-                _note(result, outputs.float().cpu(), labels, index, setting.keep_outputs)
+                _record(result, outputs.float().cpu(), labels, index, setting.keep_outputs)
                 result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
             advance(results)
@@ -125,7 +134,7 @@ def compare(
     return results
 
 
-def _note(
+def _record(
     result: Result, outputs: Tensor, labels: Tensor, index: Tensor, keep_outputs: bool
 ) -> None:
     best = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
@@ -140,25 +149,18 @@ def _note(
 def _timed(
     model: nn.Module, result: Result, images: Tensor, setting: Setting
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
-    prune_(model, result.contender.schedule, result.contender.method, **setting.options)
+    attach(model, result.contender.schedule, setting.compute, setting.backend)
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)
     watch: AbstractContextManager[list[list[Tensor]]] = nullcontext([])
-    if result.contender.method.adaptive and result.plan.stages:
+    if result.plan.method.adaptive and result.plan.stages:
         watch = survivors(model)
     with torch.inference_mode(), watch as kept:
-        started = _now(images.device)
+        started = now(images.device)
         outputs: Tensor = model(images)
-        seconds = _now(images.device) - started
+        seconds = now(images.device) - started
     if on_gpu:
         peak = torch.cuda.max_memory_allocated(images.device)
         result.peak_memory = max(result.peak_memory, peak)
     return outputs, seconds, kept
-
-
-def _now(device: torch.device) -> float:
-    """The clock, once the device has finished all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

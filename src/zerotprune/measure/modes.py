@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -12,8 +11,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from .clock import Call
+
 Mode = Literal["eager", "compile", "graph"]
-Call = Callable[[], object]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -62,7 +62,7 @@ def _peak(call: Call, model: nn.Module, images: Tensor) -> int:
     """The bytes that a process would need that runs this call and nothing else.
 
     That is what the call takes at its peak above what lay on the device before it, and the weights
-    and pictures, which lay there. So the graphs and caches of the other cases do not count.
+    and images, which lay there. So the graphs and caches of the other cases do not count.
     """
     torch.cuda.synchronize(images.device)
     before = torch.cuda.memory_allocated(images.device)

@@ -25,7 +25,7 @@ def score(
 ) -> None:
     """Replace what a result's raw features scored by what the probe makes of them.
 
-    `labels` and `truth` are those of all training and test pictures; results may hold fewer.
+    `labels` and `truth` are those of all training and test images; results may hold fewer.
     """
     features, known = torch.cat(learned.outputs), labels[learned.index]
     scores = predict(probe, features, known, torch.cat(result.outputs))
@@ -40,11 +40,11 @@ def predict(
     labels: Int[Tensor, " train"],
     test: Float[Tensor, "test width"],
 ) -> Float[Tensor, "test classes"]:
-    """A score for each class, from features of labelled pictures."""
+    """A score for each class, from features of labelled images."""
     for name, features in (("train", train), ("test", test)):
         if features.dim() != 2:
             raise ValueError(
-                f"a probe needs one feature vector for each {name} picture, "
+                f"a probe needs one feature vector for each {name} image, "
                 f"the model gives {tuple(features.shape[1:])}"
             )
     return _nearest(train, labels, test) if probe == "knn" else _linear(train, labels, test)

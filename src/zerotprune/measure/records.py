@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import platform
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 import torch
 
 from ..files import check_writable
+from ..methods import to_data
+from ..schedule import Schedule
 from .accuracy import Result
 from .speed import Group, Speed
 
@@ -28,7 +31,7 @@ FIELDS = (
     "table",
     "model",
     "data",
-    "pictures",
+    "images",
     "measure",
     "name",
     "method",
@@ -57,7 +60,7 @@ FIELDS = (
 )
 
 
-def check_target(path: Path) -> None:
+def check_rows_fit(path: Path) -> None:
     """Say at once, before any work is done, that rows could not be added there."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file to add rows to")
@@ -71,7 +74,7 @@ def check_target(path: Path) -> None:
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails."""
-    check_target(path)
+    check_rows_fit(path)
     where = surroundings()
     before = path.stat().st_size if path.exists() else 0
     try:
@@ -86,16 +89,15 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         raise
 
 
-def row(result: Result, reference: Result) -> dict[str, object]:
+def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
     """What a row of the CSV says of the result itself."""
     change, error = result.change(reference)
     contender = result.contender
-    pruned = bool(contender.schedule.stages)
     return {
-        "pictures": len(result.hits),
+        "images": len(result.hits),
         "measure": "top1",
         "name": contender.name,
-        "method": repr(contender.method) if pruned else "",
+        "method": described(contender.schedule),
         "schedule": contender.schedule.one_line(),
         "gmacs": round(result.gmacs(), 6),
         "gmacs_paper": round(result.gmacs("paper"), 6),
@@ -106,18 +108,17 @@ def row(result: Result, reference: Result) -> dict[str, object]:
         "change_error": round(error, 3),
         "images_per_second": round(result.images_per_second, 1),
         "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
-        "precision": "float32",
+        "precision": precision,
     }
 
 
 def speed_row(speed: Speed, group: Group) -> dict[str, object]:
     """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
     contender = speed.entrant.contender
-    pruned = bool(contender.schedule.stages)
-    found: dict[str, object] = {
+    columns: dict[str, object] = {
         "measure": "speed",
         "name": contender.name,
-        "method": repr(contender.method) if pruned else "",
+        "method": described(contender.schedule),
         "schedule": contender.schedule.one_line(),
         "batch": speed.batch,
         "precision": speed.precision,
@@ -125,12 +126,12 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
         "failure": speed.failure,
     }
     if speed.entrant.gmacs:
-        found["gmacs"] = round(speed.entrant.gmacs, 6)
-        found["gmacs_paper"] = round(speed.entrant.gmacs_paper, 6)
+        columns["gmacs"] = round(speed.entrant.gmacs, 6)
+        columns["gmacs_paper"] = round(speed.entrant.gmacs_paper, 6)
     if not speed.seconds:
-        return found
+        return columns
     speedup, of_limit = group.speedup(speed), group.of_limit(speed)
-    return found | {
+    return columns | {
         "images_per_second": round(speed.images_per_second, 1),
         "peak_memory_mb": round(speed.peak_memory / 2**20, 1) or "",
         "latency_ms": round(1e3 * speed.latency, 4),
@@ -142,9 +143,14 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
 
 def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
     """The columns of accuracy alone, to stand beside a speed."""
-    wanted = ("pictures", "top1", "top1_error", "top5", "change", "change_error")
-    whole = row(result, reference)
+    wanted = ("images", "top1", "top1_error", "top5", "change", "change_error")
+    whole = row(result, reference, precision="")
     return {name: whole[name] for name in wanted}
+
+
+def described(schedule: Schedule) -> str:
+    """The method of a schedule that prunes, as JSON for a cell."""
+    return json.dumps(to_data(schedule.method)) if schedule.stages else ""
 
 
 def surroundings() -> dict[str, str]:

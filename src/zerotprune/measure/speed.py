@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,17 +16,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..budgets.contenders import METHODS, Contender, contender, mean_gmacs, method_named
-from ..pruning import current_plan, gmacs, prune_, restore_
+from ..backbones import backbone
+from ..budgets import schedule_for
+from ..budgets.adaptive import measured_gmacs
+from ..cost import Compute
+from ..methods import name_of
+from ..plan import Plan
 from ..schedule import Schedule
-from ..tracing import survivors
-from .modes import Call, Mode, ready, room_for, sharing_copy
+from ..scoring.backends import Backend
+from ..surgery import attach
+from .accuracy import Contender
+from .clock import SAMPLE, Call, Clock, now, quartiles, stopwatch
+from .modes import Mode, ready, room_for, sharing_copy
 
 Precision = Literal["float32", "bfloat16", "float16"]
-Clock = Callable[[Call, int], float]  # the seconds that so many calls take together
 
-UNPRUNED, LIMIT, OURS = "unpruned", "slicing", "zero-tprune"
-SAMPLE = 0.02  # seconds: a clock and a scheduler are noise to a sample of that length
+UNPRUNED, LIMIT = "unpruned", "slicing"
 SEED = 0
 
 
@@ -49,7 +52,8 @@ class Setup:
     device: str = "cpu"
     modes: tuple[Mode, ...] = ("eager", "compile")
     rounds: int = 20
-    options: Mapping[str, Any] = field(default_factory=dict)  # of prune_
+    compute: Compute = "needed"
+    backend: Backend = "auto"
     compiler: str = "inductor"  # torch.compile's backend
 
     @property
@@ -83,14 +87,12 @@ class Speed:
     @property
     def latency(self) -> float:
         """Seconds for one call: the median over the rounds."""
-        return statistics.median(self.seconds)
+        return quartiles(self.seconds)[1]
 
     @property
     def spread(self) -> float:
         """Seconds between the quartiles, with half of the rounds between them."""
-        if len(self.seconds) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        low, _, high = quartiles(self.seconds)
         return high - low
 
     @property
@@ -127,59 +129,44 @@ class Group:
 
 
 def entrants(
-    model: nn.Module,
-    schedule: Schedule,
-    names: Sequence[str],
-    images: Tensor,
-    options: Mapping[str, Any] | None = None,
+    model: nn.Module, schedule: Schedule, names: Sequence[str], images: Tensor
 ) -> list[Entrant]:
-    """The unpruned model, the limit, and the methods at the cost of Zero-TPrune by the schedule.
+    """The unpruned model, the limit, and the methods at the cost of the schedule.
 
     `images` are for methods whose cost depends on them.
     """
-    options = options or {}
-    ours = Contender(OURS, schedule, method_named(OURS))
-    limit = Contender(LIMIT, schedule, method_named(LIMIT))
-    found = [_priced(model, each, images, options) for each in (Contender(UNPRUNED), limit)]
-    budget = gmacs(model, schedule)
+    geometry = backbone(model).geometry
+    priced = [
+        _priced(model, each, images)
+        for each in (Contender(UNPRUNED), Contender(LIMIT, schedule.by(LIMIT)))
+    ]
+    budget = Plan(schedule, geometry).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
             continue
         try:
-            chosen = ours if name == OURS else contender(name, model, budget, images)
-            found.append(_priced(model, chosen, images, options))
+            own = schedule
+            if name != name_of(schedule.method):
+                own = schedule_for(model, gmacs=budget, method=name, images=images)
+            priced.append(_priced(model, Contender(name, own), images))
         except ValueError as error:
-            found.append(Entrant(Contender(name), failure=str(error)))
-    return found
+            priced.append(Entrant(Contender(name), failure=str(error)))
+    return priced
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for a method that there is not."""
-    for name in names:
-        if name not in METHODS:
-            method_named(name)
-
-
-def _priced(
-    model: nn.Module, chosen: Contender, images: Tensor, options: Mapping[str, Any]
-) -> Entrant:
-    prune_(model, chosen.schedule, chosen.method, **options)
-    try:
-        plan = current_plan(model)
-        if plan is None or not chosen.method.adaptive:
-            return Entrant(chosen, gmacs(model), gmacs(model, convention="paper"))
-        with torch.inference_mode(), survivors(model) as kept:
-            model(images)
-        return Entrant(chosen, mean_gmacs(plan, kept), mean_gmacs(plan, kept, "paper"))
-    finally:
-        restore_(model)
+def _priced(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:
+    plan = Plan(chosen.schedule, backbone(model).geometry)
+    plan.check()
+    if not plan.method.adaptive:
+        return Entrant(chosen, plan.gmacs(), plan.gmacs("paper"))
+    full = measured_gmacs(model, chosen.schedule, images)
+    return Entrant(chosen, full, measured_gmacs(model, chosen.schedule, images, "paper"))
 
 
 def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> Tensor:
-    """Pictures of noise that fit the model, always the same. Zeros would be quicker than life:
+    """Images of noise that fit the model, always the same. Zeros would be quicker than life:
     they draw less power, so that a GPU clocks higher."""
-    patches: Any = model.get_submodule("patch_embed")
-    shape = (batch, patches.proj.weight.shape[1], *patches.img_size)
+    shape = (batch, *backbone(model).input_shape)
     generator = torch.Generator(device).manual_seed(SEED)
     return torch.randn(shape, generator=generator, device=device).to(precision)
 
@@ -271,26 +258,6 @@ def _sample(speed: Speed, call: Call, repeat: int, clock: Clock) -> float | None
         return None
 
 
-def stopwatch(device: str) -> Clock:
-    """Wall time until the device has finished all calls: what a user waits for."""
-
-    def wait() -> None:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
-
-    def clock(call: Call, repeat: int) -> float:
-        # Another case ran before: one call to find memory, caches and compiled code in place.
-        call()
-        wait()
-        started = time.perf_counter()
-        for _ in range(repeat):
-            call()
-        wait()
-        return time.perf_counter() - started
-
-    return clock
-
-
 def _warm(
     model: nn.Module,
     entrant: Entrant,
@@ -304,18 +271,18 @@ def _warm(
     own.requires_grad_(False)
     compiled: Any = None
     if not entrant.failure:
-        prune_(own, entrant.contender.schedule, entrant.contender.method, **setup.options)
+        attach(own, entrant.contender.schedule, setup.compute, setup.backend)
         if setup.compiles:
             compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=setup.compiler)
     for speed in cases:
-        speed.failure, call, started = entrant.failure, None, time.perf_counter()
+        speed.failure, call, started = entrant.failure, None, now("cpu")
         if not speed.failure:
             try:
                 runs = own if speed.mode == "eager" else compiled
                 call, speed.peak_memory = ready(runs, images, speed.mode)
             except Exception as error:  # a compiler may fail in any way; the others go on
                 speed.failure = _reason(error)
-        took = f"{time.perf_counter() - started:.1f} s"
+        took = f"{now('cpu') - started:.1f} s"
         about = f"{speed.precision}, batch {speed.batch}: {speed.name}, {speed.mode}"
         report(f"{about}: {speed.failure or 'warmed up in ' + took}")
         yield speed, call

@@ -1,16 +1,18 @@
-"""ATS: adaptive token sampling, as many tokens as a picture needs (Fayyaz et al., ECCV 2022)."""
+"""ATS: adaptive token sampling, as many tokens as an image needs (Fayyaz et al., ECCV 2022)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from ..block import Method, Seen
 from ..cost import Geometry
-from ..schedule import Stage
+from ..knobs import Dial
+from ..method import Method, Seen, refuse_pooling
+from ..schedule import Schedule, Stage
 from ..tokens import Reduction
-from .tome import refuse_pooling
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,24 @@ class ATS(Method):
     """Each stage samples tokens at `samples` fixed points of the inverse cumulative distribution
     of their significance: the attention of CLS, summed over heads, times the norm of the value.
 
-    A token that is drawn several times stays once, so a picture with few significant tokens keeps
+    A token that is drawn several times stays once, so an image with few significant tokens keeps
     few. Batches stay rectangular: what is missing to `samples` is padding that nobody attends
     to. The stage's own numbers are not used, only its place.
     """
 
-    place = "middle"
+    name = "ats"
+    acts = "middle"
     adaptive = True
+    searchable = False
     samples: int = 100
+
+    def dials(self, geometry: Geometry) -> Iterator[Dial]:
+        """The number of samples, in every block from a quarter of the depth on; where attention is
+        sharp it prunes more than it is asked to, and has to start later. Samples may exceed the
+        tokens by far: one that is drawn again and again counts once."""
+        depth, most = geometry.depth, 64 * geometry.patches
+        for first in range(depth // 4 + 1, depth):
+            yield partial(_sampling, range(first, depth), most)
 
     def kept(self, stage: Stage, patches: int) -> int:
         return min(self.samples, patches)
@@ -53,7 +65,11 @@ class ATS(Method):
         hit = torch.zeros_like(score, dtype=torch.bool).scatter(1, drawn, True)
         first = seen.scorer.descending(hit.to(score.dtype))
         keep = first[:, : self.kept(stage, seen.patches)]
-        return Reduction(keep, score, alive=hit.gather(1, keep))
+        return Reduction(keep, score, valid=hit.gather(1, keep))
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         return geometry.row(stage.block, patches)
+
+
+def _sampling(blocks: Iterable[int], most: int, cut: float) -> Schedule:
+    return Schedule(tuple(Stage(block, 0.5) for block in blocks), ATS(round(most ** (1 - cut))))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-from ..block import Method, Seen
 from ..cost import Geometry
-from ..schedule import Stage
+from ..knobs import Dial, spread_evenly
+from ..method import Method, Part, Seen, refuse_pooling
+from ..schedule import Schedule, Stage
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
-from .tome import refuse_pooling
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,26 @@ class DiffRate(Method):
     DiffRate learns these counts for each block; here the schedule gives them.
     """
 
-    place = "middle"
+    name = "diffrate"
+    acts = "middle"
+    merges = True
+    searchable = False
     proportional: bool = True
+
+    def dials(self, geometry: Geometry) -> list[Dial]:
+        """Half pruned and half merged, the same counts in all blocks."""
+
+        def turn(cut: float) -> Schedule:
+            each, patches, stages = cut * geometry.patches / 2, geometry.patches, []
+            counts = spread_evenly(each / 2, geometry.depth)
+            for block, count in enumerate(counts, start=1):
+                prune = min(count, patches - 1)
+                merge = min(count, patches - prune - 1)
+                stages.append(Stage(block, (patches - prune) / patches, merge))
+                patches -= prune + merge
+            return Schedule(tuple(stages), self)
+
+        return [turn]
 
     def kept(self, stage: Stage, patches: int) -> int:
         return stage.share(patches) - stage.similar
@@ -39,7 +56,7 @@ class DiffRate(Method):
             )
         refuse_pooling(geometry, "merged")
 
-    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
+    def decides_after(self) -> Part:
         return "projection"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:

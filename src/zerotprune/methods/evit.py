@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..block import Method, Seen
 from ..cost import Geometry
-from ..schedule import Stage
+from ..knobs import Dial
+from ..method import Method, Seen, refuse_pooling
+from ..schedule import Schedule, Stage
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
-from .tome import refuse_pooling
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,18 @@ class EViT(Method):
     """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
     token more: the sum of all others, each times the attention that CLS pays to it."""
 
-    place = "middle"
+    name = "evit"
+    acts = "middle"
+    searchable = False
+
+    def dials(self, geometry: Geometry) -> list[Dial]:
+        """The keep rate, at its places: after 4/12, 7/12 and 10/12 of the blocks."""
+        blocks = {max(1, round(geometry.depth * at / 12)) for at in (4, 7, 10)}
+
+        def turn(cut: float) -> Schedule:
+            return Schedule(tuple(Stage(block, max(1 - cut, 1e-3)) for block in blocks), self)
+
+        return [turn]
 
     def kept(self, stage: Stage, patches: int) -> int:
         attentive = self._attentive(stage, patches)

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ..block import Method, Seen
+from ..method import Method, Seen
 from ..schedule import Stage
 from ..tokens import Reduction
 
 
 @dataclass(frozen=True)
 class Slicing(Method):
+    name = "slicing"
+    searchable = False
+
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         source = seen.tokens.source
         count = self.kept(stage, seen.patches)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
-from ..block import Method, Seen
 from ..cost import Geometry
-from ..schedule import Stage
+from ..knobs import Dial, spread_evenly
+from ..method import Method, Seen, refuse_pooling
+from ..schedule import Schedule, Stage
 from ..tokens import Reduction
 
 
@@ -22,8 +24,22 @@ class ToMe(Method):
     logits in later attention; without it this is ToMe-uni.
     """
 
-    place = "middle"
+    name = "tome"
+    variants: ClassVar = {"tome-uni": {"proportional": False}}
+    acts = "middle"
+    merges = True
+    searchable = False
     proportional: bool = True
+
+    def dials(self, geometry: Geometry) -> list[Dial]:
+        """The paper's r, the same in all blocks as nearly as whole numbers allow."""
+
+        def turn(cut: float) -> Schedule:
+            counts = spread_evenly(cut * geometry.patches / 2, geometry.depth)
+            stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
+            return Schedule(tuple(stages), self)
+
+        return [turn]
 
     def kept(self, stage: Stage, patches: int) -> int:
         return patches - min(stage.similar, patches // 2)
@@ -60,11 +76,3 @@ class ToMe(Method):
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         block = geometry.blocks[stage.block - 1]
         return (patches // 2) * (patches - patches // 2) * (block.width // block.heads)
-
-
-def refuse_pooling(geometry: Geometry, tokens: str) -> None:
-    if geometry.pools_patches:
-        raise ValueError(
-            f"this model's head pools the patch tokens, and would take {tokens} ones for single "
-            "patches; the method needs a head that reads the prefix tokens alone"
-        )

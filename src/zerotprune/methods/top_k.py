@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..block import Method, Seen
 from ..cost import Geometry
+from ..method import Method, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, average_attention, cls_attention, noise
 from ..shapes import Float
@@ -40,9 +40,16 @@ class TopK(Method):
 
     by:   "cls" or "average" attention in this block, average attention "accumulated" over the
           blocks so far, or "random"
-    seed: for "random"; every picture gets the same draw, so that none depends on its batch
+    seed: for "random"; every image gets the same draw, so that none depends on its batch
     """
 
+    name = "top-k"
+    variants: ClassVar = {
+        "cls-attention": {"by": "cls"},
+        "average-attention": {"by": "average"},
+        "accumulated-attention": {"by": "accumulated"},
+        "random": {"by": "random"},
+    }
     by: Score = "average"
     seed: int = 0
 

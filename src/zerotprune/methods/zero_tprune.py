@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from ..block import Method, Seen
+from ..batching import take
 from ..cost import Geometry
+from ..method import Method, Part, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, noise
-from ..scoring.similarity import Matching, Metric, take
+from ..scoring.similarity import Matching, Metric
 from ..scoring.similarity import Partition as Groups
 from ..shapes import Float
 from ..tokens import Reduction
@@ -43,6 +44,8 @@ class ZeroTPrune(Method):
     seed:       for the random ranking and partition
     """
 
+    name = "zero-tprune"
+    variants: ClassVar = {"zero-tprune-uni": {"start": "uniform"}}
     start: Start = "auto"
     pre_start: Start = "uniform"
     cls_weight: float | None = None
@@ -88,7 +91,7 @@ class ZeroTPrune(Method):
     def wants_history(self) -> bool:
         return self.ranking == "accumulated"
 
-    def waits_for(self) -> Literal["attention", "projection", "mlp"]:
+    def decides_after(self) -> Part:
         return "mlp" if self.features == "x" else "attention"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:

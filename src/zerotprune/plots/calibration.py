@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ..calibrate.rounds import BlockRounds
 from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockSurvey
 from ..calibrate.vhf import DEFAULT, Verdict
-from .figures import COLOURS, MARKERS
+from .figure_files import COLOURS, MARKERS, new_figure
 
 #: fewest rounds first; dashes keep lines apart that lie on each other
 DASHES = ("-", "--", "-.", ":")
@@ -26,8 +25,7 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
     columns = min(3, len(chosen))
     edges, centres = EDGES.tolist(), (EDGES[1:] * EDGES[:-1]).sqrt().tolist()
     rows = -(-len(chosen) // columns)
-    figure = Figure(figsize=(3.4 * columns, 2.7 * rows + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(3.4 * columns, 2.7 * rows + 0.9)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for axis, number in zip(axes.flat, chosen, strict=False):
         counts = blocks[number].counts.sum(dim=0)
@@ -96,14 +94,13 @@ def ranges_figure(verdict: Verdict, title: str) -> Figure:
     axis.set_ylabel("highest variance")
     axis.grid(alpha=0.25)
     name = "top-1, %" if verdict.labels else "−KL(unpruned ‖ pruned), nats"
-    figure.colorbar(drawn, label=f"{name}, on {verdict.searched} pictures")
+    figure.colorbar(drawn, label=f"{name}, on {verdict.searched} images")
     axis.legend(fontsize=9, labelspacing=1.2, borderpad=0.9)
     return figure
 
 
 def _single(title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure()
     axis = figure.subplots()
     axis.set_title(title, fontsize=11)
     axis.grid(alpha=0.25)

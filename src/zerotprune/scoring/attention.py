@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..batching import select
 from ..shapes import Float
-from ..tokens import pictures
 from .graph import DenseGraph, attention_graph
 
 
@@ -27,12 +27,12 @@ class Heads(NamedTuple):
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
 
-    def pictures(self, which: slice) -> Heads:
-        """Those of some pictures. A bias may be the same for all."""
+    def select(self, which: slice) -> Heads:
+        """Those of some images of the batch. A bias may be the same for all."""
         own = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
         bias = self.bias if self.bias is None or not own else self.bias[which]
-        found: Heads = pictures(self._replace(bias=None), which)
-        return found._replace(bias=bias)
+        part: Heads = select(self._replace(bias=None), which)
+        return part._replace(bias=bias)
 
     def biased(self, bias: Float[Tensor, "batch 1 1 tokens"] | None) -> Heads:
         """The same with something added to the logits."""

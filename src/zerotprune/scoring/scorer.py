@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..shapes import Float, Int
@@ -58,14 +59,20 @@ class Scorer:
         features: Float[Tensor, "batch patches width"],
         importance: Float[Tensor, "batch patches"],
         count: int,
-        partition: Partition,
-        metric: Metric,
+        partition: Partition = "sequential-u",
+        metric: Metric = "cosine",
     ) -> Matching:
-        """The S-stage, see `similarity.match`."""
-        order, partners = self.descending, self.nearest
-        return similarity.match(
-            features, importance, count, partition, metric, order=order, partners=partners
-        )
+        """The S-stage (Sec. 3.3): each token of A meets its most similar one of B, and the `count`
+        most similar pairs lose their A."""
+        group_a, group_b = similarity.split(importance, partition, self.descending)
+        # With no partition a pair loses its less important token: only earlier ones are partners.
+        best, choice = self.nearest(features, group_a, group_b, metric, partition == "none")
+        ranked = self.descending(best)
+        out, stay = ranked[:, :count], ranked[:, count:]
+        left = group_a.gather(1, stay)
+        if partition != "none":
+            left = torch.cat((group_b, left), dim=1)
+        return Matching(group_a.gather(1, out), group_b.gather(1, choice.gather(1, out)), left)
 
 
 #: One for all. The compiler follows an object that has a name, and none that a default made.

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..batching import take
 from ..shapes import Float, Int
 from .precision import widened
 
@@ -92,39 +93,3 @@ def nearest(
         likeness = likeness.masked_fill(later, -torch.inf)
     best, choice = likeness.max(dim=-1)
     return best, choice
-
-
-def match(
-    features: Float[Tensor, "batch patches width"],
-    importance: Float[Tensor, "batch patches"],
-    count: int,
-    partition: Partition = "sequential-u",
-    metric: Metric = "cosine",
-    *,
-    order: Callable[[Tensor], Tensor] = descending,
-    partners: Callable[..., tuple[Tensor, Tensor]] = nearest,
-) -> Matching:
-    """Match each token of A with its most similar of B; the `count` most similar lose their A.
-
-    `order` and `partners` do the work: kernels may stand in for `descending` and `nearest`.
-    """
-    group_a, group_b = split(importance, partition, order)
-    # With no partition a pair loses its less important token: partners are those that rank before.
-    best, choice = partners(features, group_a, group_b, metric, partition == "none")
-    ranked = order(best)
-    out, stay = ranked[:, :count], ranked[:, count:]
-    left = group_a.gather(1, stay)
-    if partition != "none":
-        left = torch.cat((group_b, left), dim=1)
-    return Matching(group_a.gather(1, out), group_b.gather(1, choice.gather(1, out)), left)
-
-
-def take(
-    values: Float[Tensor, "batch tokens width"], index: Int[Tensor, "batch chosen"]
-) -> Float[Tensor, "batch chosen width"]:
-    """The chosen tokens of each picture; whole rows at once, which on a CPU is ten times as fast
-    as `gather`."""
-    batch, tokens, width = values.shape
-    first = torch.arange(0, batch * tokens, tokens, device=index.device).unsqueeze(1)
-    rows = values.reshape(batch * tokens, width).index_select(0, (index + first).flatten())
-    return rows.view(batch, index.shape[1], width)

@@ -5,42 +5,83 @@ A type that is not listed is refused by name: its forward may do what ours would
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import timm.models.beit as beit
 import timm.models.eva as eva
 import timm.models.vision_transformer as vit
-from torch import nn
+from torch import Tensor, nn
 
 from ...block import Parts
-from ...cost import BlockShape, Geometry
-from ..counting import linear_macs, module_macs, norm_values
-from ..midway import Tail
-from ..prefix_only import Shortcut
-from .attention import SPLITS, splits
+from ...tokens import Tokens
+from .. import Backbone, BlockCall
+from . import facts
+from .attention import SPLITS
 from .blocks import BLOCKS
-from .midway import TimmTail, enters
-from .prefix_only import TimmShortcut, reads_prefix_alone
+from .create import build, create
+from .geometry import attentions, geometry_of
+from .midway import TimmMidway, enters
+from .prefix_only import TimmPrefixOnly
+
+__all__ = ["build", "create", "take_apart"]
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
 
-@dataclass(frozen=True, eq=False)
-class TimmBackbone:
-    model: nn.Module
-    geometry: Geometry
-    blocks: Sequence[nn.Module]
+class _TimmCall(BlockCall):
+    def read(
+        self, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> tuple[Tensor | Tokens, dict[str, Any]]:
+        x, *masks = args
+        others = dict(given)
+        if masks or others.pop("attn_mask", None) is not None or others.pop("is_causal", False):
+            raise ValueError(
+                "a pruned model takes no attention mask: it would not fit what is left"
+            )
+        return x, others
+
+
+class TimmBackbone(Backbone):
+    call = _TimmCall()
+    unserved = ("forward_intermediates",)
 
     def parts(self, block: nn.Module) -> Parts:
         return BLOCKS[type(block)](block)
 
-    def shortcut(self) -> Shortcut:
-        return TimmShortcut(self.model)
+    @property
+    def name(self) -> str:
+        return facts.name(self.model)
 
-    def tail(self) -> Tail | None:
-        return TimmTail(self.model) if enters(self.model) else None
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return facts.input_shape(self.model)
+
+    @property
+    def outputs(self) -> int:
+        return facts.outputs(self.model)
+
+    def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
+        return facts.transform(self.model, size)
+
+    @property
+    def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
+        return facts.normalization(self.model)
+
+    def class_names(self) -> list[str]:
+        return facts.class_names(self.model)
+
+    def resize_(self, size: int) -> None:
+        model: Any = self.model
+        if not hasattr(model, "set_input_size"):
+            super().resize_(size)
+        model.set_input_size((size, size))
+
+    def prefix_only(self) -> TimmPrefixOnly:
+        return TimmPrefixOnly(self.model)
+
+    def midway(self) -> TimmMidway | None:
+        return TimmMidway(self.model) if enters(self.model) else None
 
 
 def take_apart(model: Any) -> TimmBackbone:
@@ -60,109 +101,16 @@ def take_apart(model: Any) -> TimmBackbone:
     blocks = list(model.blocks)
     for number, block in enumerate(blocks, start=1):
         _check(block, number, name)
-    return TimmBackbone(model, _geometry(model, blocks), blocks)
+    return TimmBackbone(model, geometry_of(model, blocks), blocks)
 
 
 def _check(block: Any, number: int, name: str) -> None:
     kinds: list[tuple[type, Mapping[type, Any]]] = [(type(block), BLOCKS)]
     if type(block) in BLOCKS:
-        kinds += [(type(module), SPLITS) for module in _attentions(block) if module is not block]
+        kinds += [(type(module), SPLITS) for module in attentions(block) if module is not block]
     for kind, known in kinds:
         if kind not in known:
             why = "it is not known to the library"
             if "Diff" in kind.__name__:
                 why = "differential attention has negative weights, so it is no graph to vote on"
             raise TypeError(f"cannot prune {name}: block {number} has a {kind.__name__}, and {why}")
-
-
-def _attentions(block: Any) -> list[Any]:
-    """The attention modules of a block; the block itself where it has none apart."""
-    if isinstance(block, vit.ParallelThingsBlock):
-        return [branch.attn for branch in block.attns]
-    return [getattr(block, "attn", block)]
-
-
-def _geometry(model: Any, blocks: list[Any]) -> Geometry:
-    grid, dim, prefix = model.patch_embed.grid_size, model.embed_dim, model.num_prefix_tokens
-    once = linear_macs(model.head) + linear_macs(getattr(model, "head_dist", None))
-    once_norms = norm_values(model.fc_norm) if hasattr(model, "fc_norm") else 0
-    per_token = per_pair = 0
-    pool: Any = getattr(model, "attn_pool", None)
-    if hasattr(pool, "latent"):
-        per_token = linear_macs(pool.kv) + 2 * pool.latent_len * dim
-        once += pool.latent_len * (linear_macs(pool) - linear_macs(pool.kv))
-        once_norms += pool.latent_len * norm_values(pool)
-        if not getattr(model, "pool_include_prefix", True):
-            once -= prefix * per_token
-    elif pool is not None:
-        per_pair = 2 * dim
-    return Geometry(
-        blocks=tuple(_shape(block) for block in blocks),
-        grid=(int(grid[0]), int(grid[1])),
-        prefix=prefix,
-        cls=getattr(model, "cls_token", None) is not None,
-        pools_patches=not reads_prefix_alone(model),
-        dim=dim,
-        stem=_stem(model.patch_embed),
-        stem_norms=norm_values(getattr(model, "norm_pre", None)),
-        head=once,
-        head_token=per_token,
-        head_pair=per_pair,
-        head_norms=norm_values(model.norm),
-        head_norms_once=once_norms,
-    )
-
-
-def _stem(embed: Any) -> int:
-    size = embed.img_size
-    if size is None:
-        raise TypeError("cannot prune a model whose patch embedding has no picture size")
-    if type(embed) is vit.PatchEmbed:
-        projection = embed.proj
-        kernel = projection.kernel_size[0] * projection.kernel_size[1]
-        patches = embed.grid_size[0] * embed.grid_size[1]
-        return int(patches * kernel * projection.in_channels * projection.out_channels)
-    return module_macs(embed, (1, 3, *size))
-
-
-def _shape(block: Any) -> BlockShape:
-    found = _attentions(block)
-    if found == [block]:  # one input projection for attention and MLP together
-        attention, mlp = linear_macs(block), 0
-        width = block.num_heads * block.head_dim
-        layer = block.in_proj
-        kv = 2 * width * layer.in_features if splits(layer) else linear_macs(layer)
-        queries = attention - kv
-    else:
-        attention = sum(linear_macs(module) for module in found)
-        mlp = linear_macs(block) - attention
-        width = sum(module.proj.in_features for module in found)
-        queries = sum(_query_macs(module) for module in found)
-    fed = [getattr(block, "norm2", None), getattr(block, "mlp", None), getattr(block, "ffns", None)]
-    mlp_norms = sum(norm_values(module) for module in fed)
-    query_norms = sum(_query_norms(module) for module in found)
-    if isinstance(block, (vit.ResPostBlock, eva.EvaBlockPostNorm)):
-        query_norms += norm_values(block.norm1)
-    return BlockShape(
-        attention=attention,
-        queries=queries,
-        mlp=mlp,
-        width=width,
-        heads=sum(module.num_heads for module in found),
-        attention_norms=norm_values(block) - mlp_norms,
-        query_norms=query_norms,
-        mlp_norms=mlp_norms,
-    )
-
-
-def _query_macs(attention: Any) -> int:
-    """Of an attention's linear layers, what is done only for the tokens that ask."""
-    ask = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
-    if attention.qkv is None:
-        return ask + linear_macs(attention.q_proj)
-    return ask + (linear_macs(attention.qkv) // 3 if splits(attention.qkv) else 0)
-
-
-def _query_norms(attention: Any) -> int:
-    after = norm_values(getattr(attention, "norm", None))
-    return after + int(attention.num_heads) * norm_values(getattr(attention, "q_norm", None))

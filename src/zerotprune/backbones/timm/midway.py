@@ -8,9 +8,9 @@ import timm.models.vision_transformer as vit
 from torch import Tensor
 
 from ...shapes import Float
-from ..midway import Tail
-from ..prefix_only import is_entrance
-from .prefix_only import Row, goes_short
+from ..midway import Midway
+from ..prefix_only import is_prefix_only
+from .prefix_only import BlockRow, is_right
 
 
 def enters(model: Any) -> bool:
@@ -19,25 +19,25 @@ def enters(model: Any) -> bool:
     kind, own = type(model), model.__dict__
     known = kind.forward is vit.VisionTransformer.forward
     known = known and kind.forward_features is vit.VisionTransformer.forward_features
-    foreign = "forward" in own and not is_entrance(own["forward"])
+    foreign = "forward" in own and not is_prefix_only(own["forward"])
     return known and not foreign and "forward_features" not in own
 
 
-class TimmTail(Tail):
+class TimmMidway(Midway):
     def __call__(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
         model = self.model
-        short = is_entrance(model.__dict__.get("forward")) and goes_short(model)
-        features = type(model).forward_features(_Entered(model, block, short), x)
-        found: Tensor = model.forward_head(features)
-        return found
+        prefix_only = is_prefix_only(model.__dict__.get("forward")) and is_right(model)
+        features = type(model).forward_features(_Entered(model, block, prefix_only), x)
+        outputs: Tensor = model.forward_head(features)
+        return outputs
 
 
 class _Entered:
     """The model as its own `forward_features` sees it: nothing is done before the block."""
 
-    def __init__(self, model: Any, block: int, short: bool) -> None:
+    def __init__(self, model: Any, block: int, prefix_only: bool) -> None:
         self._model = model
-        self.blocks = Row(list(model.blocks)[block - 1 :], short)
+        self.blocks = BlockRow(list(model.blocks)[block - 1 :], prefix_only)
         self.patch_embed = self._pos_embed = self.patch_drop = self.norm_pre = _unchanged
         self.grad_checkpointing = False  # it wants an nn.Sequential, and there is no gradient here
 

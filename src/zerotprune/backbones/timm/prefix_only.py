@@ -1,4 +1,4 @@
-"""timm's models entered by the short way: the last block for the prefix tokens alone."""
+"""timm's models with the last block computed for the prefix tokens alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import timm.models.deit as deit
 import timm.models.eva as eva
 import timm.models.vision_transformer as vit
 
-from ..prefix_only import Shortcut, watched
+from ..prefix_only import PrefixOnly, is_hooked
 
 _FORWARDS = (vit.VisionTransformer.forward, eva.Eva.forward, beit.Beit.forward)
 _HEADS = (
@@ -22,7 +22,7 @@ _HEADS = (
 )
 
 
-def reads_prefix_alone(model: Any) -> bool:
+def head_reads_prefix_only(model: Any) -> bool:
     """Is it sure that the model's head reads no patch token?"""
     kind, own = type(model), model.__dict__
     known = kind.forward in _FORWARDS and kind.forward_head in _HEADS
@@ -31,18 +31,18 @@ def reads_prefix_alone(model: Any) -> bool:
     return known and not replaced and not pools and model.num_prefix_tokens > 0
 
 
-class TimmShortcut(Shortcut):
+class TimmPrefixOnly(PrefixOnly):
     def __call__(self, *args: Any, **given: Any) -> Any:
         model = self.model
-        if not goes_short(model):
+        if not is_right(model):
             return self.whole(*args, **given)
-        features = type(model).forward_features(_Shortened(model), *args, **given)
+        features = type(model).forward_features(_Seen(model), *args, **given)
         return model.forward_head(features)
 
 
-def goes_short(model: Any) -> bool:
-    """Is the short way right at this moment?"""
-    return reads_prefix_alone(model) and not _needs_all_tokens(model)
+def is_right(model: Any) -> bool:
+    """May patch tokens be left out of the last block at this moment?"""
+    return head_reads_prefix_only(model) and not _needs_all_tokens(model)
 
 
 def _needs_all_tokens(model: Any) -> bool:
@@ -51,30 +51,30 @@ def _needs_all_tokens(model: Any) -> bool:
     last = model.blocks[-1]
     if "forward" not in last.__dict__:
         return True
-    return any(watched(module) for module in (model.blocks, model.norm, *last.modules()))
+    return any(is_hooked(module) for module in (model.blocks, model.norm, *last.modules()))
 
 
-class _Shortened:
+class _Seen:
     """The model as its own `forward_features` sees it, but for the last of its blocks."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.blocks = Row(model.blocks)
+        self.blocks = BlockRow(model.blocks)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
 
-class Row:
+class BlockRow:
     """The blocks in a row, called or gone through one by one: timm does both."""
 
-    def __init__(self, blocks: Any, short: bool = True) -> None:
-        self._blocks, self._short = blocks, short
+    def __init__(self, blocks: Any, prefix_only: bool = True) -> None:
+        self._blocks, self._prefix_only = blocks, prefix_only
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
         *others, last = self._blocks
         yield from others
-        yield functools.partial(last, prefix_alone=True) if self._short else last
+        yield functools.partial(last, prefix_only=True) if self._prefix_only else last
 
     def __call__(self, x: Any) -> Any:
         for block in self:

@@ -9,20 +9,22 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ...backbones import unwrap
+from ...backbones import backbone
+from ...files import replacing
+from ...method import Method
+from ...methods import name_of
 from ...schedule import Schedule
+from ..budget import TOLERANCE
 
-FOLDER = Path(__file__).with_name("tuned")
-TOLERANCE = 0.005  # a tuned schedule is for its own budget and for none beside it
+FOLDER = Path(__file__).parent
 
 
 class Tuned(NamedTuple):
     """One file of the folder."""
 
-    model: str  # timm's name
-    tokens: int  # of one picture: a schedule is for one resolution
+    model: str  # the library's name of it
+    tokens: int  # of one image: a schedule is for one resolution
     gmacs: float  # the budget
-    method: str
     schedule: Schedule
     provenance: dict[str, Any]
 
@@ -32,25 +34,28 @@ def all_tuned() -> tuple[Tuned, ...]:
     return tuple(read(path) for path in sorted(FOLDER.glob("*.json")))
 
 
-def tuned_at(model: nn.Module, tokens: int, method: str) -> list[Tuned]:
-    """All that was searched for this model at this many tokens."""
-    wanted = (name_of(model), tokens, method)
-    return [each for each in all_tuned() if (each.model, each.tokens, each.method) == wanted]
+def tuned_at(model: nn.Module, method: Method | None = None) -> list[Tuned]:
+    """All that was searched for this model at its size, by this method or by any."""
+    apart = backbone(model)
+    wanted = (apart.name, apart.geometry.tokens)
+    return [
+        each
+        for each in all_tuned()
+        if (each.model, each.tokens) == wanted and method in (None, each.schedule.method)
+    ]
 
 
-def tuned_for(model: nn.Module, tokens: int, gmacs: float, method: str) -> Schedule | None:
-    """The schedule that was searched for this model at this budget, if there is one."""
-    for each in tuned_at(model, tokens, method):
+def tuned_schedule(model: nn.Module, method: Method, gmacs: float, unpruned: float) -> Schedule:
+    """The schedule that was searched for this model at this budget."""
+    at_hand = tuned_at(model, method)
+    for each in at_hand:
         if abs(each.gmacs - gmacs) <= TOLERANCE * gmacs:
             return each.schedule
-    return None
-
-
-def name_of(model: nn.Module) -> str:
-    """timm's name of the model with the tag of its weights, as far as it says."""
-    config: Any = getattr(unwrap(model), "pretrained_cfg", None) or {}
-    name, tag = config.get("architecture", ""), config.get("tag", "")
-    return f"{name}.{tag}" if tag else str(name)
+    known = ", ".join(f"{each.gmacs:g} ({each.gmacs / unpruned:.2f})" for each in at_hand)
+    raise ValueError(
+        f"no schedule of {name_of(method)} was searched for this model at {gmacs:.4g} GMACs; "
+        + (f"there are some at {known} of the cost" if known else "there is none at all")
+    )
 
 
 def read(path: Path) -> Tuned:
@@ -59,7 +64,8 @@ def read(path: Path) -> Tuned:
     return Tuned(schedule=schedule, **held)
 
 
-def write(path: Path, found: Tuned) -> None:
-    """As `_read` takes it."""
-    held = {**found._asdict(), "schedule": json.loads(found.schedule.to_json())}
-    path.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+def write(path: Path, tuned: Tuned) -> None:
+    """As `read` takes it; whole or not at all."""
+    held = {**tuned._asdict(), "schedule": json.loads(tuned.schedule.to_json())}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,138 @@
+"""The schedule for a budget: a method's own dials, turned until the cost is met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from ..backbones import backbone
+from ..cost import Convention, Geometry
+from ..method import Method
+from ..methods import DEFAULT, name_of, resolve
+from ..plan import Plan
+from ..schedule import Schedule
+from .adaptive import measured_gmacs
+from .bisection import Hit, bisect
+from .budget import TOLERANCE, Budget
+from .tuned import tuned_schedule
+
+Price = Callable[[Schedule], float | None]
+
+
+def schedule_for(
+    model: nn.Module,
+    *,
+    cost: float | None = None,
+    gmacs: float | None = None,
+    method: Method | str | None = None,
+    images: Tensor | None = None,
+    convention: Convention = "full",
+    tuned: bool = False,
+) -> Schedule:
+    """The schedule of a method for a budget, met within 1 %.
+
+    The budget is `cost`, the share of the unpruned model's compute, or `gmacs`. Every method comes
+    with its own form of schedule; with `tuned`, it is the one that was searched for this very model
+    and budget (`zerotprune info` says which there are). `images` are needed for methods whose cost
+    depends on them.
+
+    >>> import timm
+    >>> model = timm.create_model("deit_tiny_patch16_224")
+    >>> schedule_for(model, cost=0.7, method="tome").stages[0]
+    Stage(block=1, keep=1.0, similar=11, rounds=None)
+    """
+    budget = Budget(cost, gmacs)
+    method = resolve(DEFAULT if method is None else method)
+    geometry = backbone(model).geometry
+    unpruned = Plan(Schedule(), geometry).gmacs(convention)
+    target = budget.gmacs_of(unpruned)
+    if tuned:
+        return tuned_schedule(model, method, target, unpruned)
+    if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
+        return Schedule((), method)
+    price = _price(model, method, geometry, images, convention)
+    return _solve(method, geometry, target, unpruned, price)
+
+
+def _price(
+    model: nn.Module,
+    method: Method,
+    geometry: Geometry,
+    images: Tensor | None,
+    convention: Convention,
+) -> Price:
+    if method.adaptive and images is None:
+        raise ValueError(
+            f"the cost of {name_of(method)} depends on the images: give some to measure it, "
+            "schedule_for(…, images=…)"
+        )
+
+    def price(schedule: Schedule) -> float | None:
+        plan = Plan(schedule, geometry)
+        try:
+            plan.check()
+        except ValueError:  # so much that some stage has no token left
+            return None
+        if images is None or not method.adaptive:
+            return plan.gmacs(convention)
+        return measured_gmacs(model, schedule, images, convention)
+
+    return price
+
+
+def _solve(
+    method: Method, geometry: Geometry, target: float, unpruned: float, price: Price
+) -> Schedule:
+    """The first of the method's dials that comes within half of the tolerance; else the nearest."""
+    best: Hit[Schedule] | None = None
+    lowest = unpruned
+    for dial in method.dials(geometry):
+
+        def turn(
+            at: float, dial: Callable[[float], Schedule | None] = dial
+        ) -> tuple[Schedule, float] | None:
+            nonlocal lowest
+            schedule = dial(at)
+            cost = None if schedule is None else price(schedule)
+            if schedule is None or cost is None:
+                return None
+            lowest = min(lowest, cost)
+            return schedule, cost
+
+        # What a measured cost would gain by more steps is less than its error.
+        enough = TOLERANCE / 5 if method.adaptive else 0.0
+        best = bisect(turn, target, enough=enough, best=best)
+        if best is not None and best.miss <= TOLERANCE / 2:
+            return best.setting
+    if best is None:
+        Plan(Schedule((), method), geometry).check()
+        raise ValueError(_why_none(method, geometry))
+    if best.miss <= TOLERANCE:
+        return best.setting
+    if not method.adaptive:
+        bisect(turn, 0.0)  # for the sentence: how low it goes
+    raise ValueError(_unmet(method, target, unpruned, lowest, best.value))
+
+
+def _why_none(method: Method, geometry: Geometry) -> str:
+    """What keeps the method from this model altogether."""
+    for dial in method.dials(geometry):
+        for at in (0.5, 0.0):
+            schedule = dial(at)
+            if schedule is not None:
+                try:
+                    Plan(schedule, geometry).check()
+                except ValueError as error:
+                    return str(error)
+    return f"{name_of(method)} has no schedule for this model"
+
+
+def _unmet(method: Method, target: float, unpruned: float, lowest: float, nearest: float) -> str:
+    said = (
+        f"a budget of {target:.4g} GMACs cannot be met by {name_of(method)}: this model takes "
+        f"{unpruned:.4g} unpruned and {lowest:.4g} at least"
+    )
+    if lowest < target < unpruned:
+        said += f"; with so few tokens the nearest to it is {nearest:.4g}"
+    return said

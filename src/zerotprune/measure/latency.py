@@ -1,0 +1,138 @@
+"""A budget in time made a cost, by measuring on this machine at this batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..budgets import schedule_for
+from ..budgets.bisection import bisect
+from ..method import Method
+from ..schedule import Schedule
+from ..surgery import attach
+from .clock import in_turn, quartiles, stopwatch
+from .modes import sharing_copy
+
+#: by which part a measured time may miss what was asked for
+TOLERANCE = 0.15
+_ROUNDS = 7
+_STEPS = 7
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call each, in milliseconds: quartiles and medians of samples taken in turn."""
+
+    unpruned: float
+    pruned: float
+    speedups: tuple[float, float, float]  # quartiles and median of the ratios, turn by turn
+
+    @property
+    def speedup(self) -> float:
+        return self.speedups[1]
+
+    @property
+    def told(self) -> bool:
+        """Are the quartiles near enough to each other to tell anything?"""
+        low, middle, high = self.speedups
+        return high - low <= 2 * TOLERANCE * middle
+
+    def __str__(self) -> str:
+        low, middle, high = self.speedups
+        return (
+            f"unpruned {self.unpruned:.4g} ms, pruned {self.pruned:.4g} ms, {middle:.2f} times as "
+            f"fast (quartiles {low:.2f} to {high:.2f})"
+        )
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """How fast a pruned model is to be: times the unpruned one's speed, or milliseconds a batch."""
+
+    speedup: float | None = None
+    latency_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.speedup is None) == (self.latency_ms is None):
+            raise ValueError("a time budget is either speedup=… or latency_ms=…")
+        if self.speedup is not None and not 1 < self.speedup < float("inf"):
+            raise ValueError(f"speedup must be above 1, got {self.speedup}")
+        if self.latency_ms is not None and not 0 < self.latency_ms < float("inf"):
+            raise ValueError(f"latency_ms must be a positive number, got {self.latency_ms}")
+
+    def wanted(self, timed: Timed) -> float:
+        """The speed-up that is asked for, on a machine that takes this long unpruned."""
+        if self.speedup is not None:
+            return self.speedup
+        assert self.latency_ms is not None
+        return timed.unpruned / self.latency_ms
+
+    def check(self, timed: Timed) -> None:
+        """Refuse a measurement that misses the budget, or that tells nothing."""
+        wanted = self.wanted(timed)
+        if not timed.told:
+            raise ValueError(f"{self} cannot be told on this machine, it is too busy: {timed}")
+        if abs(timed.speedup / wanted - 1) > TOLERANCE:
+            raise ValueError(f"{self} was asked for, and this was measured: {timed}")
+
+    def __str__(self) -> str:
+        if self.speedup is not None:
+            return f"a speed-up of {self.speedup:g}"
+        return f"{self.latency_ms:g} ms a batch"
+
+
+@torch.inference_mode()
+def time_schedule(
+    model: nn.Module, schedule: Schedule, images: Tensor, rounds: int = _ROUNDS
+) -> Timed:
+    """The pruned model and the unpruned one in turn. The model itself is left alone."""
+    whole, pruned = sharing_copy(model), attach(sharing_copy(model), schedule)
+    calls = [lambda: whole(images), lambda: pruned(images)]
+    seconds, others = in_turn(calls, rounds, stopwatch(images.device))
+    ratios = [own / other for own, other in zip(seconds, others, strict=True)]
+    return Timed(1e3 * quartiles(seconds)[1], 1e3 * quartiles(others)[1], quartiles(ratios))
+
+
+def cost_for(
+    model: nn.Module, budget: TimeBudget, images: Tensor, method: Method | str | None = None
+) -> tuple[float, Timed]:
+    """The cost at which the method's own schedules take that time, and what they took."""
+    lowest, timed = _fastest(model, images, method)
+    wanted = budget.wanted(timed)
+    if wanted <= 1:
+        raise ValueError(f"{budget} at batch {len(images)} needs no pruning: measured, {timed}")
+    if timed.speedup < wanted * (1 - TOLERANCE):
+        raise ValueError(
+            f"{budget} at batch {len(images)} cannot be reached: measured on this machine at "
+            f"{lowest:.2f} of the cost, {timed}"
+        )
+
+    def turn(dial: float) -> tuple[tuple[float, Timed], float] | None:
+        cost = 1 - dial * (1 - lowest)
+        try:
+            schedule = schedule_for(model, cost=cost, method=method, images=images)
+        except ValueError:  # too few tokens to meet just this share
+            return None
+        timed = time_schedule(model, schedule, images)
+        return (cost, timed), 1 / timed.speedup
+
+    hit = bisect(turn, 1 / wanted, steps=_STEPS, enough=0.01)
+    assert hit is not None
+    cost, _ = hit.setting
+    timed = time_schedule(model, schedule_for(model, cost=cost, method=method, images=images),
+                          images, rounds=3 * _ROUNDS)  # fmt: skip
+    budget.check(timed)
+    return cost, timed
+
+
+def _fastest(model: nn.Module, images: Tensor, method: Method | str | None) -> tuple[float, Timed]:
+    """The smallest of a row of costs that the method can meet, and how fast it is there."""
+    for step in range(3, 20):
+        try:
+            schedule = schedule_for(model, cost=step / 20, method=method, images=images)
+        except ValueError:
+            continue
+        return step / 20, time_schedule(model, schedule, images)
+    raise ValueError("no schedule of this method prunes this model")

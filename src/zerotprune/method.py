@@ -1,0 +1,148 @@
+"""The socket for methods: what a method is shown, what it decides, and how it is registered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .cost import Geometry
+from .knobs import Dial, paper_form
+from .schedule import Stage
+from .scoring.attention import Heads, Rows
+from .scoring.graph import Graph, RowGraph
+from .scoring.scorer import REFERENCE, Scorer
+from .shapes import Float
+from .tokens import Reduction, Tokens
+
+
+class Seen(NamedTuple):
+    """What a block saw, shown to a method."""
+
+    tokens: Tokens  # as they are when the method decides, see `Method.decides_after`
+    x_pre: Float[Tensor, "batch tokens width"]  # the block's input
+    heads: list[Heads]
+    graph: Graph | None  # where the method asked for it
+    geometry: Geometry
+    scorer: Scorer = REFERENCE
+
+    @property
+    def prefix(self) -> int:
+        return self.geometry.prefix
+
+    @property
+    def patches(self) -> int:
+        return self.tokens.source.shape[1]
+
+    @property
+    def rows(self) -> RowGraph:
+        """For methods that want single rows of the graph: fused attention gives no other."""
+        return Rows(self.heads) if self.graph is None else self.graph
+
+    def vectors(
+        self, name: Literal["key", "query", "value"]
+    ) -> Float[Tensor, "batch heads tokens width"]:
+        """One kind of the attention's vectors, of all heads."""
+        parts = [_content(heads, name) for heads in self.heads]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def feature(self, name: Literal["key", "query", "value"]) -> Float[Tensor, "batch tokens w"]:
+        """The same with heads concatenated."""
+        return self.vectors(name).transpose(1, 2).flatten(2)
+
+
+def _content(heads: Heads, name: str) -> Tensor:
+    """Likeness is about content: where a rotary position turned a vector, take it unturned."""
+    if name == "value":
+        return heads.v
+    plain, turned = (heads.plain_q, heads.q) if name == "query" else (heads.plain_k, heads.k)
+    return turned if plain is None else plain
+
+
+#: every registered method by its name
+REGISTERED: dict[str, type[Method]] = {}
+
+Part = Literal["attention", "projection", "mlp"]  # of a block, in the order in which they run
+
+
+class Method(ABC):
+    """The socket for everything that reduces tokens. Must be hashable, picklable, free of state.
+
+    A subclass that has a `name` is registered by being defined: every command, the page and every
+    file of a schedule know it from then on. Its options are the fields of a frozen dataclass.
+
+    The defaults are those of a method that keeps as many tokens as Zero-TPrune would at the same
+    stage, at the end of a block, and looks at nothing.
+    """
+
+    #: on the command line, in JSON and in tables
+    name: ClassVar[str]
+    #: further names, each with the options that it stands for
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: where it acts: at the end of a block, or between its attention and its MLP
+    acts: ClassVar[Literal["end", "middle"]] = "end"
+    #: are similar tokens merged with their partners, not dropped?
+    merges: ClassVar[bool] = False
+    #: do images keep different numbers of tokens? Then the cost must be measured.
+    adaptive: ClassVar[bool] = False
+    #: does it act by a stage's keep, similar and rounds, which is what a search draws?
+    searchable: ClassVar[bool] = True
+    #: does attention go to a merged token in proportion to the patches in it?
+    proportional: bool = True
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "name" in cls.__dict__:
+            _register(cls)
+
+    def dials(self, geometry: Geometry) -> Iterable[Dial]:
+        """The ways to set it to a budget, the usual one first."""
+        return paper_form(geometry, self)
+
+    def kept(self, stage: Stage, patches: int) -> int:
+        """How many of so many patch tokens it keeps: known before any image is seen."""
+        return stage.kept(patches)
+
+    def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:  # noqa: B027
+        """Raise ValueError if the stage asks for what the method cannot do."""
+
+    def wants_graph(self, stage: Stage) -> bool:
+        """Does it look at the whole attention graph at this stage?"""
+        return False
+
+    def wants_history(self) -> bool:
+        """Does it look at the attention received in all blocks so far?"""
+        return False
+
+    def decides_after(self) -> Part:
+        """Up to where the block must have come before it can decide: q, k, v and their graph; the
+        tokens after attention; or the tokens after the MLP."""
+        return "attention"
+
+    @abstractmethod
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        """Decide which patch tokens stay."""
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        """Multiply-accumulates of the decision itself, for one image."""
+        return 0
+
+
+def _register(method: type[Method]) -> None:
+    for name in (method.name, *method.variants):
+        held = REGISTERED.get(name)
+        if held is not None and held.__qualname__ != method.__qualname__:
+            raise ValueError(f"two methods are called {name!r}: {held.__name__}, {method.__name__}")
+        REGISTERED[name] = method
+
+
+def refuse_pooling(geometry: Geometry, tokens: str) -> None:
+    """For methods whose tokens a head must not take for single patches."""
+    if geometry.pools_patches:
+        raise ValueError(
+            f"this model's head pools the patch tokens, and would take {tokens} ones for single "
+            "patches; the method needs a head that reads the prefix tokens alone"
+        )

@@ -1,0 +1,126 @@
+"""Put a plan on a model and take it off again, block by block."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn, TypeVar, cast
+
+from torch import nn
+
+from .backbones import Backbone, BlockCall, backbone, unwrap
+from .backbones.prefix_only import as_forward, is_prefix_only
+from .block import Parts, Task, run, run_prefix_only
+from .cost import Compute
+from .methods import name_of
+from .plan import Plan
+from .schedule import Schedule
+from .scoring.backends import Backend
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def attach(
+    model: Model, schedule: Schedule, compute: Compute = "needed", backend: Backend = "auto"
+) -> Model:
+    """Run the model by the schedule from the next call on, whatever it was run by before."""
+    taken_apart, inner = backbone(model), cast(Any, unwrap(model))
+    plan = Plan(schedule, taken_apart.geometry)
+    plan.check()
+    _refuse_foreign(taken_apart, prefix_only=compute == "needed" and plan.prefix_only)
+    restore_(model)
+    if not plan.stages:
+        return model
+    for block, task in zip(taken_apart.blocks, plan.tasks(compute, backend), strict=True):
+        if task is not None:
+            parts, call = taken_apart.parts(block), taken_apart.call
+            block.forward = functools.partial(_pruned_forward, parts, task, plan, call)
+    if compute == "needed" and plan.prefix_only:
+        inner.forward = as_forward(taken_apart.prefix_only())
+    for name in taken_apart.unserved:
+        if hasattr(inner, name):
+            setattr(inner, name, functools.partial(_unserved, name))
+    inner.extra_repr = functools.partial(_described, plan, type(inner).extra_repr(inner))
+    return model
+
+
+def restore_(model: Model) -> Model:
+    """Take every trace of pruning off the model; does nothing to a model that has none."""
+    inner = unwrap(model)
+    for module in inner.modules():
+        if plan_of(module) is not None:
+            del module.forward
+    if is_prefix_only(inner.__dict__.get("forward")):
+        del inner.forward
+    for name, value in list(inner.__dict__.items()):
+        if isinstance(value, functools.partial) and value.func in (_unserved, _described):
+            delattr(inner, name)
+    return model
+
+
+def current_plan(model: nn.Module) -> Plan | None:
+    """The plan that a model is pruned by, if it is."""
+    plans = (plan_of(module) for module in unwrap(model).modules())
+    return next((plan for plan in plans if plan is not None), None)
+
+
+def pruned_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
+    """The blocks that run our forward, each with its task and how it is called."""
+    pruned = (
+        (module, module.__dict__["forward"].args)
+        for module in unwrap(model).modules()
+        if plan_of(module) is not None
+    )
+    return [(module, task, call) for module, (_, task, _, call) in pruned]
+
+
+def plan_of(module: nn.Module) -> Plan | None:
+    """The plan that a block is run by, if it is."""
+    forward = module.__dict__.get("forward")
+    if isinstance(forward, functools.partial) and forward.func is _pruned_forward:
+        return cast(Plan, forward.args[2])
+    return None
+
+
+def _pruned_forward(
+    parts: Parts,
+    task: Task,
+    plan: Plan,
+    call: BlockCall,
+    *args: Any,
+    prefix_only: bool = False,
+    **given: Any,
+) -> Any:
+    """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
+    x, others = call.read(args, given)
+    return call.give((run_prefix_only if prefix_only else run)(parts, task, x, others))
+
+
+def _unserved(name: str, *args: Any, **given: Any) -> NoReturn:
+    raise ValueError(
+        f"{name} has no full grid to give back from a pruned model: "
+        "use restore_(model) first, or trace(model, images) to see which patches stay"
+    )
+
+
+def _described(plan: Plan, others: str) -> str:
+    """What `repr(model)` says of the pruning."""
+    unpruned = Plan(Schedule(), plan.geometry).gmacs()
+    blocks = ", ".join(map(str, plan.stages))
+    line = f"pruned by {name_of(plan.method)} at blocks {blocks}: "
+    if plan.method.adaptive:
+        line += "as many tokens as an image needs"
+    else:
+        line += f"{plan.gmacs():.3g} of {unpruned:.3g} GMACs"
+    return f"{others}, {line}" if others else line
+
+
+def _refuse_foreign(taken_apart: Backbone, prefix_only: bool) -> None:
+    for number, block in enumerate(taken_apart.blocks, start=1):
+        if "forward" in block.__dict__ and plan_of(block) is None:
+            raise TypeError(f"block {number} has a forward that was replaced by something else")
+    forward = taken_apart.model.__dict__.get("forward")
+    if prefix_only and forward is not None and not is_prefix_only(forward):
+        raise TypeError(
+            "the model has a forward that was replaced by something else: "
+            'prune_ leaves it in place with compute="all"'
+        )
