@@ -72,6 +72,20 @@ class Stage:
         return papers_rounds(self.block, depth)[0] if self.rounds is None else self.rounds
 
 
+def share_that_keeps(kept: int, of: int) -> float:
+    """A short decimal by which a stage keeps exactly so many.
+
+    >>> share_that_keeps(29, of=100)
+    0.29
+    """
+    if kept == of:
+        return 1.0
+    middle = (kept + 0.5) / of
+    rounded = (round(middle, digits) for digits in (2, 3, 4, 6))
+    fitting = (share for share in rounded if 0 < share < 1 and Stage(1, share).share(of) == kept)
+    return next(fitting, middle)
+
+
 def papers_rounds(block: int, depth: int) -> tuple[int, int]:
     """The fewest and the most rounds that the paper finds enough for a block (Sec. 4.1)."""
     if block <= 3:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..cost import Convention, Geometry
 from ..method import Method
 from ..plan import Plan
-from ..schedule import Schedule, Stage
+from ..schedule import Schedule, Stage, share_that_keeps
 from .bisection import bisect
 from .budget import TOLERANCE
 
@@ -154,7 +154,7 @@ class Surface:
         for cut in cuts:
             similar = min(cut.similar, patches // 2)
             left = min(max(cut.left, 1), patches - similar)
-            keep = _share(left, patches - similar)
+            keep = share_that_keeps(left, patches - similar)
             # Votes that decide nothing are not counted: equal schedules should look equal.
             stage = Stage(cut.block, keep, similar, cut.rounds if keep < 1 else None)
             if stage.prunes:
@@ -174,16 +174,6 @@ def _moved(cuts: list[_Cut], at: int, step: int) -> list[_Cut]:
     cut = cuts[at]
     similar = max(0, cut.similar - 1) if step > 0 else cut.similar
     return [*cuts[:at], cut._replace(similar=similar, left=cut.left + step), *cuts[at + 1 :]]
-
-
-def _share(kept: int, of: int) -> float:
-    """A short decimal that keeps exactly so many."""
-    if kept == of:
-        return 1.0
-    middle = (kept + 0.5) / of
-    rounded = (round(middle, digits) for digits in (2, 3, 4, 6))
-    fitting = (share for share in rounded if 0 < share < 1 and Stage(1, share).share(of) == kept)
-    return next(fitting, middle)
 
 
 def _easier(wishes: Sequence[Wish], depth: int) -> Iterator[list[Wish]]:

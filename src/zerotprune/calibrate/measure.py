@@ -20,7 +20,7 @@ from .vhf import DEFAULT, Verdict, judges, random_starts, search
 
 
 @dataclass(frozen=True)
-class Search:
+class RangeSearch:
     """How the VHF range is searched."""
 
     schedule: Schedule
@@ -77,7 +77,7 @@ class Findings:
 def measure(
     model: nn.Module,
     batches: Iterable[Batch],
-    plan: Search | None,
+    plan: RangeSearch | None,
     threshold: float,
     device: str = "cpu",
     advance: Callable[[str, int], None] = lambda what, count: None,

@@ -19,8 +19,11 @@ def main() -> None:
         help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
         version=__version__,
     )
+    asked = sys.argv[1:2]
     for name, text in COMMANDS.items():
-        app.command(f"zerotprune.cli.{name}:{name}", name=name, help=text)
+        # The command that is asked for has more to say of itself than the list of all of them.
+        given = {} if [name] == asked else {"help": text}
+        app.command(f"zerotprune.cli.{name}:{name}", name=name, **given)
     try:
         app(exit_on_error=False)
     except CycloptsError:
@@ -35,13 +38,13 @@ def main() -> None:
 
 
 COMMANDS = {
-    "app": "A local web page: see what pruning does to your own picture; offline.",
+    "app": "A local web page: see what pruning does to your own image; offline.",
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
-    "calibrate": "The rounds and the VHF range that a model wants, from your pictures.",
-    "compare": "All methods at several budgets on the same pictures: table, CSV and plots.",
-    "demo": "Prune the built-in model: a table and a picture, offline, in a minute.",
-    "evaluate": "Accuracy, cost and speed of a pruned model on labelled pictures.",
+    "calibrate": "The rounds and the VHF range that a model wants, from your images.",
+    "compare": "All methods at several budgets on the same images: table, CSV and plots.",
+    "demo": "Prune the built-in model by five methods: a table and an image, offline, two minutes.",
+    "evaluate": "Accuracy, cost and speed of a pruned model on labelled images.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
-    "search": "The best schedule for a budget, on your model and pictures; resumable.",
+    "search": "The best schedule for a budget, on your model and images; resumable.",
     "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",
 }

@@ -3,99 +3,80 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
-import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
 
 import torch
 from cyclopts import Parameter
-from rich.console import Console
 from torch import Tensor, nn
 
+from ..cost import Compute
 from ..data.models import load
 from ..measure import records
 from ..measure import speed as core
 from ..measure.modes import MODES, Mode
-from ..measure.probe import Probe
-from ..measure.speed import OURS, Entrant, Precision, Setup
-from ..plots.figures import check_target, save
+from ..measure.speed import Entrant, Precision, Setup
+from ..methods import DEFAULT, name_of, resolve
+from ..plots.figure_files import check_figure_file, save
 from ..schedule import Schedule
-from .arguments import preset_or_file, read_schedule
-from .session import Session, Source, start
-from .speeds import Accuracy, plot_of, remarks, rows_of, table_of
-from .subject import chosen_device
+from ..scoring.backends import Backend
+from .console import console_for
+from .evaluation import Evaluation, ProbeOptions, prepare
+from .options import (
+    DATA,
+    BudgetOptions,
+    DataOptions,
+    Flag,
+    ModelOptions,
+    Several,
+    chosen_device,
+    refuse_torchrun,
+)
+from .report_speed import Accuracy, plot_of, remarks, rows_of, table_of
 
-Item = TypeVar("Item")
-Several = Annotated[list[Item] | None, Parameter(consume_multiple=True, negative=())]
+COST = 0.65
+METHODS = (DEFAULT, "tome", "ats")
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
-class Subject:
-    """Which model, and the pictures for its accuracy."""
+class AccuracyOptions:
+    """The images for an accuracy beside the speed."""
 
-    model: str
-    "`demo` or the name of a timm model."
-    weights: Path | None = None
-    "Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones."
-    random_weights: bool = False
-    "Random weights instead: they are as quick as any."
-    size: int | None = None
-    "Side of the pictures in pixels, if not the model's own."
     data: str | None = None
-    "Pictures to measure accuracy on in the same run: a folder, tar shards, or hf:DATASET."
+    "Images to measure accuracy on in the same run: a folder, tar shards, or hf:DATASET."
     mapping: Path | None = None
-    "For a flat folder: a file with lines `picture label`."
+    "For a flat folder: a file with lines `image label`."
     split: str = "validation"
     "Of a Hugging Face dataset."
     limit: int | None = None
-    "Take only so many pictures, spread evenly over the data."
-    strict: bool = False
-    "Stop at the first picture that cannot be read; else it is named and left out."
-    probe: Probe | None = None
-    "For a model without a head: nearest neighbours (`knn`) or a `linear` probe …"
-    train: str | None = None
-    "… learned on these pictures."
+    "Take only so many images, spread evenly over the data."
+    strict: Flag = False
+    "Stop at the first image that cannot be read; else it is named and left out."
     workers: int = 2
-    "Processes that decode pictures."
-    device: str = "auto"
-    "cpu, cuda, or auto: cuda where there is one."
+    "Processes that decode images."
 
-    def source(self) -> Source | None:
-        if self.data is None:
-            return None
-        return Source(
-            model=self.model, data=self.data, weights=self.weights, mapping=self.mapping,
-            split=self.split, size=self.size, limit=self.limit, strict=self.strict,
-            probe=self.probe, train=self.train, workers=self.workers, device=self.device,
-        )  # fmt: skip
-
-    def check(self) -> None:
-        if self.weights is not None and self.random_weights:
-            raise ValueError("give --weights or --random-weights, not both")
-        if self.data is not None and self.random_weights:
-            raise ValueError("random weights have no accuracy: give --data or --random-weights")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ValueError("bench measures one process: start it without torchrun")
+    def reading(self) -> DataOptions:
+        return DataOptions(self.mapping, self.split, self.limit, self.strict, workers=self.workers)
 
 
 def bench(
-    subject: Subject,
+    model: str,
     *,
-    schedule: str | None = None,
-    gmacs: float | None = None,
-    keep: float | None = None,
-    methods: Several[str] = None,
+    budget: BudgetOptions | None = None,
+    method: Several[str] = None,
+    loading: ModelOptions | None = None,
+    random_weights: Flag = False,
+    measuring: AccuracyOptions | None = None,
+    probing: ProbeOptions | None = None,
     batch: Several[int] = None,
     precision: Several[Precision] = None,
     mode: Several[Mode] = None,
     rounds: int = 20,
-    compute: Literal["needed", "all"] = "needed",
-    backend: Literal["auto", "reference", "triton"] = "auto",
+    compute: Compute = "needed",
+    backend: Backend = "auto",
     threads: int | None = None,
     csv: Path | None = None,
     plot: Path | None = None,
@@ -106,16 +87,16 @@ def bench(
     Beside the methods stand the unpruned model and slicing: the same numbers of tokens with nothing
     computed to choose them, the limit of what any method can reach.
 
+    Example: `zerotprune bench deit_small_patch16_224 --random-weights --cost 0.6 --batch 1 64`
+
     Parameters
     ----------
-    schedule
-        A preset of the paper (ablation-is, zero-tp-a, …) or a JSON file.
-    gmacs
-        Set the methods to this budget.
-    keep
-        Set the methods to this share of the unpruned cost; the default is 0.65.
-    methods
-        Which methods; default zero-tprune, tome and ats.
+    model
+        `demo` or the name of a timm model.
+    method
+        Which methods, all at the cost of the first; default zero-tprune, tome and ats.
+    random_weights
+        Random weights instead of the published ones: they are as quick as any.
     batch
         Batch sizes; default 1 and 8 on a CPU, 1, 8, 64, 256 and 512 on a GPU.
     precision
@@ -137,63 +118,78 @@ def bench(
     json
         Print the rows as JSON, for scripts; all else goes to the error stream.
     """
-    subject.check()
-    device = chosen_device(subject.device)
+    loading, measuring = loading or ModelOptions(), measuring or AccuracyOptions()
+    budget = budget or BudgetOptions()
+    if not budget.given:
+        budget = replace(budget, cost=COST)
+    names = list(dict.fromkeys(name_of(resolve(name)) for name in method or METHODS))
+    _check(budget, loading, measuring, random_weights, batch or [], csv, plot)
+    device = chosen_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
-    setup = Setup(device, modes, rounds, {"compute": compute, "backend": backend})
+    setup = Setup(device, modes, rounds, compute, backend)
     setup.check()
-    names = methods or [OURS, "tome", "ats"]
-    core.check_names(names)
-    if schedule is None and gmacs is None and keep is None:
-        keep = 0.65
-    _check(batch or [], [schedule, gmacs, keep], csv, plot)
     _use_threads(threads, gpu)
-    console = Console(file=sys.stderr if json else None)
-
-    session, model = _loaded(subject, device, quiet=json)
-    chosen = _schedule(model, schedule, gmacs, keep)
-    images = _images(session, model, device)
+    console = console_for(json)
+    evaluation, built = None, None
+    if measuring.data is not None:
+        evaluation = prepare(model, measuring.data, loading, measuring.reading(),
+                             probing or ProbeOptions(), json=json)  # fmt: skip
+        built = evaluation.model
+    else:
+        given = loading.named(model)
+        given["pretrained"] = given["pretrained"] and not random_weights
+        built = load(**given).to(device)
+    batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
+    images = _images(evaluation, built, device)
+    schedule = _schedule(built, budget, method, device, batches[0], console.print)
     with console.status("setting every method to the same cost") as status:
-        entered = core.entrants(model, chosen, names, images, setup.options)
-        batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
+        entered = core.entrants(built, schedule, names, images)
         usual: Precision = "bfloat16" if gpu else "float32"
         precisions = list(dict.fromkeys(precision or [usual]))
-        groups = list(core.sweep(model, entered, precisions, batches, setup, status.update))
+        groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
     whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
-    accuracy = _accuracy(session, entered, precisions, setup) if session and whole else {}
+    accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
 
-    about = {"model": subject.model, "threads": "" if gpu else torch.get_num_threads()}
-    told = {"compute": compute, "backend": backend}
+    about = {"model": model, "threads": "" if gpu else torch.get_num_threads()}
+    options = {"compute": compute, "backend": backend}
     rows = [row for group in groups
-            for row in rows_of(group, about, told, subject.data, accuracy)]  # fmt: skip
+            for row in rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip
     if csv is not None:
         records.append(csv, rows)
     if json:
         print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
     else:
         for group in groups:
-            console.print(table_of(group, subject.model, accuracy))
-        for line in remarks(groups[0], accuracy, subject.data, whole):
+            console.print(table_of(group, model, accuracy))
+        for line in remarks(groups[0], accuracy, measuring.data, whole):
             console.print(line, style="dim", highlight=False)
     if plot is not None:
-        save(plot_of(groups, subject.model), plot)
+        save(plot_of(groups, model), plot)
 
 
 def _check(
-    batches: Sequence[int], budget: Sequence[object], csv: Path | None, plot: Path | None
+    budget: BudgetOptions,
+    loading: ModelOptions,
+    measuring: AccuracyOptions,
+    random_weights: bool,
+    batches: Sequence[int],
+    csv: Path | None,
+    plot: Path | None,
 ) -> None:
+    refuse_torchrun("bench measures one process")
+    budget.check()
+    if loading.weights is not None and random_weights:
+        raise ValueError("give --weights or --random-weights, not both")
+    if measuring.data is not None and random_weights:
+        raise ValueError("random weights have no accuracy: give --data or --random-weights")
     for batch in batches:
         if batch < 1:
-            raise ValueError(f"a batch must be at least 1 picture, got {batch}")
-    if sum(given is not None for given in budget) > 1:
-        raise ValueError("give one of --schedule, --gmacs and --keep, not several")
-    if isinstance(budget[0], str):
-        preset_or_file(budget[0])
+            raise ValueError(f"a batch must be at least 1 image, got {batch}")
     if csv is not None:
-        records.check_target(csv)
+        records.check_rows_fit(csv)
     if plot is not None:
-        check_target(plot)
+        check_figure_file(plot)
 
 
 def _use_threads(threads: int | None, gpu: bool) -> None:
@@ -206,43 +202,52 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
     torch.set_num_threads(threads)
 
 
-def _loaded(subject: Subject, device: str, quiet: bool) -> tuple[Session | None, nn.Module]:
-    source = subject.source()
-    if source is not None:
-        session = start(source, quiet)
-        return session, session.model
-    weights = subject.weights
-    pretrained = weights is None and not subject.random_weights
-    model = load(subject.model, weights=weights, pretrained=pretrained, size=subject.size)
-    return None, model.to(device)
+def _images(evaluation: Evaluation | None, model: nn.Module, device: str) -> Tensor:
+    """Images for methods whose cost depends on them: of the data, where there is any."""
+    if evaluation is None:
+        return core.noise(model, 8, device, torch.float32)
+    return evaluation.some_images()
 
 
 def _schedule(
-    model: nn.Module, schedule: str | None, gmacs: float | None, keep: float | None
+    model: nn.Module,
+    budget: BudgetOptions,
+    method: Sequence[str] | None,
+    device: str,
+    batch: int,
+    say: object,
 ) -> Schedule:
-    found = read_schedule(model, schedule, gmacs, keep)
-    assert found is not None
-    return found
-
-
-def _images(session: Session | None, model: nn.Module, device: str) -> Tensor:
-    """Pictures for methods whose cost depends on them: of the data, where there is any."""
-    return core.noise(model, 8, device, torch.float32) if session is None else session.some_images()
+    """By the first of the methods whose cost is known before an image is seen."""
+    static = [name for name in method or METHODS if not resolve(name).adaptive]
+    assert callable(say)
+    schedule = budget.solve(
+        model,
+        None if budget.schedule is not None and method is None else (static or [DEFAULT])[0],
+        lambda: core.noise(model, batch, device, torch.float32),
+        say,
+    )
+    assert schedule is not None
+    return schedule
 
 
 def _accuracy(
-    session: Session, entered: Sequence[Entrant], precisions: Sequence[Precision], setup: Setup
+    evaluation: Evaluation,
+    entered: Sequence[Entrant],
+    precisions: Sequence[Precision],
+    setup: Setup,
 ) -> Accuracy:
     """Of every entrant in every precision; stopped by Ctrl-C, of those that are finished."""
     contenders = [entrant.contender for entrant in entered if not entrant.failure]
-    found: Accuracy = {}
-    weights = session.model
+    measured: Accuracy = {}
+    weights = evaluation.model
     for precision in precisions:
         dtype: torch.dtype = getattr(torch, precision)
-        setting = replace(session.setting, precision=dtype, options=setup.options)
+        setting = replace(
+            evaluation.setting, precision=dtype, compute=setup.compute, backend=setup.backend
+        )
         model = deepcopy(weights).to(dtype)
         try:
-            found[precision] = replace(session, model=model, setting=setting).run(contenders)
+            measured[precision] = replace(evaluation, model=model, setting=setting).run(contenders)
         except KeyboardInterrupt:
             break
-    return found
+    return measured

@@ -1,34 +1,33 @@
-"""`zerotprune calibrate`: the rounds and the VHF range that a model wants, from pictures."""
+"""`zerotprune calibrate`: the rounds and the VHF range that a model wants, from images."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..backbones import backbone
 from ..calibrate.calibration import Identity
-from ..calibrate.measure import Findings, Search, measure, usual_schedule
+from ..calibrate.measure import Findings, RangeSearch, measure, usual_schedule
 from ..calibrate.rounds import THRESHOLD
-from ..data.images import Pictures, batches, check_classes
+from ..data.images import batches, check_classes
 from ..data.models import load
 from ..files import check_writable
 from ..measure import records
-from ..measure.accuracy import Batch
-from ..plots import calibration as drawing
-from ..plots.figures import check_target, save
-from .arguments import preset_or_file
-from .findings import rounds_lines, rounds_table, vhf_lines
-from .subject import Subject, chosen_device
+from ..plots import calibration as plots
+from ..plots.figure_files import check_figure_file, save
+from .console import left_out, progress_bar
+from .options import DataOptions, ModelOptions, chosen_device, preset_or_file, refuse_torchrun
+from .report_calibration import rounds_lines, rounds_table, vhf_lines
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
 
 
 def calibrate(
-    subject: Subject,
+    model: str,
+    data: str,
     *,
     out: Path,
     figures: Path | None = None,
@@ -37,15 +36,22 @@ def calibrate(
     labels: bool = True,
     evaluations: int = 40,
     seed: int = 0,
-    workers: int = 2,
+    loading: ModelOptions | None = None,
+    reading: DataOptions | None = None,
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
     It is used by --calibration in other commands. A model without a head has no accuracy to search
     a range by: it gets its rounds, and keeps the default range.
 
+    Example: `zerotprune calibrate deit_small_patch16_224 images --out calibration.json`
+
     Parameters
     ----------
+    model
+        `demo` or the name of a timm model.
+    data
+        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     out
         The calibration, a JSON file.
     figures
@@ -62,32 +68,34 @@ def calibrate(
         How many ranges are tried at most; 0 leaves the search out.
     seed
         Of the random starts.
-    workers
-        Processes that decode pictures.
     """
+    loading, reading = loading or ModelOptions(), reading or DataOptions()
+    reading.check()
     _check(out, figures, threshold, schedule, evaluations)
-    device = chosen_device(subject.device)
+    device = chosen_device(loading.device)
     console = Console()
-    model = load(**subject.named())
-    outputs, plan = int(getattr(model, "num_classes", 0)), None
+    built = load(**loading.named(model))
+    outputs, plan = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
-    pictures = subject.pictures(model, labelled=searching and labels)
+    dataset = reading.open(data, built, loading.size, labelled=searching and labels)
     if searching:
         if labels:
-            check_classes(pictures, outputs)
-        chosen = usual_schedule(model) if schedule is None else preset_or_file(schedule)
-        plan = Search(chosen, labels, evaluations, seed)
-        plan.check(model)
-    identity = Identity.of(subject.model, model)
-    with _progress(console, len(pictures), evaluations if plan else 0) as advance:
-        stream = _batches(subject, pictures, workers, console)
-        found = measure(model.to(device), stream, plan, threshold, device, advance)
-    about = {"pictures": found.pictures, "data": Path(subject.data).name, "seed": seed}
-    found.calibration(identity, about | records.surroundings()).save(out)
+            check_classes(dataset, outputs)
+        chosen = usual_schedule(built) if schedule is None else preset_or_file(schedule)
+        plan = RangeSearch(chosen, labels, evaluations, seed)
+        plan.check(built)
+    identity = Identity.of(model, built)
+    with _progress(console, len(dataset), evaluations if plan else 0) as advance:
+        stream = batches(dataset, reading.batch, report=left_out(console),
+                         workers=reading.workers, strict=reading.strict)  # fmt: skip
+        findings = measure(built.to(device), stream, plan, threshold, device, advance)
+    about = {"images": findings.images, "data": Path(data).name, "seed": seed}
+    findings.calibration(identity, about | records.surroundings()).save(out)
     if figures is not None:
-        _draw(found, f"{subject.model}, {found.pictures} pictures", figures)
-    console.print(rounds_table(found.rows, subject.model, found.pictures))
-    for line in [*rounds_lines(found.rows, threshold), *vhf_lines(found.verdict, outputs > 0)]:
+        _draw(findings, f"{model}, {findings.images} images", figures)
+    console.print(rounds_table(findings.rows, model, findings.images))
+    verdict = vhf_lines(findings.verdict, outputs > 0)
+    for line in [*rounds_lines(findings.rows, threshold), *verdict]:
         console.print(line, highlight=False)
     console.print(f"written: [bold]{out}[/bold]", highlight=False)
 
@@ -95,8 +103,7 @@ def calibrate(
 def _check(
     out: Path, figures: Path | None, threshold: float, schedule: str | None, evaluations: int
 ) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("calibrate runs in one process: start it without torchrun")
+    refuse_torchrun("calibrate runs in one process")
     if not threshold > 0:
         raise ValueError(f"threshold must be a positive number, got {threshold}")
     if evaluations < 0:
@@ -105,35 +112,21 @@ def _check(
         preset_or_file(schedule)
     check_writable(out)
     if figures is not None:
-        check_target(figures / FIGURES[0])
-
-
-def _batches(
-    subject: Subject, pictures: Pictures, workers: int, console: Console
-) -> Iterator[Batch]:
-    return batches(
-        pictures,
-        subject.batch,
-        report=lambda message: console.print(f"left out: {message}", style="yellow"),
-        workers=workers,
-        strict=subject.strict,
-    )
+        check_figure_file(figures / FIGURES[0])
 
 
 @contextmanager
-def _progress(console: Console, pictures: int, ranges: int) -> Iterator[Callable[[str, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars = {"pictures": progress.add_task("voting in every block", total=pictures)}
+def _progress(console: Console, images: int, ranges: int) -> Iterator[Callable[[str, int], None]]:
+    with progress_bar(console) as progress:
+        bars = {"images": progress.add_task("voting in every block", total=images, note="")}
         if ranges:
-            bars["ranges"] = progress.add_task("trying VHF ranges", total=ranges)
+            bars["ranges"] = progress.add_task("trying VHF ranges", total=ranges, note="")
         yield lambda what, count: progress.advance(bars[what], count)
 
 
-def _draw(found: Findings, title: str, folder: Path) -> None:
+def _draw(findings: Findings, title: str, folder: Path) -> None:
     first, second, third = FIGURES
-    save(drawing.distributions_figure(found.blocks, title), folder / first)
-    save(drawing.divergence_figure(found.rows, found.threshold, title), folder / second)
-    if found.verdict is not None:
-        save(drawing.ranges_figure(found.verdict, title), folder / third)
+    save(plots.distributions_figure(findings.blocks, title), folder / first)
+    save(plots.divergence_figure(findings.rows, findings.threshold, title), folder / second)
+    if findings.verdict is not None:
+        save(plots.ranges_figure(findings.verdict, title), folder / third)

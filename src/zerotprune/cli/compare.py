@@ -1,4 +1,4 @@
-"""`zerotprune compare`: all methods at several budgets, on the same pictures."""
+"""`zerotprune compare`: all methods at several budgets, on the same images."""
 
 from __future__ import annotations
 
@@ -7,98 +7,122 @@ from typing import Literal, get_args
 
 from matplotlib.figure import Figure
 
-from ..budgets.contenders import METHODS, Contender, contender
+from ..budgets import Budget, schedule_for
 from ..measure import records
-from ..measure.accuracy import Result, paired_difference
-from ..plots.figures import Point, check_target, save, trade_off_figure
-from ..pruning import gmacs as unpruned_gmacs
-from .evaluate import table
-from .session import Session, Source, start
+from ..measure.accuracy import UNPRUNED, Contender, Result
+from ..measure.statistics import Mean
+from ..methods import DEFAULT, name_of, names, resolve
+from ..plots.figure_files import check_figure_file, save
+from ..plots.trade_off import Point, trade_off_figure
+from .evaluation import Evaluation, ProbeOptions, prepare
+from .options import DataOptions, ModelOptions, Precision, Several
+from .report_accuracy import table_of
+
+Axis = Literal["gmacs", "speed"]
+RIVAL = "tome"
 
 
 def compare(
-    source: Source,
+    model: str,
+    data: str,
     *,
-    keep: list[float] | None = None,
-    method: list[str] | None = None,
+    cost: Several[float] = None,
+    method: Several[str] = None,
+    loading: ModelOptions | None = None,
+    reading: DataOptions | None = None,
+    probing: ProbeOptions | None = None,
+    precision: Precision = "float32",
+    calibration: Path | None = None,
     csv: Path | None = None,
     plots: Path | None = None,
 ) -> None:
     """All methods at several budgets, matched within 1 %: a table, a CSV, and two plots.
 
+    Example: `zerotprune compare deit_small_patch16_224 imagenet/val --cost 0.7 0.5 --plots .`
+
     Parameters
     ----------
-    keep
-        Budgets, as shares of the unpruned cost; default 0.85, 0.7 and 0.55.
+    model
+        `demo` or the name of a timm model.
+    data
+        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
+    cost
+        Budgets, as shares of the unpruned compute; default 0.85, 0.7 and 0.55.
     method
-        Which methods; default all.
+        Which methods, by name or as FILE.py:CLASS; default all.
+    precision
+        Of the model; scores are float32 in any case.
+    calibration
+        Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
     csv
         Append the rows to this file.
     plots
         Folder for `accuracy-gmacs.png` and `accuracy-speed.png`.
     """
+    budgets = [Budget(cost=share) for share in cost or (0.85, 0.7, 0.55)]
+    methods = [resolve(name) for name in method or names()]
     if csv is not None:
-        records.check_target(csv)
+        records.check_rows_fit(csv)
     if plots is not None:
-        check_target(plots / "accuracy-gmacs.png")
-    session = start(source)
-    contenders = _contenders(session, keep or [0.85, 0.7, 0.55], method or list(METHODS))
-    results = session.run(contenders)
-    if not session.leads:
+        check_figure_file(plots / "accuracy-gmacs.png")
+    evaluation = prepare(model, data, loading or ModelOptions(), reading or DataOptions(),
+                         probing or ProbeOptions(), precision=precision,
+                         calibration=calibration)  # fmt: skip
+    contenders = [UNPRUNED]
+    for budget in budgets:
+        for each in methods:
+            images = evaluation.some_images() if each.adaptive else None
+            try:
+                schedule = schedule_for(
+                    evaluation.model, cost=budget.cost, method=each, images=images
+                )
+                contenders.append(Contender(name_of(each), schedule))
+            except ValueError as error:
+                evaluation.console.print(f"left out: {error}", style="yellow")
+    if len(contenders) == 1:
+        raise ValueError("none of the methods can meet any of the budgets")
+    _report(evaluation, evaluation.run(contenders), csv, plots)
+
+
+def _report(
+    evaluation: Evaluation, results: list[Result], csv: Path | None, plots: Path | None
+) -> None:
+    if not evaluation.leads:
         return
-    session.console.print(table(session, results))
-    for line in _against_tome(results):
-        session.console.print(line, highlight=False)
+    evaluation.console.print(table_of(evaluation, results))
+    for line in _against_rival(results):
+        evaluation.console.print(line, highlight=False)
     if csv is not None:
-        records.append(csv, [session.row(result, results[0]) for result in results])
+        records.append(csv, [evaluation.row(result, results[0]) for result in results])
     if plots is not None:
         for by in get_args(Axis):
-            save(_plot(results, by, session.source.model), plots / f"accuracy-{by}.png")
-
-
-Axis = Literal["gmacs", "speed"]
+            save(_plot(results, by, evaluation.model_name), plots / f"accuracy-{by}.png")
 
 
 def _plot(results: list[Result], by: Axis, model: str) -> Figure:
-    def place(result: Result) -> float:
+    def x(result: Result) -> float:
         return result.gmacs() if by == "gmacs" else result.images_per_second
 
     points = [
-        Point(result.contender.name, place(result), *result.change(results[0]))
+        Point(result.contender.name, x(result), *result.change(results[0]))
         for result in results[1:]
     ]
-    title = f"{model}, {len(results[0].hits)} pictures"
-    return trade_off_figure(points, place(results[0]), by, title)
+    title = f"{model}, {len(results[0].hits)} images"
+    return trade_off_figure(points, x(results[0]), by, title)
 
 
-def _contenders(session: Session, budgets: list[float], methods: list[str]) -> list[Contender]:
-    found, full = [Contender("unpruned")], unpruned_gmacs(session.model)
-    for share in budgets:
-        if not 0 < share < 1:
-            raise ValueError(f"a budget must be a share between 0 and 1, got {share}")
-        for name in methods:
-            images = session.some_images() if name == "ats" else None
-            try:
-                found.append(contender(name, session.model, share * full, images))
-            except ValueError as error:
-                session.console.print(f"left out: {error}", style="yellow")
-    if len(found) == 1:
-        raise ValueError("none of the methods can meet any of the budgets")
-    return found
-
-
-def _against_tome(results: list[Result]) -> list[str]:
-    """A paired test of Zero-TPrune against ToMe at each budget: difference, error, and its z."""
-    lines = []
-    by_name = {"zero-tprune": list[Result](), "tome": list[Result]()}
+def _against_rival(results: list[Result]) -> list[str]:
+    """A paired test of the default method against ToMe at each budget."""
+    by_name = {DEFAULT: list[Result](), RIVAL: list[Result]()}
     for result in results:
         by_name.get(result.contender.name, []).append(result)
-    for ours, theirs in zip(by_name["zero-tprune"], by_name["tome"], strict=False):
+    lines = []
+    for ours, theirs in zip(by_name[DEFAULT], by_name[RIVAL], strict=False):
         pairs = zip(ours.hits, theirs.hits, strict=True)
-        mean, error = paired_difference([int(own) - int(other) for own, other in pairs])
+        mean, error = Mean.of([float(own) - float(other) for own, other in pairs], scale=100)
         z = mean / error if error else 0.0
         lines.append(
-            f"Zero-TPrune − ToMe at {ours.gmacs():.3f} and {theirs.gmacs():.3f} GMACs: "
+            f"{DEFAULT} − {RIVAL} at {ours.gmacs():.3f} and {theirs.gmacs():.3f} GMACs: "
             f"{mean:+.2f} ± {error:.2f} points (z = {z:+.1f})"
         )
     return lines

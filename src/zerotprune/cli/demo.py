@@ -1,4 +1,4 @@
-"""`zerotprune demo`: the built-in model, pruned and not, as a table and a picture."""
+"""`zerotprune demo`: the built-in model, pruned and not, as a table and an image."""
 
 from __future__ import annotations
 
@@ -7,114 +7,122 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
 from ..backbones import backbone
-from ..budgets.contenders import Contender, contender
+from ..budgets import schedule_for
 from ..data import demo as built_in
+from ..data.images import Batch
 from ..measure import records
-from ..measure.accuracy import Batch, Result, compare
-from ..plots.figures import check_target, save, stages_figure
-from ..pruning import gmacs, prune_, restore_, schedule_for
+from ..measure.accuracy import UNPRUNED, Contender, Result, compare
+from ..methods import resolve
+from ..plots.figure_files import check_figure_file, save
+from ..plots.figures import stages_figure
+from ..pruning import prune_, restore_
 from ..tracing import trace
+from .console import new_table, progress_bar
 
 METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
-BUDGETS = (0.8, 0.65, 0.5)
+COSTS = (0.8, 0.65, 0.5)
 BATCH = 25
-SEED = 2024  # the pictures of the table; training used another
+SEED = 2024  # the images of the table; training used another
 SCENES = 4
 
 
-def demo(*, pictures: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
-    """Evaluate the built-in model unpruned and pruned by three methods at three budgets.
+def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
+    """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
-    Prints a table and writes a picture of what was dropped at each stage and what was kept.
+    Prints a table and writes an image of what was dropped at each stage and what was kept.
+
+    Example: `zerotprune demo --images 200 --out demo.png`
 
     Parameters
     ----------
-    pictures
-        How many pictures to evaluate.
+    images
+        How many images to evaluate.
     out
-        Where the picture goes: PNG, SVG or PDF by its ending.
+        Where the image goes: PNG, SVG or PDF by its ending.
     csv
         Append the table's rows to this file.
     """
-    if pictures < 1:
-        raise ValueError(f"pictures must be at least 1, got {pictures}")
-    check_target(out)
+    if images < 1:
+        raise ValueError(f"images must be at least 1, got {images}")
+    check_figure_file(out)
+    if csv is not None:
+        records.check_rows_fit(csv)
     model = built_in.model()
     console = Console()
-    results = _measure(model, pictures, console)
-    console.print(_table(results, pictures))
+    results = _measure(model, images, console)
+    console.print(_table(results, images))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
-        "in points.\nImages per second: the model alone, float32, turn by turn on the same batches "
+        "in points.\nSpeed-up: the model alone, float32, batch by batch in turn "
         f"({records.hardware()}).",
         style="dim",
         highlight=False,
     )
     if csv is not None:
         about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
-        rows = [records.row(result, results[0]) | about for result in results]
+        rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw(model, out)
     console.print(f"What was dropped, stage by stage: [bold]{out}[/bold]", highlight=False)
 
 
 def _contenders(model: nn.Module) -> list[Contender]:
-    full, some = gmacs(model), built_in.pictures(BATCH, SEED)[0]
-    contenders = [Contender("unpruned")]
-    for budget in BUDGETS:
-        contenders += [contender(name, model, budget * full, some) for name in METHODS]
+    some = built_in.images(BATCH, SEED)[0]
+    contenders = [UNPRUNED]
+    for cost in COSTS:
+        for name in METHODS:
+            images = some if resolve(name).adaptive else None
+            schedule = schedule_for(model, cost=cost, method=name, images=images)
+            contenders.append(Contender(name, schedule))
     return contenders
 
 
-def _measure(model: nn.Module, pictures: int, console: Console) -> list[Result]:
+def _measure(model: nn.Module, count: int, console: Console) -> list[Result]:
     contenders = _contenders(model)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task(f"{len(contenders)} ways to run the model", total=pictures)
+    with progress_bar(console) as progress:
+        bar = progress.add_task(f"{len(contenders)} ways to run the model", total=count, note="")
 
         def advance(results: list[Result]) -> None:
             progress.update(bar, completed=len(results[0].index))
 
-        return compare(model, contenders, _batches(pictures), advance)
+        return compare(model, contenders, _batches(count), advance)
 
 
-def _batches(pictures: int) -> Iterator[Batch]:
-    for first in range(0, pictures, BATCH):
-        count = min(BATCH, pictures - first)
-        images, labels = built_in.pictures(count, SEED, first=first)
+def _batches(total: int) -> Iterator[Batch]:
+    for first in range(0, total, BATCH):
+        count = min(BATCH, total - first)
+        images, labels = built_in.images(count, SEED, first=first)
         yield images, labels, torch.arange(first, first + count)
 
 
-def _table(results: list[Result], pictures: int) -> Table:
-    table = Table(title=f"Built-in model, {pictures} unseen pictures", header_style="bold")
+def _table(results: list[Result], images: int) -> Table:
+    table = new_table(f"Built-in model, {images} unseen images")
     table.add_column("method")
-    for column in ("GMACs", "top-1 %", "change", "images/s", "speed-up"):
+    for column in ("GMACs", "top-1 %", "change", "speed-up (quartiles)"):
         table.add_column(column, justify="right")
     unpruned = results[0]
     for number, result in enumerate(results):
         change, error = result.change(unpruned)
-        faster = result.images_per_second / unpruned.images_per_second
-        ours = result.contender.name == METHODS[0]
+        low, middle, high = result.speedup(unpruned)
         table.add_row(
             result.contender.name,
             f"{result.gmacs():.3f}",
             f"{result.top1:.1f}",
             f"{change:+.1f} ± {error:.1f}" if number else "",
-            f"{result.images_per_second:.0f}",
-            f"{faster:.2f}×" if number else "",
-            style="bold" if ours else None,
+            f"{middle:.2f}× ({low:.2f}–{high:.2f})" if number else "",
+            style="bold" if result.contender.name == METHODS[0] else None,
             end_section=number % len(METHODS) == 0,
         )
     return table
 
 
 def _draw(model: nn.Module, out: Path) -> None:
-    images, labels = built_in.pictures(SCENES, SEED + 1)
-    prune_(model, schedule_for(model, keep=BUDGETS[1]))
+    images, labels = built_in.images(SCENES, SEED + 1)
+    prune_(model, cost=COSTS[1])
     answers = model(images).argmax(dim=-1)
     traces = trace(model, images)
     restore_(model)

@@ -2,93 +2,146 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from ..backbones import backbone
+from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..data.models import outline
-from ..methods import ZeroTPrune
+from ..data.models import load, outline
+from ..measure.latency import cost_for
+from ..measure.speed import noise
+from ..methods import name_of, names, resolve
 from ..plan import Plan
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage
 from ..scoring.backends import used_on
-from .arguments import read_schedule
+from .options import BudgetOptions, ModelOptions, chosen_device, told
 
 
 def info(
     model: str,
     *,
-    schedule: str | None = None,
-    gmacs: float | None = None,
-    keep: float | None = None,
+    budget: BudgetOptions | None = None,
+    method: str | None = None,
     calibration: Path | None = None,
+    batch: int = 8,
+    loading: ModelOptions | None = None,
 ) -> None:
-    """Print a model's geometry and its cost by block, and what a schedule makes of them.
+    """Print a model's geometry and its cost by block, and what a budget makes of them.
+
+    Example: `zerotprune info deit_small_patch16_224 --cost 0.6 --method tome`
 
     Parameters
     ----------
     model
         `demo` or the name of a timm model.
-    schedule
-        A preset of the paper (ablation-is, ablation-i, …) or a JSON file.
-    gmacs
-        Solve a schedule for this budget.
-    keep
-        Solve a schedule for this share of the unpruned cost.
+    method
+        A method's name, or FILE.py:CLASS for one of your own.
     calibration
         Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
+    batch
+        Images at a time, where --speedup or --latency-ms has to be measured.
     """
-    built = outline(model)
-    geometry = backbone(built).geometry
-    chosen = read_schedule(built, schedule, gmacs, keep)
-    found = None if calibration is None else Calibration.load_for(calibration, model, built)
-    if chosen is not None and found is not None:
-        chosen = found.schedule(chosen)
-    full = Plan(Schedule(), ZeroTPrune(), geometry)
-    plan = full if chosen is None else Plan(chosen, ZeroTPrune(), geometry)
-    plan.check()
+    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
+    budget.check()
+    chosen = None if method is None else resolve(method)
+    if chosen is not None and chosen.adaptive and budget.schedule is None:
+        raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
+    built = outline(model)
+    if loading.size is not None:
+        backbone(built).resize_(loading.size)
+    if budget.time is not None:
+        budget = _measured(model, budget, method, batch, loading, console)
+    schedule = budget.solve(built, method, lambda: torch.empty(0), lambda line: None)
+    found = None if calibration is None else Calibration.load_for(calibration, model, built)
+    if schedule is not None and found is not None:
+        schedule = found.applied(schedule)
+    geometry = backbone(built).geometry
+    full = Plan(Schedule(), geometry)
+    plan = full if schedule is None else Plan(schedule, geometry)
+    plan.check()
+    _print_model(console, model, built, full)
+    console.print(_table(full, plan))
+    if plan is not full:
+        _print_pruned(console, full, plan)
+    if found is not None:
+        low, high = found.vhf
+        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
+    if schedule is None:
+        console.print(f"  methods: {', '.join(names())}", highlight=False)
+
+
+def _measured(
+    model: str,
+    budget: BudgetOptions,
+    method: str | None,
+    batch: int,
+    loading: ModelOptions,
+    console: Console,
+) -> BudgetOptions:
+    """The cost that a time budget comes to. Random weights are as quick as any."""
+    device = chosen_device(loading.device)
+    given = {**loading.named(model), "pretrained": False}
+    real = load(**given).to(device)
+    assert budget.time is not None
+    with console.status("measuring how fast pruned models are here"):
+        images = noise(real, batch, device, torch.float32)
+        cost, timed = cost_for(real, budget.time, images, method)
+    console.print(f"[bold]{told(cost, timed)}[/bold], batch {batch}, {device}", highlight=False)
+    return replace(budget, cost=cost, speedup=None, latency_ms=None)
+
+
+def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> None:
+    geometry = full.geometry
     first, rows = geometry.blocks[0], geometry.grid
     console.print(f"[bold]{model}[/bold] ({type(built).__name__})")
     start = "CLS" if geometry.cls else "uniform: the model has no CLS token"
-    for name, value in (
+    unpruned = full.gmacs()
+    facts = [
         ("patches", f"{rows[0]} × {rows[1]} = {geometry.patches}"),
         ("prefix tokens", f"{geometry.prefix}"),
         ("votes start from", start),
         ("blocks", f"{geometry.depth}, width {geometry.dim}, {first.heads} heads"),
-        ("GMACs", f"{full.gmacs():.3f} with the patch embedding"),
+        ("GMACs", f"{unpruned:.3f} with the patch embedding"),
         ("", f"{full.gmacs('paper'):.3f} in the paper's convention (norms, no patch embedding)"),
-    ):
-        console.print(f"  {name:<17}{value}", highlight=False)
-    console.print(_table(full, plan))
-    if plan is not full:
-        share = plan.gmacs() / full.gmacs()
-        console.print(
-            f"  pruned: [bold]{plan.gmacs():.3f}[/bold] GMACs, {share:.1%} of the unpruned; "
-            f"{plan.gmacs('paper'):.3f} in the paper's convention",
-            highlight=False,
-        )
-    if found is not None:
-        low, high = found.vhf
-        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
-    if plan.stages:
-        console.print(f"  never computed: {_saving(plan)}", highlight=False)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
+    ]
+    searched = [
+        f"{each.gmacs:g} GMACs (cost {each.gmacs / unpruned:.2f}, {name_of(each.schedule.method)})"
+        for each in tuned_at(built)
+    ]
+    if searched:
+        facts.append(("searched (--tuned)", "; ".join(searched)))
+    for name, value in facts:
+        console.print(f"  {name:<19}{value}", highlight=False)
 
 
-def _saving(plan: Plan) -> str:
-    """What nobody reads: see `prune_`."""
+def _print_pruned(console: Console, full: Plan, plan: Plan) -> None:
     whole, needed = plan.gmacs(), plan.gmacs(compute="needed")
-    if plan.ends_early:
-        where = "dropped tokens' MLPs, and the last block's patch tokens"
-    else:
+    console.print(
+        f"  pruned by {name_of(plan.method)}: [bold]{whole:.3f}[/bold] GMACs, "
+        f"{whole / full.gmacs():.1%} of the unpruned; {plan.gmacs('paper'):.3f} in the paper's "
+        "convention",
+        highlight=False,
+    )
+    if not plan.stages:
+        return
+    where = "dropped tokens' MLPs, and the last block's patch tokens"
+    if not plan.prefix_only:
         where = "dropped tokens' MLPs; the last block is whole, the head reads the patch tokens"
-    return f"{whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same logits: {where}"
+    console.print(
+        f"  never computed: {whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same "
+        f"logits: {where}",
+        highlight=False,
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
 
 
 def _table(full: Plan, plan: Plan) -> Table:
@@ -100,7 +153,7 @@ def _table(full: Plan, plan: Plan) -> Table:
     for index, shape in enumerate(full.geometry.blocks):
         row = [str(index + 1), *_cells(before[index], block_macs(shape, before[index]))]
         if pruned:
-            row.append(_stage(plan, index + 1))
+            row.append(_stage(plan.stages.get(index + 1), plan.geometry.depth))
             row += _cells(after[index], block_macs(shape, after[index]))
             row.append(f"{after[index].method / 1e9:.4f}" if after[index].method else "")
         table.add_row(*row)
@@ -111,11 +164,10 @@ def _cells(load: Load, macs: int) -> list[str]:
     return [str(load.attention), f"{macs / 1e9:.4f}"]
 
 
-def _stage(plan: Plan, block: int) -> str:
-    stage = plan.stages.get(block)
+def _stage(stage: Stage | None, depth: int) -> str:
     if stage is None:
         return ""
     parts = [f"−{stage.similar} similar"] if stage.similar else []
     if stage.keep < 1:
-        parts.append(f"keep {stage.keep:g} ({stage.votes(plan.geometry.depth)} rounds)")
+        parts.append(f"keep {stage.keep:g} ({stage.votes(depth)} rounds)")
     return ", ".join(parts)

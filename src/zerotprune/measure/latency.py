@@ -75,7 +75,10 @@ class TimeBudget:
         if not timed.told:
             raise ValueError(f"{self} cannot be told on this machine, it is too busy: {timed}")
         if abs(timed.speedup / wanted - 1) > TOLERANCE:
-            raise ValueError(f"{self} was asked for, and this was measured: {timed}")
+            raise ValueError(
+                f"{self} was asked for, and this was measured: {timed}; on a busy machine try "
+                "again, or give a cost"
+            )
 
     def __str__(self) -> str:
         if self.speedup is not None:

@@ -1,6 +1,6 @@
 """Speed, measured honestly: every case in turn, beside the compiled model and beside the limit.
 
-The limit is slicing with Zero-TPrune's schedule: the same numbers of tokens in every block, and
+The limit is slicing: as many tokens in every block as by the schedule that is measured, and
 nothing computed to choose them. What a method is slower than slicing is what its choice costs.
 """
 
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets import schedule_for
 from ..budgets.adaptive import measured_gmacs
-from ..cost import Compute
+from ..cost import Compute, Geometry
 from ..methods import name_of
 from ..plan import Plan
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
 from ..surgery import attach
 from .accuracy import Contender
@@ -138,7 +138,7 @@ def entrants(
     geometry = backbone(model).geometry
     priced = [
         _priced(model, each, images)
-        for each in (Contender(UNPRUNED), Contender(LIMIT, schedule.by(LIMIT)))
+        for each in (Contender(UNPRUNED), Contender(LIMIT, limit_of(schedule, geometry)))
     ]
     budget = Plan(schedule, geometry).gmacs()
     for name in dict.fromkeys(names):
@@ -152,6 +152,17 @@ def entrants(
         except ValueError as error:
             priced.append(Entrant(Contender(name), failure=str(error)))
     return priced
+
+
+def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
+    """The same numbers of tokens in every block, with nothing computed to choose them."""
+    patches, stages = geometry.patches, []
+    for stage in schedule.stages:
+        kept = schedule.method.kept(stage, patches)
+        if kept < patches and stage.block < geometry.depth:
+            stages.append(Stage(stage.block, share_that_keeps(kept, patches)))
+        patches = kept
+    return Schedule(tuple(stages), LIMIT)
 
 
 def _priced(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..calibrate.rounds import BlockRounds
 from ..calibrate.survey import ROUNDS, SETTLED
 from ..calibrate.vhf import DEFAULT, ENOUGH, Range, Verdict
+from .console import new_table
 
 
-def rounds_table(rows: Sequence[BlockRounds], model: str, pictures: int) -> Table:
-    title = f"{model}, {pictures} pictures"
-    table = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def rounds_table(rows: Sequence[BlockRounds], model: str, images: int) -> Table:
+    table = new_table(f"{model}, {images} images")
     for column in ("block", "spread", *(f"r = {rounds}" for rounds in ROUNDS[:-1])):
         table.add_column(column, justify="right")
     for column in ("needed", "paper's", "verdict"):
@@ -45,7 +44,7 @@ def vhf_lines(verdict: Verdict | None, head: bool) -> list[str]:
         return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
     best, gain, judged = verdict.best, verdict.gain, verdict.judged
     tried = f"VHF range: {_between(best)} is the best of {len(verdict.trials)}"
-    lines = [f"{tried} on {verdict.searched} pictures ({_measure(verdict)})"]
+    lines = [f"{tried} on {verdict.searched} images ({_measure(verdict)})"]
     if best == DEFAULT:
         return [*lines, "that is the default, so nothing has to be judged on the others"]
     scale = 100 if verdict.labels else 1
@@ -54,7 +53,7 @@ def vhf_lines(verdict: Verdict | None, head: bool) -> list[str]:
     lines.append(f"on the other {judged}: {own:.4g}, the default {default:.4g}: {said}")
     if verdict.holds:
         return [*lines, f"that is more than two standard errors: {_between(best)} is recommended"]
-    few = "too few pictures to tell" if judged < ENOUGH else "within two standard errors"
+    few = "too few images to tell" if judged < ENOUGH else "within two standard errors"
     return [*lines, f"{few}: the default, {_between(DEFAULT)}, is recommended"]
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..measure import records
 from ..measure.accuracy import Result
-from ..measure.speed import LIMIT, OURS, SEED, UNPRUNED, Group, Precision, Speed
-from ..plots.figures import Pace, speed_figure
+from ..measure.speed import LIMIT, SEED, UNPRUNED, Group, Precision, Speed
+from ..methods import DEFAULT
+from ..plots.speed import Pace, speed_figure
+from .console import new_table
 
 Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set up
 
@@ -34,12 +35,12 @@ def rows_of(
     is where the accuracy is from."""
     rows = []
     for speed in group.speeds:
-        found = {**records.speed_row(speed, group), **about, "seed": SEED}
+        row = {**records.speed_row(speed, group), **about, "seed": SEED}
         if speed.entrant.contender.schedule.stages:
-            found |= options
+            row |= options
         if (results := _measured(speed, accuracy)) is not None and data is not None:
-            found |= {"data": Path(data).name, **records.accuracy_row(*results)}
-        rows.append(found)
+            row |= {"data": Path(data).name, **records.accuracy_row(*results)}
+        rows.append(row)
     return rows
 
 
@@ -61,23 +62,23 @@ def table_of(group: Group, model: str, accuracy: Accuracy) -> Table:
     """One row for each case, or the reason why it was not measured."""
     first = group.speeds[0]
     title = f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}"
-    found = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = new_table(title)
     modes = len({speed.mode for speed in group.speeds})
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)
     columns = ["GMACs", "images/s", "ms", "spread", "speed-up", "of limit"]
     columns += ["peak MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
-    found.add_column("method", overflow="fold")
-    found.add_column("mode")
+    table.add_column("method", overflow="fold")
+    table.add_column("mode")
     for column in columns:
-        found.add_column(column, justify="right", no_wrap=True)
+        table.add_column(column, justify="right", no_wrap=True)
     if failed:
-        found.add_column("not measured because", overflow="fold")
+        table.add_column("not measured because", overflow="fold")
     for number, speed in enumerate(group.speeds, start=1):
         last = number % modes == 0 and modes > 1
         cells = _cells(speed, group, gpu, accuracy) + [speed.failure] * failed
-        found.add_row(*cells, end_section=last, style="bold" if speed.name == OURS else None)
-    return found
+        table.add_row(*cells, end_section=last, style="bold" if speed.name == DEFAULT else None)
+    return table
 
 
 def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[str]:
@@ -109,17 +110,17 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
 
 def remarks(group: Group, accuracy: Accuracy, data: str | None, whole: bool) -> list[str]:
     """What a reader of the tables has to know."""
-    found = [
+    said = [
         f"Speed-up: over the unpruned model ({group.base}). Of limit: share of the speed of "
         "slicing in the same mode, which keeps as many tokens and chooses none.",
         "ms: median of one call; spread: between its quartiles.",
     ]
     if not whole:
-        found.append("Stopped: only finished rounds count.")
+        said.append("Stopped: only finished rounds count.")
     if accuracy:
         results = next(iter(accuracy.values()))
-        found.append(f"Accuracy: {len(results[0].hits)} pictures, change with paired error.")
+        said.append(f"Accuracy: {len(results[0].hits)} images, change with paired error.")
     else:
         why = "give --data" if data is None else "stopped"
-        found.append(f"accuracy not measured: {why}")
-    return found
+        said.append(f"accuracy not measured: {why}")
+    return said
