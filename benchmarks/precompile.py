@@ -55,7 +55,7 @@ def compiled(case: Case, setup: bench.Setup) -> None:
     dtype: torch.dtype = getattr(torch, case.precision)
     built = load(case.model, size=case.size).to(setup.device, dtype).requires_grad_(False)
     images = bench.noise(built, case.batch, setup.device, dtype)
-    prune_(built, case.contender.schedule, case.contender.method, **setup.options)
+    prune_(built, case.contender.schedule.by(case.contender.method), **setup.options)
     torch.compiler.reset()
     with torch.inference_mode():
         torch.compile(built, fullgraph=True, dynamic=False, backend=setup.compiler)(images)

@@ -18,7 +18,7 @@ SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     return [
-        Contender(f"keep {share:g}", schedule_for(model, keep=share, tuned=False))
+        Contender(f"keep {share:g}", schedule_for(model, cost=share, tuned=False))
         for share in SHARES
     ]
 

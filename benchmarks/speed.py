@@ -109,7 +109,7 @@ class Field:
         self.model = load(section.model, weights=weights, size=section.size).to(chosen.device)
         preset = section.preset
         schedule = (
-            Schedule.preset(preset) if preset else schedule_for(self.model, keep=0.65, tuned=False)
+            Schedule.preset(preset) if preset else schedule_for(self.model, cost=0.65, tuned=False)
         )
         self.held = (
             decoded(self.model, chosen.shared, limit=chosen.limit) if section.weights else []

@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Real weights and pictures, which are not part of the project."""
+    """Real weights and images, which are not part of the project."""
     if not (SHARED / "weights").is_dir():
-        pytest.skip(f"real weights and pictures are not at {SHARED} (set ZEROTPRUNE_SHARED)")
+        pytest.skip(f"real weights and images are not at {SHARED} (set ZEROTPRUNE_SHARED)")
     return SHARED

@@ -107,6 +107,6 @@ def precise(model: nn.Module) -> nn.Module:
     return model if stem is not None or rope else model.double()
 
 
-def pictures(model: Any, count: int = 2) -> Tensor:
+def images_for(model: Any, count: int = 2) -> Tensor:
     height, width = model.patch_embed.img_size
     return torch.randn(count, 3, height, width, dtype=next(model.parameters()).dtype)

@@ -1,6 +1,6 @@
-"""Test oracle: brute-force float64 NumPy twins of the rivals, each in a whole ViT on one picture.
+"""Test oracle: brute-force float64 NumPy twins of the rivals, each in a whole ViT on one image.
 
-Written from the rivals' papers. A picture is a list of tokens, each of which knows which patches of
+Written from the rivals' papers. An image is a list of tokens, each of which knows which patches of
 the original grid are in it; what a rival drops is simply no longer in the list.
 """
 

@@ -14,7 +14,7 @@ import pytest
 SCRIPT = """
 import sys
 import torch, zerotprune as ztp
-from tests.families import build, pictures
+from tests.families import build, images_for
 from zerotprune.methods import TopK
 
 how = sys.argv[1]
@@ -32,7 +32,7 @@ cases = [
 schedule = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
 for family, method in cases:
     model = build(family)
-    images = pictures(model, 3)
+    images = images_for(model, 3)
     ztp.prune_(model, schedule, method)
     assert ("forward" in model.__dict__) == (model.global_pool == "token")
     if how == "compile":

@@ -14,7 +14,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import zerotprune as ztp
-from tests.families import FAMILIES, build, pictures
+from tests.families import FAMILIES, build, images_for
 from zerotprune.methods import Slicing, TopK
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
@@ -37,7 +37,7 @@ def model() -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_stages_that_prune_nothing_change_no_bit(family: str) -> None:
     model: Any = build(family)
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
         idle = ztp.Schedule(tuple(ztp.Stage(block) for block in range(1, len(model.blocks))))
@@ -48,12 +48,12 @@ def test_stages_that_prune_nothing_change_no_bit(family: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_restore_leaves_no_trace(model: Any, method: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
         state = {name: value.clone() for name, value in model.state_dict().items()}
         inside = [sorted(module.__dict__) for module in model.modules()]
-        ztp.prune_(model, SCHEDULE, method)
+        ztp.prune_(model, SCHEDULE.by(method))
         assert not torch.equal(model(images), before)
         assert list(model.state_dict()) == list(state)
         ztp.restore_(model)
@@ -63,7 +63,7 @@ def test_restore_leaves_no_trace(model: Any, method: Any) -> None:
 
 
 def test_pruning_again_replaces(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     other = ztp.Schedule((ztp.Stage(3, 0.4),))
     with torch.inference_mode():
         expected = ztp.prune_(copy.deepcopy(model), other)(images)
@@ -75,10 +75,10 @@ def test_pruning_again_replaces(model: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("family", ["deit", "siglip, no cls", "eva-02, rotary"])
-def test_a_picture_does_not_depend_on_its_batch(family: str, method: Any) -> None:
+def test_an_image_does_not_depend_on_its_batch(family: str, method: Any) -> None:
     model: Any = build(family).double()
-    images = pictures(model, 5)
-    ztp.prune_(model, SCHEDULE, method)
+    images = images_for(model, 5)
+    ztp.prune_(model, SCHEDULE.by(method))
     with torch.inference_mode():
         together = model(images)
         alone = torch.cat([model(image.unsqueeze(0)) for image in images])
@@ -88,8 +88,8 @@ def test_a_picture_does_not_depend_on_its_batch(family: str, method: Any) -> Non
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
-    images = pictures(model, 19)  # the CPU takes 4 pictures at a time
-    ztp.prune_(model, SCHEDULE, method)
+    images = images_for(model, 19)  # the CPU takes 4 images at a time
+    ztp.prune_(model, SCHEDULE.by(method))
     with torch.inference_mode():
         parts = [model(part) for part in images.split(7)]
         torch.testing.assert_close(model(images), torch.cat(parts))
@@ -99,7 +99,7 @@ def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
 @pytest.mark.parametrize("method", [ztp.ZeroTPrune(), Slicing()], ids=repr)
 def test_queries_and_keys_do_not_wait_for_the_mlp(model: Any, method: Any) -> None:
     """The MLP takes most of a block's memory: what attention left behind is gone by then."""
-    ztp.prune_(model, SCHEDULE, method)
+    ztp.prune_(model, SCHEDULE.by(method))
     held: dict[int, StorageWeakRef] = {}
     freed = []
 
@@ -113,12 +113,12 @@ def test_queries_and_keys_do_not_wait_for_the_mlp(model: Any, method: Any) -> No
         block.attn.qkv.register_forward_hook(functools.partial(note, at))
         block.mlp.register_forward_pre_hook(functools.partial(look, at))
     with torch.inference_mode():
-        model(pictures(model, 2))
+        model(images_for(model, 2))
     assert freed == [True] * (len(model.blocks) - 1)
 
 
-def test_a_broken_picture_stays_alone(model: Any) -> None:
-    images = pictures(model, 3)
+def test_a_broken_image_stays_alone(model: Any) -> None:
+    images = images_for(model, 3)
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         expected = model(images)
@@ -130,8 +130,8 @@ def test_a_broken_picture_stays_alone(model: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_copy_and_pickle(model: Any, method: Any) -> None:
-    images = pictures(model)
-    ztp.prune_(model, SCHEDULE, method)
+    images = images_for(model)
+    ztp.prune_(model, SCHEDULE.by(method))
     with torch.inference_mode():
         expected = model(images)
         for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -147,7 +147,7 @@ def test_copy_and_pickle(model: Any, method: Any) -> None:
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_half_precision_and_autocast(model: Any, precision: torch.dtype) -> None:
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         exact = model(images)
@@ -162,13 +162,13 @@ def test_half_precision_and_autocast(model: Any, precision: torch.dtype) -> None
 
 def test_gradients_reach_every_weight(model: Any) -> None:
     ztp.prune_(model.train(), SCHEDULE)
-    model(pictures(model)).square().sum().backward()
+    model(images_for(model)).square().sum().backward()
     without = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert without == []
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     gradients = []
     for checkpointed in (False, True):
         twin: Any = ztp.prune_(copy.deepcopy(model), SCHEDULE).train()
@@ -180,7 +180,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(model: Any) -> None:
 
 
 def test_distributed_data_parallel(model: Any, tmp_path: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
         wrapped = nn.parallel.DistributedDataParallel(model)
@@ -195,7 +195,7 @@ def test_distributed_data_parallel(model: Any, tmp_path: Any) -> None:
 
 
 def test_forward_features_and_intermediates(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     full = [kept.shape for kept in model.forward_intermediates(images, intermediates_only=True)]
     ztp.prune_(model, SCHEDULE)
     features = model.forward_features(images)
@@ -212,10 +212,10 @@ def test_masks_are_refused(model: Any) -> None:
     ztp.prune_(model, SCHEDULE)
     mask = torch.zeros(37, 37)
     with pytest.raises(ValueError, match="takes no attention mask"):
-        model(pictures(model), attn_mask=mask)
+        model(images_for(model), attn_mask=mask)
 
 
-def test_dynamic_picture_sizes() -> None:
+def test_dynamic_image_sizes() -> None:
     import timm
 
     model = timm.create_model(
@@ -242,7 +242,7 @@ def test_dynamic_picture_sizes() -> None:
 def test_impossible_schedules_leave_the_model_alone(
     model: Any, stages: list[ztp.Stage], says: str
 ) -> None:
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         before = model(images)
@@ -255,7 +255,13 @@ def test_wrong_arguments(model: Any) -> None:
     with pytest.raises(TypeError, match="prune_ takes a Schedule, got str"):
         ztp.prune_(model, "ablation-is")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a method of token reduction"):
-        ztp.prune_(model, SCHEDULE, "tome")  # type: ignore[arg-type]
+        SCHEDULE.by(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a schedule or a budget, not both"):
+        ztp.prune_(model, SCHEDULE, cost=0.6)
+    with pytest.raises(ValueError, match=r"schedule\.by\(method\)"):
+        ztp.prune_(model, SCHEDULE, method="tome")
+    with pytest.raises(ValueError, match="a budget is either cost"):
+        ztp.prune_(model)
 
 
 @pytest.mark.parametrize(
@@ -263,4 +269,4 @@ def test_wrong_arguments(model: Any) -> None:
 )
 def test_no_cls_token_to_look_at(method: Any) -> None:
     with pytest.raises(ValueError, match="CLS token"):
-        ztp.prune_(build("siglip, no cls"), SCHEDULE, method)
+        ztp.prune_(build("siglip, no cls"), SCHEDULE.by(method))

@@ -30,15 +30,15 @@ def real_model(shared: Path, name: str) -> Any:
     return model.eval()
 
 
-def real_pictures(shared: Path, model: Any, count: int) -> Tensor:
+def real_images(shared: Path, model: Any, count: int) -> Tensor:
     config = timm.data.resolve_data_config(model=model)
     transform = timm.data.create_transform(**config)
     folders = sorted((shared / "imagenet" / "tune").iterdir())
     paths = [next(folder.iterdir()) for folder in folders[:: len(folders) // count][:count]]
     images = []
     for path in paths:
-        with Image.open(path) as picture:
-            images.append(transform(picture.convert("RGB")))
+        with Image.open(path) as image:
+            images.append(transform(image.convert("RGB")))
     return torch.stack(images)
 
 
@@ -48,7 +48,7 @@ def test_pruned_logits_equal_the_plain_float64_computation(
     shared: Path, name: str, preset: str
 ) -> None:
     model = real_model(shared, name).double()
-    images = real_pictures(shared, model, 2).double()
+    images = real_images(shared, model, 2).double()
     schedule = ztp.Schedule.preset(preset)
     ztp.prune_(model, schedule)
     with torch.inference_mode():
@@ -73,7 +73,7 @@ def test_pruned_logits_equal_the_plain_float64_computation(
 @pytest.mark.parametrize("name", MODELS)
 def test_float32_keeps_the_same_tokens_as_float64(shared: Path, name: str) -> None:
     model = real_model(shared, name)
-    images = real_pictures(shared, model, 16)
+    images = real_images(shared, model, 16)
     ztp.prune_(model, ztp.Schedule.preset("ablation-is"))
     narrow = ztp.trace(model, images)[-1].fate == Fate.KEPT
     wide = ztp.trace(model.double(), images.double())[-1].fate == Fate.KEPT
@@ -84,7 +84,7 @@ def test_float32_keeps_the_same_tokens_as_float64(shared: Path, name: str) -> No
 @pytest.mark.parametrize("name", MODELS)
 def test_the_exact_last_block_gives_the_same_logits(shared: Path, name: str) -> None:
     model = real_model(shared, name)
-    images = real_pictures(shared, model, 4)
+    images = real_images(shared, model, 4)
     schedule = ztp.Schedule.preset("ablation-is")
     with torch.inference_mode():
         whole = ztp.prune_(model, schedule, compute="all")(images)
@@ -99,9 +99,9 @@ def test_dinov2_with_layer_scale(shared: Path) -> None:
     model.load_state_dict({key: value.float() for key, value in weights.items()})
     model.set_input_size((224, 224))
     model = model.eval().double()
-    image = real_pictures(shared, model, 1).double()
+    image = real_images(shared, model, 1).double()
     image = torch.nn.functional.interpolate(image, size=(224, 224), mode="bicubic")
-    schedule = ztp.schedule_for(model, keep=0.7)
+    schedule = ztp.schedule_for(model, cost=0.7)
     ztp.prune_(model, schedule)
     with torch.inference_mode():
         found = model(image)[0]

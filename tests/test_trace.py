@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import zerotprune as ztp
-from tests.families import build, pictures
+from tests.families import build, images_for
 from zerotprune.tracing import Fate
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
@@ -22,7 +22,7 @@ def model() -> Any:
 
 
 def test_every_patch_has_one_fate_and_nobody_returns(model: Any) -> None:
-    stages = ztp.trace(model, pictures(model, 3))
+    stages = ztp.trace(model, images_for(model, 3))
     assert [stage.block for stage in stages] == [1, 2, 4]
     counts = [[int((stage.fate == fate).sum(1)[0]) for fate in Fate] for stage in stages]
     #                 kept similar unimportant gone
@@ -32,7 +32,7 @@ def test_every_patch_has_one_fate_and_nobody_returns(model: Any) -> None:
 
 
 def test_partners_are_there_and_were_kept_by_the_matching(model: Any) -> None:
-    for stage in ztp.trace(model, pictures(model, 3)):
+    for stage in ztp.trace(model, images_for(model, 3)):
         for row, partner in zip(stage.fate, stage.partner, strict=True):
             assert torch.equal(partner >= 0, row == Fate.SIMILAR)
             partners = partner[partner >= 0]
@@ -40,7 +40,7 @@ def test_partners_are_there_and_were_kept_by_the_matching(model: Any) -> None:
 
 
 def test_importance_explains_who_stays(model: Any) -> None:
-    for stage in ztp.trace(model, pictures(model, 3)):
+    for stage in ztp.trace(model, images_for(model, 3)):
         seen = torch.tensor([Fate.KEPT, Fate.UNIMPORTANT])
         for fate, importance in zip(stage.fate, stage.importance, strict=True):
             assert importance[fate == Fate.GONE].isnan().all()
@@ -53,7 +53,7 @@ def test_importance_explains_who_stays(model: Any) -> None:
 
 
 def test_trace_changes_nothing(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
         ztp.trace(model, images)
@@ -62,7 +62,7 @@ def test_trace_changes_nothing(model: Any) -> None:
 
 
 def test_other_threads_are_not_traced(model: Any) -> None:
-    mine, theirs = pictures(model, 2), pictures(model, 3)
+    mine, theirs = images_for(model, 2), images_for(model, 3)
     expected = ztp.trace(model, mine)
     stop = threading.Event()
 
@@ -86,7 +86,7 @@ def test_other_threads_are_not_traced(model: Any) -> None:
 
 def test_works_on_a_wrapped_model(model: Any) -> None:
     compiled: Any = torch.compile(model)
-    assert len(ztp.trace(compiled, pictures(model))) == 3
+    assert len(ztp.trace(compiled, images_for(model))) == 3
 
 
 @pytest.mark.parametrize(
@@ -94,18 +94,18 @@ def test_works_on_a_wrapped_model(model: Any) -> None:
     [
         (lambda images: images.fill_(torch.nan), ValueError, "NaN or infinite"),
         (lambda images: images.fill_(torch.inf), ValueError, "NaN or infinite"),
-        (lambda images: images[:, :, :80], ValueError, "the pictures do not fit the model"),
+        (lambda images: images[:, :, :80], ValueError, "the images do not fit the model"),
         (lambda images: images[0], TypeError, r"must be a tensor of shape \(batch, channels"),
         (lambda images: images.numpy(), TypeError, "must be a tensor"),
     ],
 )
-def test_bad_pictures(model: Any, spoil: Any, error: type[Exception], says: str) -> None:
+def test_bad_images(model: Any, spoil: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        ztp.trace(model, spoil(pictures(model)))
+        ztp.trace(model, spoil(images_for(model)))
     assert not any(block._forward_hooks for block in model.blocks)
 
 
 def test_an_unpruned_model_has_nothing_to_trace() -> None:
     model: Any = build("deit")
     with pytest.raises(ValueError, match="nothing to trace"):
-        ztp.trace(model, pictures(model))
+        ztp.trace(model, images_for(model))

@@ -20,6 +20,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from zerotprune.budgets.contenders import METHODS, measured_gmacs
 
 import zerotprune as ztp
 from tests.commands import zerotprune
@@ -34,7 +35,6 @@ from zerotprune.app.timing import race
 from zerotprune.app.view_model import MOST_ROUNDS, Choice, look, read_stages
 from zerotprune.app.worker import Machine, Stopped
 from zerotprune.backbones import backbone
-from zerotprune.budgets.contenders import METHODS, measured_gmacs
 from zerotprune.cli.app import _offers
 from zerotprune.data import demo
 from zerotprune.plan import Plan

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests.families import FAMILIES, build, pictures, precise
+from tests.families import FAMILIES, build, images_for, precise
 from tests.oracle import pruning_layer
 from zerotprune.backbones import backbone
 from zerotprune.block import Task, run
@@ -51,7 +51,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, fused: bool) -> None:
             module.fused_attn = fused
     taken = backbone(model)
     with torch.inference_mode(), blocks_called_with(model) as calls:
-        model(pictures(model))
+        model(images_for(model))
     geometry = taken.geometry
     task = Task(ztp.ZeroTPrune(), None, geometry, last=True)
     assert len(calls) == geometry.depth
@@ -70,19 +70,19 @@ MASKS = ("attn_mask", "is_causal")
 def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
     """Oracle: the library's own blocks on all tokens, with attention to dropped ones masked."""
     model: Any = precise(build(family))
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, schedule_of(model))
     traces = ztp.trace(model, images)
     with torch.inference_mode():
         pruned = model(images)
         ztp.restore_(model)
-        for picture in range(len(images)):
-            expected = masked_logits(model, images[picture : picture + 1], traces, picture)
-            torch.testing.assert_close(pruned[picture : picture + 1], expected)
+        for image in range(len(images)):
+            expected = masked_logits(model, images[image : image + 1], traces, image)
+            torch.testing.assert_close(pruned[image : image + 1], expected)
         assert not torch.allclose(pruned, model(images))
 
 
-def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], picture: int) -> Tensor:
+def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], image: int) -> Tensor:
     with blocks_called_with(model) as calls:
         model(image)
     x, prefix = calls[0][1], model.num_prefix_tokens
@@ -97,7 +97,7 @@ def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], picture: 
         else:
             x = block(x, **{**given, "attn_mask": mask})
         if number in by_block:
-            alive[prefix:] = by_block[number].fate[picture] == Fate.KEPT
+            alive[prefix:] = by_block[number].fate[image] == Fate.KEPT
     logits: Tensor = model.forward_head(model.norm(x[:, alive]))
     return logits
 
@@ -106,7 +106,7 @@ def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], picture: 
 def test_scores_come_from_the_model_s_own_attention(family: str) -> None:
     """Oracle: the library's unfused attention, caught at its dropout, through the NumPy twin."""
     model: Any = precise(build(family))
-    images = pictures(model, 1)
+    images = images_for(model, 1)
     graphs, keys = caught_attention(model, images, block=2)
     stage = ztp.Stage(2, 0.6, 5, 3)
     ztp.prune_(model, ztp.Schedule((stage,)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests.families import FAMILIES, build, pictures, precise
+from tests.families import FAMILIES, build, images_for, precise
 from zerotprune.backbones import backbone
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
 from zerotprune.plan import Plan
@@ -77,9 +77,9 @@ def both(
 ) -> tuple[Tensor, Tensor]:
     """Logits with the whole last block and with the exact one, which is left on the model."""
     with torch.inference_mode():
-        whole = ztp.prune_(model, schedule, method, compute="all")(images)
+        whole = ztp.prune_(model, schedule.by(method or schedule.method), compute="all")(images)
         assert "forward" not in model.__dict__
-        return whole, ztp.prune_(model, schedule, method)(images)
+        return whole, ztp.prune_(model, schedule.by(method or schedule.method))(images)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
@@ -99,7 +99,7 @@ def test_the_same_logits_from_fewer_tokens(family: str, fused: bool) -> None:
     model.norm = spy = Spy(model.norm)
     depth, prefix = len(model.blocks), model.num_prefix_tokens
     schedule = ztp.Schedule(tuple(s for s in SCHEDULE.stages if s.block < depth))
-    whole, exact = both(model, pictures(model), schedule)
+    whole, exact = both(model, images_for(model), schedule)
     close(exact, whole)
     assert spy.counts[0] > prefix
     if model.global_pool == "token":
@@ -122,17 +122,19 @@ def test_as_it_comes_a_family_is_shortened_if_its_head_reads_cls(family: str) ->
 def test_every_method(family: str, method: Any, schedule: ztp.Schedule) -> None:
     """With a stage in the last block, with merged tokens' sizes and with padding."""
     model = reads_cls(family)
-    whole, exact = both(model, pictures(model, 9), schedule, method)
+    whole, exact = both(model, images_for(model, 9), schedule, method)
     close(exact, whole)
     assert "forward" in model.__dict__
 
 
 @pytest.mark.parametrize(("method", "schedule"), METHODS, ids=str)
 def test_forward_features_gives_all_tokens(model: Any, method: Any, schedule: ztp.Schedule) -> None:
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
-        whole = ztp.prune_(model, schedule, method, compute="all").forward_features(images)
-        exact = ztp.prune_(model, schedule, method)
+        whole = ztp.prune_(
+            model, schedule.by(method or schedule.method), compute="all"
+        ).forward_features(images)
+        exact = ztp.prune_(model, schedule.by(method or schedule.method))
         assert torch.equal(exact.forward_features(images), whole)
         close(exact(images), exact.forward_head(whole))
     assert whole.shape[1] > 1
@@ -143,7 +145,7 @@ def test_gated_attention(family: str) -> None:
     model = reads_cls(family)
     for block in model.blocks:
         block.attn.gate = nn.Linear(48, 48).to(model.cls_token)
-    close(*both(model, pictures(model), SCHEDULE))
+    close(*both(model, images_for(model), SCHEDULE))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +157,12 @@ def test_a_wrapped_layer_keeps_what_was_added(family: str, layer: str | None) ->
     last = model.blocks[-1]
     for name in [layer] if layer else ["attn.q_proj", "attn.k_proj", "attn.v_proj"]:
         last.set_submodule(name, Wrapped(last.get_submodule(name)).to(model.cls_token))
-    whole, exact = both(model, pictures(model), SCHEDULE)
+    whole, exact = both(model, images_for(model), SCHEDULE)
     close(exact, whole)
 
 
 def test_a_layer_whose_forward_was_replaced_is_called(model: Any) -> None:
-    images, last = pictures(model.double()), model.blocks[-1]
+    images, last = images_for(model.double()), model.blocks[-1]
     own = last.attn.qkv.forward
     last.attn.qkv.forward = lambda x: 2 * own(x)
     close(*both(model, images, SCHEDULE))
@@ -187,7 +189,7 @@ def test_switching_and_restoring(model: Any) -> None:
     "twin_of", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 )
 def test_a_twin_runs_on_its_own_weights(model: Any, twin_of: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     twin = twin_of(ztp.prune_(model, SCHEDULE))
     assert twin.forward.args[0].model is twin
     with torch.inference_mode():
@@ -205,13 +207,13 @@ def test_a_twin_runs_on_its_own_weights(model: Any, twin_of: Any) -> None:
 
 
 def test_moved_to_another_precision_after_pruning(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     expected = ztp.prune_(copy.deepcopy(model).double(), SCHEDULE)(images.double())
     assert torch.equal(ztp.prune_(model, SCHEDULE).double()(images.double()), expected)
 
 
 def test_another_head_after_pruning(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model.double(), SCHEDULE)
     model.norm = spy = Spy(model.norm)
     for pool, tokens in ((None, 1), ("avg", 12), ("max", 12), ("", 12), ("token", 1)):
@@ -225,7 +227,7 @@ def test_another_head_after_pruning(model: Any) -> None:
 
 @pytest.mark.parametrize("name", ["forward_head", "forward_features", "pool"])
 def test_a_method_replaced_on_the_model_is_used(model: Any, name: str) -> None:
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     own = getattr(model, name)
     setattr(model, name, lambda x, **given: own(x, **given).flip(1))
@@ -241,14 +243,14 @@ def test_a_head_that_we_do_not_know_may_read_anything() -> None:
             return x.mean(dim=1)
 
     model: Any = Own(img_size=96, depth=5, embed_dim=48, num_heads=3).eval()
-    assert not Plan(SCHEDULE, ztp.ZeroTPrune(), backbone(model).geometry).ends_early
-    whole, exact = both(model, pictures(model), SCHEDULE)
+    assert not Plan(SCHEDULE, backbone(model).geometry).prefix_only
+    whole, exact = both(model, images_for(model), SCHEDULE)
     assert torch.equal(whole, exact)
 
 
 @pytest.mark.parametrize("place", ["blocks", "norm", "blocks.4", "blocks.4.attn.qkv"])
 def test_a_hook_sees_all_tokens(model: Any, place: str) -> None:
-    images, seen = pictures(model.double()).double(), []
+    images, seen = images_for(model.double()).double(), []
     model.norm = spy = Spy(model.norm)
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
@@ -264,7 +266,7 @@ def test_a_hook_sees_all_tokens(model: Any, place: str) -> None:
 
 
 def test_hooks_elsewhere_change_nothing(model: Any) -> None:
-    images, seen = pictures(model), []
+    images, seen = images_for(model), []
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         expected = model(images)
@@ -278,7 +280,7 @@ def test_hooks_elsewhere_change_nothing(model: Any) -> None:
 @pytest.mark.parametrize("family", ["deit", "eva-02, rotary", "beit, relative bias"])
 def test_gradients(family: str, checkpointed: bool) -> None:
     model = reads_cls(family).train()
-    images, gradients = pictures(model), []
+    images, gradients = images_for(model), []
     for compute in ("all", "needed"):
         twin: Any = ztp.prune_(copy.deepcopy(model), SCHEDULE, compute=compute)
         twin.set_grad_checkpointing(checkpointed)
@@ -292,7 +294,7 @@ def test_gradients(family: str, checkpointed: bool) -> None:
 
 def test_distilled_training_gets_both_heads() -> None:
     model: Any = build("deit distilled").double()
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     model.set_distilled_training(True)
     assert isinstance(model.train()(images), tuple)
@@ -300,7 +302,7 @@ def test_distilled_training_gets_both_heads() -> None:
 
 
 def test_threads_do_not_meet(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     calls = [model, model.forward_features] * 20
     with torch.no_grad():
@@ -317,7 +319,7 @@ def test_threads_do_not_meet(model: Any) -> None:
 
 
 def test_a_forward_replaced_by_something_else(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     model.forward = foreign = functools.partial(type(model).forward, model)
     with pytest.raises(TypeError, match="the model has a forward that was replaced by something"):
         ztp.prune_(model, SCHEDULE)
@@ -331,7 +333,7 @@ def test_a_forward_replaced_by_something_else(model: Any) -> None:
 
 
 def test_a_forward_wrapped_after_pruning_outlives_restoring(model: Any) -> None:
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
         own = ztp.prune_(model, SCHEDULE).forward

@@ -16,23 +16,25 @@ import torch
 from torch import Tensor
 
 from tests import oracle
-from tests.commands import zerotprune
 from tests.cli.test_evaluate import folder
+from tests.commands import zerotprune
 from zerotprune import Schedule, Stage, ZeroTPrune, prune_
-from zerotprune.budgets.contenders import Contender
-from zerotprune.calibrate.calibration import Calibration, Identity, weights_hash
-from zerotprune.calibrate.rounds import papers_choice, rounds_needed
-from zerotprune.calibrate.survey import ROUNDS, BlockSurvey, Mean, look_at, survey
+from zerotprune.calibrate.calibration import Calibration, Identity
+from zerotprune.calibrate.rounds import rounds_needed
+from zerotprune.calibrate.survey import ROUNDS, BlockSurvey, look_at, survey
 from zerotprune.calibrate.vhf import DEFAULT, Trial, Verdict, beam_search, random_starts
 from zerotprune.cli import main
 from zerotprune.data import demo
+from zerotprune.data.models import weights_hash
+from zerotprune.measure.statistics import Mean
 from zerotprune.methods import ToMe
+from zerotprune.schedule import papers_rounds
 
-digits = folder  # a fixture: pictures in class folders
+digits = folder  # a fixture: images in class folders
 
 
-def graphs(pictures: int, heads: int, tokens: int, sharp: float = 2.0) -> Tensor:
-    return (sharp * torch.randn(pictures, heads, tokens, tokens)).softmax(dim=-1)
+def graphs(images: int, heads: int, tokens: int, sharp: float = 2.0) -> Tensor:
+    return (sharp * torch.randn(images, heads, tokens, tokens)).softmax(dim=-1)
 
 
 def twin(graph: oracle.Floats, prefix: int, rounds: int, cls: bool) -> oracle.Floats:
@@ -69,7 +71,7 @@ def test_divergences_and_variances_are_those_of_the_twin(prefix: int, cls: bool)
 def test_the_survey_sees_the_graph_that_the_model_attends_by() -> None:
     """By another way: timm's own attention, unfused, with its weights caught on the way."""
     model: Any = demo.model()
-    images, labels = demo.pictures(11, seed=3)
+    images, labels = demo.images(11, seed=3)
     batches = [(images[:10], labels[:10], torch.arange(10)), (images[10:], labels[10:], labels)]
     blocks = survey(model, batches)
     caught: list[Tensor] = []
@@ -91,12 +93,12 @@ def test_the_survey_sees_the_graph_that_the_model_attends_by() -> None:
 
 def test_a_survey_leaves_no_trace_and_refuses_what_it_cannot_see() -> None:
     model = demo.model()
-    images, labels = demo.pictures(2, seed=3)
+    images, labels = demo.images(2, seed=3)
     before = model(images)
     survey(model, [(images, labels, torch.arange(2))])
     assert torch.equal(model(images), before)
     assert not any(module._forward_pre_hooks for module in model.modules())
-    with pytest.raises(ValueError, match="no picture to look at"):
+    with pytest.raises(ValueError, match="no image to look at"):
         survey(model, [])
     prune_(model, Schedule((Stage(3, 0.5),)))
     with pytest.raises(ValueError, match="the model is pruned"):
@@ -104,7 +106,7 @@ def test_a_survey_leaves_no_trace_and_refuses_what_it_cannot_see() -> None:
 
 
 def surveyed(divergence: list[float], spread: float) -> BlockSurvey:
-    """Two pictures, above and below the mean by half of it."""
+    """Two images, above and below the mean by half of it."""
     around = torch.tensor([[0.5], [1.5]], dtype=torch.float64)
     nothing = torch.zeros(2, len(ROUNDS), 1)
     return BlockSurvey(around * torch.tensor([*divergence, 0.0], dtype=torch.float64),
@@ -131,10 +133,10 @@ def test_rounds_are_the_fewest_that_are_enough() -> None:
     assert [row.needed for row in rounds_needed(blocks, 0.6)] == [1, 1, 1, 1, 10, 1, 1]
 
 
-def test_the_papers_choice_is_that_of_a_stage_that_leaves_its_rounds_open() -> None:
+def test_the_papers_rounds_is_that_of_a_stage_that_leaves_its_rounds_open() -> None:
     for depth in (4, 5, 6, 7, 12, 24):
         for block in range(1, depth + 1):
-            low, high = papers_choice(block, depth)
+            low, high = papers_rounds(block, depth)
             assert low <= Stage(block).votes(depth) <= high
 
 
@@ -253,14 +255,14 @@ def test_bad_files_get_one_sentence(text: str | bytes, says: str, tmp_path: Path
 
 def test_it_fills_in_rounds_that_are_open_and_the_range_of_zero_tprune_alone() -> None:
     schedule = Schedule((Stage(1, 0.9), Stage(2, 0.9, rounds=7), Stage(3, 0.9, 2)))
-    got = SOME.contender(Contender("ours", schedule, ZeroTPrune(heads="mean")))
-    assert [stage.rounds for stage in got.schedule.stages] == [30, 7, 5]
+    got = SOME.applied(schedule.by(ZeroTPrune(heads="mean")))
+    assert [stage.rounds for stage in got.stages] == [30, 7, 5]
     assert got.method == ZeroTPrune(heads="mean", vhf=(0.02, 1.5))
-    assert [replace(stage, rounds=None) for stage in got.schedule.stages] == [
+    assert [replace(stage, rounds=None) for stage in got.stages] == [
         replace(stage, rounds=None) for stage in schedule.stages
     ]
     for method in (ToMe(), ZeroTPrune(vhf=None)):
-        assert SOME.method(method) == method
+        assert SOME.applied(schedule.by(method)) == schedule.by(method)
 
 
 @pytest.mark.parametrize(
@@ -309,12 +311,12 @@ def test_calibrate_writes_a_calibration_and_three_figures(calibrated: Path) -> N
     found = Calibration.load(calibrated / "c.json")
     assert found.model == Identity.of("demo", demo.model())
     assert set(found.rounds) <= set(ROUNDS)
-    assert found.provenance["pictures"] == 12
+    assert found.provenance["images"] == 12
     assert found.provenance["seed"] == 0
     assert found.search["searched_on"] == found.search["judged_on"] == 6
     assert len(found.search["trials"]) == 6
     assert found.search["trials"][0][:2] == list(DEFAULT)
-    assert found.vhf == DEFAULT  # six pictures can show nothing
+    assert found.vhf == DEFAULT  # six images can show nothing
     blocks = found.kl["blocks"]
     assert [row["needed"] for row in blocks] == list(found.rounds)
     for row in blocks:
@@ -359,8 +361,8 @@ def test_without_labels_the_search_goes_by_the_outputs(
 ) -> None:
     values, flat = [], tmp_path / "flat"
     flat.mkdir()
-    for picture in sorted(digits.rglob("*.png"))[:6]:
-        shutil.copy(picture, flat)
+    for image in sorted(digits.rglob("*.png"))[:6]:
+        shutil.copy(image, flat)
     for name in ("a.json", "b.json"):
         done = terminal("calibrate", "--model", "demo", "--data", str(flat), "--workers", "0",
                         "--evaluations", "3", "--no-labels", "--seed", "5",
@@ -387,7 +389,7 @@ def test_evaluate_compare_and_info_use_it(
     row = json.loads(done.out)[1]
     assert "vhf=(0.25, 1.75)" in row["method"]
     assert [stage["rounds"] for stage in json.loads(row["schedule"])["stages"]] == [17, 2]
-    done = terminal("compare", *data, "--keep", "0.7", "--method", "zero-tprune",
+    done = terminal("compare", *data, "--cost", "0.7", "--method", "zero-tprune",
                     "--calibration", path, "--csv", str(tmp_path / "rows.csv"))  # fmt: skip
     assert done.code == 0, done.err
     assert "vhf=(0.25, 1.75)" in (tmp_path / "rows.csv").read_text()
@@ -427,7 +429,7 @@ def test_that_of_another_model_is_refused(
         ("--evaluations", "-1", "evaluations must be at least 0"),
         ("--schedule", "nope", "neither a preset"),
         ("--schedule", "zero-tp-c", "no stage of the schedule has keep below 1"),
-        ("--limit", "1", "needs two pictures at least"),
+        ("--limit", "1", "needs two images at least"),
         ("--data", "no/such/folder", "no data at"),
     ],
 )

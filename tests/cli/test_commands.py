@@ -13,8 +13,8 @@ import zerotprune as ztp
 from tests.commands import quickly, zerotprune
 
 
-def test_demo_prints_a_table_and_writes_a_picture(tmp_path: Path) -> None:
-    done = zerotprune("demo", "--pictures", "60", "--csv", "rows.csv", cwd=tmp_path)
+def test_demo_prints_a_table_and_writes_an_image(tmp_path: Path) -> None:
+    done = zerotprune("demo", "--images", "60", "--csv", "rows.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("unpruned", "zero-tprune", "tome", "ats", "average-attention", "random"):
         assert name in done.stdout
@@ -25,7 +25,7 @@ def test_demo_prints_a_table_and_writes_a_picture(tmp_path: Path) -> None:
     assert len(rows) == 16
     assert float(rows[0]["top1"]) > 90
     assert all(float(row["gmacs"]) < float(rows[0]["gmacs"]) for row in rows[1:])
-    assert {row["pictures"] for row in rows} == {"60"}
+    assert {row["images"] for row in rows} == {"60"}
 
 
 def test_info_shows_geometry_cost_and_schedule() -> None:
@@ -43,13 +43,13 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
     ],
 )
 def test_info_tells_what_is_never_computed(model: str, says: str) -> None:
-    done = quickly("info", model, "--keep", "0.65")
+    done = quickly("info", model, "--cost", "0.65")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert says in said
     with torch.device("meta"):
         built = timm.create_model(model)
-    schedule = ztp.schedule_for(built, keep=0.65)
+    schedule = ztp.schedule_for(built, cost=0.65)
     spared = ztp.gmacs(built, schedule) - ztp.gmacs(built, schedule, compute="needed")
     assert f"never computed: {spared:.3f} of them" in said
     assert "scores by: " in said
@@ -72,13 +72,13 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
         (("info", "no_such_model"), "unknown model 'no_such_model'"),
         (("info", "deit_tiny_patch16_224", "--schedule", "nope"), "neither a preset"),
         (("info", "deit_tiny_patch16_224", "--gmacs", "0.01"), "cannot be met"),
-        (("info", "deit_tiny_patch16_224", "--keep", "1.5"), "keep must be in (0, 1]"),
-        (("info", "deit_tiny_patch16_224", "--keep", "0.5", "--gmacs", "1"), "give one of"),
+        (("info", "deit_tiny_patch16_224", "--cost", "1.5"), "keep must be in (0, 1]"),
+        (("info", "deit_tiny_patch16_224", "--cost", "0.5", "--gmacs", "1"), "give one of"),
         (("info", "test_vit", "--schedule", "ablation-is"), "a stage at block 6"),
-        (("demo", "--pictures", "0"), "pictures must be at least 1"),
+        (("demo", "--images", "0"), "images must be at least 1"),
         (("demo", "--out", "no/such/folder/demo.png"), "no folder"),
         (("demo", "--out", "demo.xyz"), "demo.xyz"),
-        (("demo", "--pictures", "many"), "many"),
+        (("demo", "--images", "many"), "many"),
         (("dmo",), "dmo"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`evaluate` and `compare` on small folders of pictures, as a user types them."""
+"""`evaluate` and `compare` on small folders of images, as a user types them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COUNT = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's own pictures as an image folder of ten classes."""
+    """The demo's own images as an image folder of ten classes."""
     root = tmp_path_factory.mktemp("data") / "digits"
-    images, labels = demo.pictures(COUNT, seed=8)
+    images, labels = demo.images(COUNT, seed=8)
     for number in range(10):
         (root / str(number)).mkdir(parents=True)
-    filler, _ = demo.pictures(10, seed=9)
+    filler, _ = demo.images(10, seed=9)
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):
         _save(image, root / str(int(label)) / f"{number:03d}.png")
     for number, image in enumerate(filler):
@@ -40,7 +40,7 @@ def _save(image: Tensor, path: Path) -> None:
     Image.fromarray(np.asarray(pixels.permute(1, 2, 0))).save(path)
 
 
-def pictures_in(folder: Path) -> int:
+def images_in(folder: Path) -> int:
     return len(list(folder.rglob("*.png")))
 
 
@@ -52,10 +52,10 @@ def rows_of(text: str) -> list[dict[str, object]]:
 def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "rows.csv"
     common = ("evaluate", "--model", "demo", "--data", str(folder), "--workers", "0")
-    done = zerotprune(*common, "--keep", "0.7", "--csv", str(target), "--json")
+    done = zerotprune(*common, "--cost", "0.7", "--csv", str(target), "--json")
     assert done.returncode == 0, done.stderr
     plain, pruned = rows_of(done.stdout)
-    assert plain["pictures"] == pictures_in(folder)
+    assert plain["images"] == images_in(folder)
     assert float(str(plain["top1"])) > 80
     ratio = float(str(pruned["gmacs"])) / float(str(plain["gmacs"]))
     assert ratio == pytest.approx(0.7, rel=0.01)
@@ -67,9 +67,9 @@ def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> 
     assert names == ["unpruned", "zero-tprune", "unpruned", "tome"]
 
 
-def test_two_processes_count_every_picture_once(folder: Path) -> None:
-    assert pictures_in(folder) % 2 == 1
-    arguments = ["evaluate", "--model", "demo", "--data", str(folder), "--keep", "0.7", "--json",
+def test_two_processes_count_every_image_once(folder: Path) -> None:
+    assert images_in(folder) % 2 == 1
+    arguments = ["evaluate", "--model", "demo", "--data", str(folder), "--cost", "0.7", "--json",
                  "--device", "cpu", "--workers", "0", "--batch", "4"]  # fmt: skip
     one = zerotprune(*arguments)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
@@ -77,14 +77,14 @@ def test_two_processes_count_every_picture_once(folder: Path) -> None:
     two = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert two.returncode == 0, two.stderr[-2000:]
     for alone, together in zip(rows_of(one.stdout), rows_of(two.stdout), strict=True):
-        for name in ("pictures", "top1", "top5", "change", "change_error", "gmacs"):
+        for name in ("images", "top1", "top5", "change", "change_error", "gmacs"):
             assert alone[name] == together[name], name
 
 
 def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> None:
     done = zerotprune(
         "compare", "--model", "demo", "--data", str(folder), "--workers", "0",
-        "--keep", "0.7", "--method", "zero-tprune", "--method", "tome", "--method", "ats",
+        "--cost", "0.7", "--method", "zero-tprune", "--method", "tome", "--method", "ats",
         "--csv", str(tmp_path / "rows.csv"), "--plots", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> No
         assert cost == pytest.approx(0.7 * costs[0], rel=0.02)
 
 
-def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: Path) -> None:
+def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Path) -> None:
     import shutil
 
     data = tmp_path / "data"
@@ -109,7 +109,7 @@ def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: 
     done = zerotprune(*common)
     assert done.returncode == 0, done.stderr
     assert victim.name in done.stdout.replace("\n", "")
-    assert "1 pictures could not be read" in done.stdout
+    assert "1 images could not be read" in done.stdout
     strict = quickly(*common, "--strict")
     assert strict.returncode == 2
     assert victim.name in strict.stderr
@@ -120,9 +120,9 @@ def test_a_broken_picture_is_named_and_counted_or_stops(folder: Path, tmp_path: 
     [
         (("--data", "no/such/folder"), "no data at no/such/folder"),
         (("--weights", "nowhere.safetensors"), "no weights at nowhere.safetensors"),
-        (("--method", "topme", "--keep", "0.5"), "unknown method 'topme'"),
-        (("--keep", "0.5", "--gmacs", "1"), "give one of"),
-        (("--keep", "0.001"), "cannot be met"),
+        (("--method", "topme", "--cost", "0.5"), "unknown method 'topme'"),
+        (("--cost", "0.5", "--gmacs", "1"), "give one of"),
+        (("--cost", "0.001"), "cannot be met"),
         (("--schedule", "nope"), "neither a preset"),
         (("--probe", "knn"), "--probe and --train go together"),
         (("--csv", "no/folder/rows.csv"), "no folder"),

@@ -1,4 +1,4 @@
-"""Pictures from disk: every kind of data, every way a picture is stored, every mistake."""
+"""ImageDataset from disk: every kind of data, every way a image is stored, every mistake."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from zerotprune.backbones import backbone
 from zerotprune.data import demo
 from zerotprune.data.images import (
-    BadPicture,
-    Pictures,
+    BadImage,
+    ImageDataset,
     batches,
     check_classes,
     decode,
     open_data,
-    transform_for,
 )
 from zerotprune.data.sources import Item
 
@@ -58,16 +58,16 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
     return path
 
 
-def colours(pictures: Pictures) -> list[tuple[int, ...]]:
-    return [tuple((image[:, 0, 0] * 255).int().tolist()) for image, _ in pictures_of(pictures)]
+def colours(images: ImageDataset) -> list[tuple[int, ...]]:
+    return [tuple((image[:, 0, 0] * 255).int().tolist()) for image, _ in images_of(images)]
 
 
-def labels(pictures: Pictures) -> list[int]:
-    return [label for _, label in pictures_of(pictures)]
+def labels(images: ImageDataset) -> list[int]:
+    return [label for _, label in images_of(images)]
 
 
-def pictures_of(pictures: Pictures) -> list[tuple[Tensor, int]]:
-    return [pictures[at] for at in range(len(pictures))]
+def images_of(images: ImageDataset) -> list[tuple[Tensor, int]]:
+    return [images[at] for at in range(len(images))]
 
 
 def refusal(kind: type[Exception], *parts: object) -> Any:
@@ -90,19 +90,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_image_folder_classes_are_sorted_folder_names(folder: Path) -> None:
-    pictures = open_data(folder)
-    assert (pictures.classes, pictures.exact, len(pictures)) == (3, True, 4)
-    assert pictures.name == str(folder)
-    assert labels(pictures) == [0, 0, 1, 2]
-    assert colours(pictures) == [RED, GREEN, BLUE, RED]
-    assert [Path(path).name for path in pictures.paths] == ["a.png", "b.png", "a.PNG", "c.png"]
-    assert pictures[0][0].shape == (3, 4, 6)
+    images = open_data(folder)
+    assert (images.classes, images.exact, len(images)) == (3, True, 4)
+    assert images.name == str(folder)
+    assert labels(images) == [0, 0, 1, 2]
+    assert colours(images) == [RED, GREEN, BLUE, RED]
+    assert [Path(path).name for path in images.paths] == ["a.png", "b.png", "a.PNG", "c.png"]
+    assert images[0][0].shape == (3, 4, 6)
 
 
 def test_image_folder_agrees_with_torchvision(folder: Path) -> None:
     theirs = pytest.importorskip("torchvision.datasets").ImageFolder(folder)
-    pictures = open_data(folder)
-    assert list(zip(pictures.paths, labels(pictures), strict=True)) == theirs.samples
+    images = open_data(folder)
+    assert list(zip(images.paths, labels(images), strict=True)) == theirs.samples
 
 
 def test_image_folder_leaves_out_what_is_hidden(folder: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_limit_is_spread_over_the_classes(tmp_path: Path) -> None:
     for at in range(10):
         put(tmp_path / f"c{at}" / "a.png")
         put(tmp_path / f"c{at}" / "b.png")
-    pictures = open_data(tmp_path, limit=5)
-    assert labels(pictures) == [0, 2, 4, 6, 8]
-    assert pictures.classes == 10
+    images = open_data(tmp_path, limit=5)
+    assert labels(images) == [0, 2, 4, 6, 8]
+    assert images.classes == 10
     assert len(open_data(tmp_path, limit=50)) == 20
     with refusal(ValueError, "limit must be at least 1, got 0"):
         open_data(tmp_path, limit=0)
@@ -129,7 +129,7 @@ def test_a_limit_is_spread_over_the_classes(tmp_path: Path) -> None:
 def test_mistakes_with_folders(tmp_path: Path) -> None:
     with refusal(FileNotFoundError, tmp_path / "gone"):
         open_data(tmp_path / "gone")
-    with refusal(ValueError, "no pictures in", tmp_path):
+    with refusal(ValueError, "no images in", tmp_path):
         open_data(tmp_path)
     with refusal(NotADirectoryError, "x.png", "give a folder"):
         open_data(put(tmp_path / "file" / "x.png"))
@@ -172,11 +172,11 @@ MAPPINGS = {
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_flat_folder_with_a_mapping(flat: Path, name: str) -> None:
     text, wanted, classes, exact = MAPPINGS[name]
-    (flat / name).write_bytes(text.encode())  # inside the folder: it is no picture
-    pictures = open_data(flat, mapping=flat / name)
-    assert labels(pictures) == wanted
-    assert colours(pictures) == [RED, GREEN, BLUE]
-    assert (pictures.classes, pictures.exact) == (classes, exact)
+    (flat / name).write_bytes(text.encode())  # inside the folder: it is no image
+    images = open_data(flat, mapping=flat / name)
+    assert labels(images) == wanted
+    assert colours(images) == [RED, GREEN, BLUE]
+    assert (images.classes, images.exact) == (classes, exact)
 
 
 GOOD = "a.png 1\nb c.png 2\nd.png 0\n"
@@ -211,7 +211,7 @@ def test_mistakes_with_a_mapping(flat: Path, tmp_path: Path) -> None:
         open_data(flat, mapping=tmp_path / "binary")
     (tmp_path / "map").write_text("")
     (tmp_path / "none").mkdir()
-    with refusal(ValueError, "no pictures in", "none"):
+    with refusal(ValueError, "no images in", "none"):
         open_data(tmp_path / "none", mapping=tmp_path / "map")
     shard = write_tar(tmp_path / "x.tar", [("a.png", encoded()), ("a.cls", b"0")])
     for spec in (shard, "hf:some/name"):
@@ -251,19 +251,19 @@ SPECS: dict[str, list[int]] = {
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_webdataset(shards: Path, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = open_data(f"{shards}/{spec}" if spec else shards)
-    assert labels(pictures) == SPECS[spec]
-    assert (pictures.classes, pictures.exact) == (max(SPECS[spec]) + 1, False)
+    images = open_data(f"{shards}/{spec}" if spec else shards)
+    assert labels(images) == SPECS[spec]
+    assert (images.classes, images.exact) == (max(SPECS[spec]) + 1, False)
     first = SPECS[spec][0]
-    assert colours(pictures)[0] == (RED, GREEN, BLUE)[first]
-    assert pictures.paths[0] == f"{shards}/val-{first:06d}.tar:x/k.PNG"
+    assert colours(images)[0] == (RED, GREEN, BLUE)[first]
+    assert images.paths[0] == f"{shards}/val-{first:06d}.tar:x/k.PNG"
     monkeypatch.chdir(shards)
     assert labels(open_data(spec or ".")) == SPECS[spec]
 
 
 BAD_SHARDS: dict[str, tuple[list[tuple[str, bytes]], str]] = {
     "no label": ([("k.png", encoded())], "k in"),
-    "no picture": ([("k.cls", b"1")], "no picture"),
+    "no image": ([("k.cls", b"1")], "no image"),
     "words": ([("k.png", encoded()), ("k.cls", b"tench")], "not a class index: b'tench'"),
     "empty json": ([("k.png", encoded()), ("k.json", b"{}")], "not a class index"),
     "bad json": ([("k.png", encoded()), ("k.json", b"{")], "not a class index"),
@@ -271,8 +271,8 @@ BAD_SHARDS: dict[str, tuple[list[tuple[str, bytes]], str]] = {
     "json word": ([("k.png", encoded()), ("k.json", b'{"label": "1"}')], "not a class index"),
     "json truth": ([("k.png", encoded()), ("k.json", b'{"label": true}')], "not a class index"),
     "below zero": ([("k.png", encoded()), ("k.cls", b"-1")], "-1, which is no class index"),
-    "twice": ([("k.png", encoded()), ("k.png", encoded())], "two picture files for k"),
-    "empty": ([], "no pictures in"),
+    "twice": ([("k.png", encoded()), ("k.png", encoded())], "two image files for k"),
+    "empty": ([], "no images in"),
 }
 
 
@@ -291,7 +291,7 @@ def test_a_broken_shard_is_named_and_never_read_in_part(tmp_path: Path) -> None:
     broken = {
         "nonsense": b"nonsense",
         "empty": b"",
-        "cut in a picture": whole[: header - 600],
+        "cut in a image": whole[: header - 600],
         "cut in a header": whole[: header + 100],
         "cut between": whole[:header],
         "bad header": whole[:header] + b"\xff" * 512 + whole[header + 512 :],
@@ -331,11 +331,11 @@ def saved(path: Path, label: Any = None, column: str = "label", **more: Any) -> 
 
 
 def test_hugging_face_from_disk(tmp_path: Path) -> None:
-    pictures = open_data(f"hf:{saved(tmp_path / 'one')}")
-    assert (pictures.classes, pictures.exact) == (3, True)
-    assert labels(pictures) == [2, 0]
-    assert colours(pictures) == [RED, GREEN]
-    assert pictures.paths[1] == f"hf:{tmp_path}/one row 1"
+    images = open_data(f"hf:{saved(tmp_path / 'one')}")
+    assert (images.classes, images.exact) == (3, True)
+    assert labels(images) == [2, 0]
+    assert colours(images) == [RED, GREEN]
+    assert images.paths[1] == f"hf:{tmp_path}/one row 1"
 
 
 def test_hugging_face_columns(tmp_path: Path) -> None:
@@ -391,9 +391,9 @@ def test_hugging_face_without_its_package(monkeypatch: pytest.MonkeyPatch) -> No
 # Decoding
 
 
-def stored(form: str, picture: Image.Image, **options: Any) -> io.BytesIO:
+def stored(form: str, image: Image.Image, **options: Any) -> io.BytesIO:
     buffer = io.BytesIO()
-    picture.save(buffer, form, **options)
+    image.save(buffer, form, **options)
     buffer.seek(0)
     return buffer
 
@@ -403,10 +403,10 @@ def grey16(values: list[list[int]]) -> Image.Image:
 
 
 def palette(transparency: bool) -> io.BytesIO:
-    picture = Image.new("P", (2, 1))
-    picture.putpalette([10, 20, 30, 40, 50, 60])
-    picture.putdata([0, 1])
-    return stored("PNG", picture, **({"transparency": bytes([0, 128])} if transparency else {}))
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putdata([0, 1])
+    return stored("PNG", image, **({"transparency": bytes([0, 128])} if transparency else {}))
 
 
 def rgba() -> Image.Image:
@@ -439,9 +439,9 @@ DECODED: dict[str, tuple[Callable[[], io.BytesIO], Any]] = {
 @pytest.mark.parametrize("case", DECODED)
 def test_decode(case: str) -> None:
     make, pixels = DECODED[case]
-    picture = decode(make(), "x")
-    assert picture.mode == "RGB"
-    assert np.asarray(picture).tolist() == np.array(pixels).tolist()
+    image = decode(make(), "x")
+    assert image.mode == "RGB"
+    assert np.asarray(image).tolist() == np.array(pixels).tolist()
 
 
 def test_decode_jpegs_as_torchvision(tmp_path: Path) -> None:
@@ -480,45 +480,45 @@ BAD_FILES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_picture_is_named(tmp_path: Path, name: str) -> None:
+def test_a_bad_image_is_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / "n01" / name
     path.parent.mkdir()
     path.write_bytes(BAD_FILES[name]())
-    with refusal(BadPicture, path):
+    with refusal(BadImage, path):
         decode(path)
-    with refusal(BadPicture, path):
+    with refusal(BadImage, path):
         open_data(tmp_path)[0]
 
 
-def test_a_picture_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = open_data(folder)
+def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = open_data(folder)
     (folder / "n01" / "a.png").unlink()
-    with refusal(BadPicture, "cannot read", folder / "n01" / "a.png", "No such file"):
-        pictures[0]
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)  # the picture has 24, more than twice that
-    with refusal(BadPicture, folder / "n01" / "b.png", "decompression bomb"):
-        pictures[1]
+    with refusal(BadImage, "cannot read", folder / "n01" / "a.png", "No such file"):
+        images[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)  # the image has 24, more than twice that
+    with refusal(BadImage, folder / "n01" / "b.png", "decompression bomb"):
+        images[1]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # a warning only, and that stays inside
-    assert pictures[1][0].shape == (3, 4, 6)
+    assert images[1][0].shape == (3, 4, 6)
 
 
 # Batches
 
 
-def in_memory(count: int) -> Pictures:
+def in_memory(count: int) -> ImageDataset:
     data = encoded()
-    items = [Item(f"picture {at}", lambda: data, at % 3) for at in range(count)]
-    return Pictures("memory", items, 3, True, lambda picture: torch.zeros(1))
+    items = [Item(f"image {at}", lambda: data, at % 3) for at in range(count)]
+    return ImageDataset("memory", items, 3, True, lambda image: torch.zeros(1))
 
 
 @settings(max_examples=60)
 @given(count=st.integers(0, 12), world=st.integers(1, 14), batch_size=st.integers(1, 5))
-def test_every_picture_is_in_one_share(count: int, world: int, batch_size: int) -> None:
-    pictures = in_memory(count)
+def test_every_image_is_in_one_share(count: int, world: int, batch_size: int) -> None:
+    dataset = in_memory(count)
     seen: list[int] = []
     for rank in range(world):
         own: list[int] = []
-        stream = batches(pictures, batch_size, report=pytest.fail, rank=rank, world=world)
+        stream = batches(dataset, batch_size, report=pytest.fail, rank=rank, world=world)
         for number, (images, answers, indices) in enumerate(stream):
             assert len(images) == len(answers) == len(indices)
             assert len(indices) == min(batch_size, len(range(rank, count, world)) - len(own))
@@ -532,7 +532,7 @@ def test_every_picture_is_in_one_share(count: int, world: int, batch_size: int) 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """Seven pictures; number 1, and 4 and 5, which are a whole batch of two, cannot be read."""
+    """Seven images; number 1, and 4 and 5, which are a whole batch of two, cannot be read."""
     for at in range(7):
         put(tmp_path / "damaged" / f"c{at}" / "x.png", (at, 0, 0))
     for at in (1, 4, 5):
@@ -541,21 +541,21 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_bad_pictures_are_left_out_told_and_counted(damaged: Path, workers: int) -> None:
-    pictures = open_data(damaged)
+def test_bad_images_are_left_out_told_and_counted(damaged: Path, workers: int) -> None:
+    images = open_data(damaged)
     told, skipped = list[str](), list[str]()
-    found = list(batches(pictures, 2, report=told.append, workers=workers, skipped=skipped))
+    found = list(batches(images, 2, report=told.append, workers=workers, skipped=skipped))
     assert [indices.tolist() for _, _, indices in found] == [[0], [2, 3], [6]]
     assert [answers.tolist() for _, answers, _ in found] == [[0], [2, 3], [6]]
     red = torch.cat([images[:, 0, 0, 0] for images, _, _ in found])
     assert (red * 255).round().tolist() == [0, 2, 3, 6]
-    assert skipped == [pictures.paths[at] for at in (1, 4, 5)]
+    assert skipped == [images.paths[at] for at in (1, 4, 5)]
     assert all(name in message for name, message in zip(skipped, told, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_strict_stops_at_the_first_bad_picture(damaged: Path, workers: int) -> None:
-    with refusal(BadPicture, damaged / "c1" / "x.png"):
+def test_strict_stops_at_the_first_bad_image(damaged: Path, workers: int) -> None:
+    with refusal(BadImage, damaged / "c1" / "x.png"):
         list(batches(open_data(damaged), 2, report=pytest.fail, workers=workers, strict=True))
 
 
@@ -576,9 +576,9 @@ def test_truncated_jpeg_in_a_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_workers_change_nothing(shards: Path) -> None:
-    pictures = open_data(shards, transform=transform_for(demo.untrained()))
-    alone = list(batches(pictures, 4, report=pytest.fail))
-    helped = list(batches(pictures, 4, report=pytest.fail, workers=2))
+    images = open_data(shards, transform=backbone(demo.untrained()).transform())
+    alone = list(batches(images, 4, report=pytest.fail))
+    helped = list(batches(images, 4, report=pytest.fail, workers=2))
     assert len(alone) == len(helped) == 2
     for one, other in zip(alone, helped, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -590,12 +590,12 @@ def test_reading_leaves_the_random_state_alone(folder: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_pictures_travel_to_fresh_processes(folder: Path, shards: Path, tmp_path: Path) -> None:
+def test_images_travel_to_fresh_processes(folder: Path, shards: Path, tmp_path: Path) -> None:
     for spec in (folder, shards, f"hf:{saved(tmp_path / 'one')}"):
-        pictures = open_data(spec, transform=transform_for(demo.untrained()))
-        again = pickle.loads(pickle.dumps(pictures))
-        assert labels(again) == labels(pictures)
-        assert torch.equal(again[0][0], pictures[0][0])
+        images = open_data(spec, transform=backbone(demo.untrained()).transform())
+        again = pickle.loads(pickle.dumps(images))
+        assert labels(again) == labels(images)
+        assert torch.equal(again[0][0], images[0][0])
 
 
 def test_mistakes_with_batches() -> None:
@@ -615,7 +615,7 @@ def test_check_classes(folder: Path, shards: Path) -> None:
     for outputs in (2, 1000):
         with refusal(ValueError, f"the data has 3 classes, the model's head has {outputs}"):
             check_classes(open_data(folder), outputs)
-    # A shard may lack pictures of the last classes; only too many are a contradiction.
+    # A shard may lack images of the last classes; only too many are a contradiction.
     check_classes(open_data(shards), 1000)
     with refusal(ValueError, "the data has at least 8 classes, the model's head has 7"):
         check_classes(open_data(shards), 7)
@@ -623,17 +623,18 @@ def test_check_classes(folder: Path, shards: Path) -> None:
 
 def test_the_demo_model_sees_its_own_range() -> None:
     noise = torch.randint(0, 256, (112, 112, 3), dtype=torch.uint8)
-    seen = transform_for(demo.untrained())(Image.fromarray(noise.numpy()))
+    seen = backbone(demo.untrained()).transform()(Image.fromarray(noise.numpy()))
     torch.testing.assert_close(seen, noise.permute(2, 0, 1) / 127.5 - 1)
-    assert transform_for(demo.untrained())(Image.new("RGB", (300, 200))).shape == (3, 112, 112)
-    assert transform_for(demo.untrained(), 64)(Image.new("RGB", (300, 200))).shape == (3, 64, 64)
+    apart, image = backbone(demo.untrained()), Image.new("RGB", (300, 200))
+    assert apart.transform()(image).shape == (3, 112, 112)
+    assert apart.transform(64)(image).shape == (3, 64, 64)
 
 
 def test_the_transform_follows_the_size_the_model_has_now() -> None:
     with torch.device("meta"):
         model = timm.create_model("vit_small_patch14_dinov2.lvd142m", img_size=224, depth=1)
-    assert transform_for(model)(Image.new("RGB", (300, 400))).shape == (3, 224, 224)
-    assert transform_for(model, 98)(Image.new("RGB", (300, 400))).shape == (3, 98, 98)
+    assert backbone(model).transform()(Image.new("RGB", (300, 400))).shape == (3, 224, 224)
+    assert backbone(model).transform(98)(Image.new("RGB", (300, 400))).shape == (3, 98, 98)
 
 
 def test_transforms_are_those_of_each_model() -> None:
@@ -641,15 +642,15 @@ def test_transforms_are_those_of_each_model() -> None:
     with torch.device("meta"):
         deit = timm.create_model("deit_tiny_patch16_224")
         augreg = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k")
-    assert transform_for(augreg)(white)[:, 0, 0].tolist() == [1, 1, 1]
+    assert backbone(augreg).transform()(white)[:, 0, 0].tolist() == [1, 1, 1]
     wanted = [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225]
-    assert transform_for(deit)(white)[:, 0, 0].tolist() == pytest.approx(wanted)
+    assert backbone(deit).transform()(white)[:, 0, 0].tolist() == pytest.approx(wanted)
 
 
-def for_deit(picture: Image.Image, resized: tuple[int, int]) -> Any:
+def for_deit(image: Image.Image, resized: tuple[int, int]) -> Any:
     """DeiT's transform by hand: shorter side to 248, the 224 in the middle, ImageNet's colours."""
     left, top = (resized[0] - 224) // 2, (resized[1] - 224) // 2
-    shown = picture.resize(resized, Image.Resampling.BICUBIC)
+    shown = image.resize(resized, Image.Resampling.BICUBIC)
     values = np.asarray(shown.crop((left, top, left + 224, top + 224)), dtype=np.float64) / 255
     return ((values - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]).transpose(2, 0, 1)
 
@@ -658,19 +659,19 @@ def test_the_transform_of_deit_by_hand() -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_tiny_patch16_224")
     noise = torch.randint(0, 256, (400, 300, 3), dtype=torch.uint8).numpy()
-    found = transform_for(model)(Image.fromarray(noise))
+    found = backbone(model).transform()(Image.fromarray(noise))
     wanted = for_deit(Image.fromarray(noise), (248, 330))
     np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
 
 
-def test_real_pictures(shared: Path) -> None:
+def test_real_images(shared: Path) -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_tiny_patch16_224")
-    pictures = open_data(shared / "imagenet" / "tune", transform=transform_for(model))
-    assert (pictures.classes, len(pictures)) == (1000, 1000)
-    check_classes(pictures, 1000)
-    image, label = pictures[500]
+    images = open_data(shared / "imagenet" / "tune", transform=backbone(model).transform())
+    assert (images.classes, len(images)) == (1000, 1000)
+    check_classes(images, 1000)
+    image, label = images[500]
     assert label == 500
-    with Image.open(pictures.paths[500]) as opened:
+    with Image.open(images.paths[500]) as opened:
         shown = opened.convert("RGB")
     np.testing.assert_allclose(image.numpy(), for_deit(shown, (248, 248)), atol=1e-5)

@@ -14,15 +14,18 @@ import pytest
 import torch
 
 import zerotprune as ztp
+from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.commands import zerotprune
 from tests.families import build
-from tests.cli.test_evaluate import folder, pictures_in  # noqa: F401  a fixture
-from zerotprune.budgets.contenders import Contender
+from zerotprune.backbones import backbone
 from zerotprune.cli import main
 from zerotprune.measure import modes, records
 from zerotprune.measure import speed as bench
+from zerotprune.measure.accuracy import Contender
+from zerotprune.measure.clock import Call
 from zerotprune.measure.speed import Entrant, Group, Setup, Speed, take_turns
-from zerotprune.plots.figures import Pace, speed_figure
+from zerotprune.plan import Plan
+from zerotprune.plots.speed import Pace, speed_figure
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
 
@@ -37,7 +40,7 @@ class Clock:
     def __init__(self, prices: dict[str, list[float]]) -> None:
         self.prices, self.asked = prices, list[tuple[str, int]]()
 
-    def __call__(self, call: modes.Call, repeat: int) -> float:
+    def __call__(self, call: Call, repeat: int) -> float:
         name = str(call())
         self.asked.append((name, repeat))
         return self.prices[name].pop(0) * repeat
@@ -165,7 +168,7 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
     ]  # fmt: skip
     outputs: list[Any] = []
 
-    def clock(call: modes.Call, repeat: int) -> float:
+    def clock(call: Call, repeat: int) -> float:
         outputs.append(call())
         return 1.0
 
@@ -174,7 +177,7 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
     assert [speed.seconds for speed in group.speeds] == [[1.0]] * 4
     assert all("forward" not in block.__dict__ for block in model.blocks)
     for entrant, found in zip(entered, outputs[:4], strict=True):
-        ztp.prune_(model, entrant.contender.schedule, entrant.contender.method)
+        ztp.prune_(model, entrant.contender.schedule)
         with torch.inference_mode():
             torch.testing.assert_close(found, model(images))
     ztp.restore_(model)
@@ -183,20 +186,39 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
         assert own is other
 
 
+def counts(schedule: ztp.Schedule) -> list[int]:
+    """The tokens in every block of the built-in model."""
+    from zerotprune.data import demo
+
+    loads, _ = Plan(schedule, backbone(demo.untrained()).geometry).loads()
+    return [load.attention for load in loads]
+
+
+def test_the_limit_of_a_merging_method_keeps_as_many_tokens() -> None:
+    from zerotprune.data import demo
+
+    model = demo.untrained()
+    schedule = ztp.schedule_for(model, cost=0.6, method="tome")
+    limit = bench.limit_of(schedule, backbone(model).geometry)
+    assert counts(limit) == counts(schedule)
+    assert limit.method == ztp.methods.Slicing()
+
+
 def test_all_contenders_cost_the_same_and_slicing_keeps_as_many_tokens() -> None:
     from zerotprune.data import demo
 
     model = demo.model()
-    schedule = ztp.schedule_for(model, keep=0.7)
+    schedule = ztp.schedule_for(model, cost=0.7)
     names = ["zero-tprune", "tome", "ats", "zero-tprune"]
-    entered = bench.entrants(model, schedule, names, demo.pictures(8, seed=3)[0])
+    entered = bench.entrants(model, schedule, names, demo.images(8, seed=3)[0])
     by_name = {each.contender.name: each for each in entered}
     assert list(by_name) == ["unpruned", "slicing", "zero-tprune", "tome", "ats"]
     ours = by_name["zero-tprune"]
     assert ours.gmacs == pytest.approx(0.7 * by_name["unpruned"].gmacs, rel=0.01)
     for name in ("tome", "ats"):
         assert by_name[name].gmacs == pytest.approx(ours.gmacs, rel=0.01)
-    assert by_name["slicing"].contender.schedule == ours.contender.schedule == schedule
+    assert ours.contender.schedule == schedule
+    assert counts(by_name["slicing"].contender.schedule) == counts(schedule)
     assert by_name["slicing"].gmacs < ours.gmacs
 
 
@@ -224,6 +246,8 @@ COMPILED = """
 import torch
 from tests.families import build
 import zerotprune as ztp
+from zerotprune.measure.accuracy import Contender
+from zerotprune.measure.clock import Call
 from zerotprune.measure import speed as bench
 from zerotprune.methods import TopK
 
@@ -271,7 +295,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
     tmp_path: Path,
 ) -> None:
     done = zerotprune(
-        *COMMON, "--batch", "1", "2", "--rounds", "2", "--methods", "zero-tprune", "tome",
+        *COMMON, "--batch", "1", "2", "--rounds", "2", "--method", "zero-tprune", "tome",
         "--data", str(folder), "--workers", "0", "--csv", "rows.csv", "--plot", "speed.svg",
         cwd=tmp_path,
     )  # fmt: skip
@@ -292,7 +316,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
     for row in rows:
         assert all(row[name] for name in filled), row
         assert (row["measure"], row["mode"], row["threads"]) == ("speed", "eager", "1")
-        assert row["pictures"] == str(pictures_in(folder))
+        assert row["images"] == str(images_in(folder))
         assert bool(row["schedule"]) == bool(row["backend"]) == (row["name"] != "unpruned")
         rate = float(row["batch"]) / float(row["latency_ms"]) * 1e3
         assert float(row["images_per_second"]) == pytest.approx(rate, rel=0.1)
@@ -300,7 +324,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
 
 
 def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
-    few = (*COMMON, "--batch", "1", "--rounds", "1", "--methods", "zero-tprune")
+    few = (*COMMON, "--batch", "1", "--rounds", "1", "--method", "zero-tprune")
     done = zerotprune(*few, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
@@ -317,13 +341,13 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
     ("extra", "says"),
     [
         (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
-        (("--batch", "0"), "a batch must be at least 1 picture, got 0"),
+        (("--batch", "0"), "a batch must be at least 1 image, got 0"),
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--threads", "0"), "threads must be at least 1"),
-        (("--methods", "topme"), "unknown method 'topme'"),
-        (("--keep", "0.5", "--gmacs", "1"), "give one of --schedule, --gmacs and --keep"),
+        (("--method", "topme"), "unknown method 'topme'"),
+        (("--cost", "0.5", "--gmacs", "1"), "give one of --schedule, --gmacs and --keep"),
         (("--schedule", "nope"), "neither a preset"),
-        (("--keep", "0.001"), "cannot be met"),
+        (("--cost", "0.001"), "cannot be met"),
         (("--weights", "w.safetensors", "--random-weights"), "not both"),
         (("--data", ".", "--random-weights"), "random weights have no accuracy"),
         (("--csv", "no/folder/rows.csv"), "no folder"),

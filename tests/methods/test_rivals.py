@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests.families import build, pictures, plain_geometry, stirred
+from tests.families import build, images_for, plain_geometry, stirred
 from tests.rival_oracles import (
     Attention,
     Forward,
@@ -31,7 +31,7 @@ from tests.rival_oracles import (
     top_k,
 )
 from tests.test_cost import counted_by_torch
-from zerotprune.block import Method, Seen
+from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
@@ -162,8 +162,8 @@ def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> 
 @pytest.mark.parametrize("family", PLAIN)
 def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedule) -> None:
     model: Any = build(family, seed=CASES.index((method, schedule))).double()
-    images = pictures(model)
-    ztp.prune_(model, schedule, method)
+    images = images_for(model)
+    ztp.prune_(model, schedule.by(method))
     with torch.inference_mode():
         logits = model(images)
     for image, found in zip(images, logits, strict=True):
@@ -176,8 +176,8 @@ def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedu
 def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.Schedule) -> None:
     """Prefix tokens first, then the others in their order; each with its place and its size."""
     model: Any = build(family, seed=2).double()
-    images, prefix = pictures(model), model.num_prefix_tokens
-    ztp.prune_(model, schedule, method)
+    images, prefix = images_for(model), model.num_prefix_tokens
+    ztp.prune_(model, schedule.by(method))
     features, found = travelling(model, images)
     counts = promised(method, schedule)
     assert features.shape[1] == prefix + counts[DEPTH]
@@ -188,8 +188,8 @@ def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.
             left = expected.left[block]
             source = tokens.source[at]
             assert tokens.x.shape[1] == prefix + len(source) == prefix + counts[block]
-            if tokens.alive is not None:
-                alive = tokens.alive[at]
+            if tokens.valid is not None:
+                alive = tokens.valid[at]
                 assert alive[:prefix].all()
                 source = source[alive[prefix:]]
             assert source.tolist() == [token.place for token in left]
@@ -205,8 +205,8 @@ def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.
 def test_sizes_in_float64_models_are_not_rounded(method: Method) -> None:
     """log 3 in float32 is 1e-8 off: too much for a model in float64."""
     schedule = merging(9, 9, 0, 3)
-    model: Any = ztp.prune_(build("deit").double(), schedule, method)
-    image = pictures(model, 1)
+    model: Any = ztp.prune_(build("deit").double(), schedule.by(method))
+    image = images_for(model, 1)
     with torch.inference_mode():
         found = model(image)[0]
     expected = twin(model, image[0], schedule, method).logits
@@ -219,14 +219,14 @@ def test_ats_draws_what_the_twin_draws(samples: int) -> None:
         torch.manual_seed(seed)
         seen = sight(37, 1, spread=3.0)
         reduction = ATS(samples).reduce(seen, ztp.Stage(2, 0.5))
-        assert reduction.alive is not None
+        assert reduction.valid is not None
         assert isinstance(seen.graph, DenseGraph)
         assert reduction.keep.shape == (2, min(samples, 36))
         for at in range(2):
             paid = seen.graph.weights[at, :, 0, 1:].sum(0) * seen.feature("value")[at, 1:].norm(
                 dim=-1
             )
-            kept = reduction.keep[at][reduction.alive[at]].tolist()
+            kept = reduction.keep[at][reduction.valid[at]].tolist()
             assert sorted(kept) == ats_draw(paid.numpy(), samples)
 
 
@@ -330,18 +330,18 @@ def test_ats_by_hand() -> None:
     drawn = {1: [2], 2: [1, 3], 4: [1, 2, 3], 40: [0, 1, 2, 3]}
     for samples, expected in drawn.items():
         reduction, left = left_by(ATS(samples), seen, ztp.Stage(1, 0.5))
-        assert reduction.alive is not None
-        assert reduction.keep[reduction.alive].tolist() == expected
-        assert left.alive is not None
-        assert left.alive.sum() == 1 + len(expected)
+        assert reduction.valid is not None
+        assert reduction.keep[reduction.valid].tolist() == expected
+        assert left.valid is not None
+        assert left.valid.sum() == 1 + len(expected)
         assert left.source.shape == (1, min(samples, 4))
 
 
 def test_ats_with_one_token_that_matters() -> None:
     seen = told(cls=[0.0, 0.0, 0.75, 0.0])
     reduction, _ = left_by(ATS(3), seen, ztp.Stage(1, 0.5))
-    assert reduction.alive is not None
-    assert reduction.keep[reduction.alive].tolist() == [2]
+    assert reduction.valid is not None
+    assert reduction.keep[reduction.valid].tolist() == [2]
 
 
 @pytest.mark.parametrize("by", ["cls", "average"])
@@ -402,8 +402,8 @@ def test_tome_down_to_the_last_patch(name: str, size: int) -> None:
     """With CLS and a distillation token, a single patch is in A and has nobody to be matched to."""
     options = {"img_size": size, "embed_dim": 48, "num_heads": 3, "depth": 5, "num_classes": 7}
     model: Any = stirred(timm.create_model(name, **options)).double().eval()
-    schedule, image = merging(99, 99, 99, 99, 99), pictures(model, 1)
-    ztp.prune_(model, schedule, ToMe())
+    schedule, image = merging(99, 99, 99, 99, 99), images_for(model, 1)
+    ztp.prune_(model, schedule.by(ToMe()))
     with torch.inference_mode():
         found = model(image)[0]
     expected = twin(model, image[0], schedule, ToMe())
@@ -412,7 +412,7 @@ def test_tome_down_to_the_last_patch(name: str, size: int) -> None:
 
 
 def test_equal_tokens_are_merged_all_the_same() -> None:
-    """A flat picture: every edge of ToMe is equally good, and none may be taken twice."""
+    """A flat image: every edge of ToMe is equally good, and none may be taken twice."""
     seen = told(keys=[[1.0, 1.0]] * 9)
     for r in (1, 3, 4):
         reduction, left = left_by(ToMe(), seen, ztp.Stage(1, similar=r))
@@ -439,10 +439,10 @@ def test_with_nothing_to_do_no_bit_changes(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
     model: Any = build(family)
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
-        ztp.prune_(model, schedule, method)
+        ztp.prune_(model, schedule.by(method))
         assert torch.equal(model(images), before)
 
 
@@ -458,21 +458,21 @@ def test_where_all_tokens_stay_only_rounding_changes(
     method: Method, schedule: ztp.Schedule
 ) -> None:
     model: Any = build("deit").double()
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
         before = model(images)
-        ztp.prune_(model, schedule, method)
+        ztp.prune_(model, schedule.by(method))
         torch.testing.assert_close(model(images), before)
 
 
 def test_ats_samples_at_every_stage_whatever_its_numbers() -> None:
     """ "The stage's own numbers are not used, only its place.\""""
     model: Any = build("deit").double()
-    images = pictures(model)
+    images = images_for(model)
     with torch.inference_mode():
-        ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5),)), ATS(samples=10))
+        ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5),)).by(ATS(samples=10)))
         expected = model(images)
-        ztp.prune_(model, ztp.Schedule((ztp.Stage(2),)), ATS(samples=10))
+        ztp.prune_(model, ztp.Schedule((ztp.Stage(2),)).by(ATS(samples=10)))
         assert torch.equal(model(images), expected)
 
 
@@ -481,12 +481,12 @@ def test_ats_samples_at_every_stage_whatever_its_numbers() -> None:
 
 @one_each
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
-def test_a_picture_does_not_depend_on_its_batch(
+def test_an_image_does_not_depend_on_its_batch(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
     model: Any = build(family).double()
-    images = pictures(model, 9)  # the CPU takes 8 pictures at a time
-    ztp.prune_(model, schedule, method)
+    images = images_for(model, 9)  # the CPU takes 8 images at a time
+    ztp.prune_(model, schedule.by(method))
     with torch.inference_mode():
         together = model(images)
         for at in (0, 5, 8):
@@ -497,17 +497,17 @@ def test_a_picture_does_not_depend_on_its_batch(
 @all_cases
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
 def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.Schedule) -> None:
-    """Of a padded batch, where pictures keep different numbers."""
+    """Of a padded batch, where images keep different numbers."""
     for compute in ("all", "needed"):
-        model: Any = ztp.prune_(build(family), schedule, method, compute=compute)
+        model: Any = ztp.prune_(build(family), schedule.by(method), compute=compute)
         closed = round(ztp.gmacs(model, compute=compute) * 1e9)
         assert closed == counted_by_torch(model)
 
 
 @one_each
 def test_copy_and_pickle(method: Method, schedule: ztp.Schedule) -> None:
-    model: Any = ztp.prune_(build("deit"), schedule, method)
-    images = pictures(model)
+    model: Any = ztp.prune_(build("deit"), schedule.by(method))
+    images = images_for(model)
     assert pickle.loads(pickle.dumps(method)) == method
     assert hash(copy.deepcopy(method)) == hash(method)
     with torch.inference_mode():
@@ -527,8 +527,8 @@ def test_trace_tells_what_the_twin_kept(
 ) -> None:
     """Of every stage but the last block's, after which no attention sees the patch tokens."""
     model: Any = build(family).double()
-    images = pictures(model)
-    ztp.prune_(model, schedule, method)
+    images = images_for(model)
+    ztp.prune_(model, schedule.by(method))
     traces = ztp.trace(model, images)
     acting = [stage.block for stage in schedule.stages if stage.prunes and stage.block < DEPTH]
     assert [trace.block for trace in traces] == acting
@@ -551,8 +551,8 @@ def test_trace_tells_what_the_twin_kept(
 @all_cases
 def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> None:
     """KEPT are as many as tokens were left; EViT's extra token has the place of a fused patch."""
-    model: Any = ztp.prune_(build("deit"), schedule, method)
-    traces, counts = ztp.trace(model, pictures(model)), promised(method, schedule)
+    model: Any = ztp.prune_(build("deit"), schedule.by(method))
+    traces, counts = ztp.trace(model, images_for(model)), promised(method, schedule)
     for trace in traces:
         kept = (trace.fate == Fate.KEPT).sum(dim=1)
         if method.adaptive:
@@ -594,7 +594,7 @@ def test_what_a_method_cannot_do_is_refused(
 ) -> None:
     model: Any = build(family)
     with pytest.raises(ValueError, match=says) as refusal:
-        ztp.prune_(model, ztp.Schedule((stage,)), method)
+        ztp.prune_(model, ztp.Schedule((stage,)).by(method))
     assert "\n" not in str(refusal.value)
     assert ". " not in str(refusal.value)
     assert not any("forward" in block.__dict__ for block in model.blocks)
@@ -604,12 +604,12 @@ def test_what_a_method_cannot_do_is_refused(
 
 SCRIPT = """
 import torch, zerotprune as ztp
-from tests.families import build, pictures
+from tests.families import build, images_for
 from tests.methods.test_rivals import ONE_EACH
 
 for method, schedule in ONE_EACH:
     model = ztp.prune_(build("deit distilled"), schedule, method)
-    images, others = pictures(model, 3), pictures(model, 3)
+    images, others = images_for(model, 3), images_for(model, 3)
     graphs = []
     def backend(graph, inputs):
         graphs.append(graph)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, methods
-from zerotprune.block import Seen
+from zerotprune.method import Seen
 from zerotprune.scoring import graph
 from zerotprune.scoring.attention import Heads
 from zerotprune.tokens import Reduction, Tokens
@@ -22,10 +22,8 @@ from zerotprune.tokens import Reduction, Tokens
 DEPTH = 12
 
 
-def picture(
-    tokens: int, prefix: int, heads: int, width: int, batch: int = 1
-) -> tuple[Seen, Tensor]:
-    """What a block might have seen, in float64, with clustered keys as real pictures have."""
+def image(tokens: int, prefix: int, heads: int, width: int, batch: int = 1) -> tuple[Seen, Tensor]:
+    """What a block might have seen, in float64, with clustered keys as real images have."""
     centres = torch.randn(batch, heads, 4, width, dtype=torch.float64)
     which = torch.randint(4, (batch, 1, tokens, 1)).expand(-1, heads, -1, width)
     k = centres.gather(2, which) + 0.5 * torch.randn(batch, heads, tokens, width).double()
@@ -153,20 +151,20 @@ def test_layer_equals_its_twin(
     method, stage = ZeroTPrune(**chosen), Stage(4, keep, similar, rounds)
     if not stage.prunes or similar > stage.share(patches) // 2:
         return
-    seen, _ = picture(prefix + patches, prefix, heads, 6)
+    seen, _ = image(prefix + patches, prefix, heads, 6)
     agree(method.reduce(seen, stage), twin(seen, stage, method))
 
 
 @pytest.mark.parametrize("order", ["i-s-i", "i-s"])
 def test_random_partition(order: Any) -> None:
     method, stage = ZeroTPrune(partition="random", order=order), Stage(4, 1.0, 6)
-    seen, _ = picture(31, 1, 3, 6)
+    seen, _ = image(31, 1, 3, 6)
     agree(method.reduce(seen, stage), twin(seen, stage, method))
 
 
 def test_float32_layer_at_deit_size_equals_its_float64_twin() -> None:
     method = ZeroTPrune()
-    seen, _ = picture(197, 1, 3, 16, batch=2)
+    seen, _ = image(197, 1, 3, 16, batch=2)
     narrow = _narrow(seen)
     for stage in (Stage(1, 1.0, 10), Stage(3, 0.9, 10, 5), Stage(6, 0.6, 20), Stage(11, 0.5)):
         for at in range(2):
@@ -187,14 +185,14 @@ def _narrow(seen: Seen) -> Seen:
 
 @pytest.mark.parametrize("by", ["cls", "average", "accumulated", "random"])
 def test_top_k_keeps_what_the_ranking_would(by: Any) -> None:
-    seen, _ = picture(31, 1, 3, 6)
+    seen, _ = image(31, 1, 3, 6)
     stage = Stage(4, 0.6)
     ours = methods.TopK(by).reduce(seen, stage)
     agree(ours, twin(seen, stage, ZeroTPrune(ranking=by)))
 
 
 def test_counts_are_those_promised() -> None:
-    seen, _ = picture(40, 1, 3, 6, batch=3)
+    seen, _ = image(40, 1, 3, 6, batch=3)
     for method in (ZeroTPrune(), ZeroTPrune(order="i-s"), methods.TopK(), methods.Slicing()):
         for stage in (Stage(4, 0.5, 3), Stage(4, 0.77), Stage(4, 1.0, 5)):
             keep = method.reduce(seen, stage).keep

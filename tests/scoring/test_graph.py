@@ -56,12 +56,12 @@ def test_voting_among_the_living_equals_the_cut_out_graph(
     living = torch.stack([torch.randperm(tokens)[dead:].sort().values for _ in range(batch)])
     alive = torch.zeros(batch, tokens, dtype=graph.dtype).scatter(1, living, 1.0)
     score = g.vote(graph, g.start_scores(graph, None, alive), rounds, alive)
-    for picture in range(batch):
-        keep = living[picture]
-        small = graph[picture][:, keep][..., keep]
+    for image in range(batch):
+        keep = living[image]
+        small = graph[image][:, keep][..., keep]
         small = (small / small.sum(-1, keepdim=True)).unsqueeze(0)
         expected = g.vote(small, g.start_scores(small), rounds)[0]
-        torch.testing.assert_close(score[picture][:, keep], expected)
+        torch.testing.assert_close(score[image][:, keep], expected)
     assert (score * (1 - alive.unsqueeze(1)) == 0).all()
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.families import build, pictures
-from tests.methods.test_zero_tprune import picture
+from tests.families import build, images_for
+from tests.methods.test_zero_tprune import image
 from zerotprune import Schedule, Stage, ZeroTPrune, prune_, trace
-from zerotprune.block import Seen
+from zerotprune.method import Seen
 from zerotprune.methods import ATS, EViT, TopK
 from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
@@ -34,7 +34,7 @@ on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def vectors(
     tokens: int, precision: torch.dtype, width: int = 24, spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of some pictures and three heads, laid out as one projection leaves them."""
+    """q, k and v of some images and three heads, laid out as one projection leaves them."""
     qkv = torch.randn(BATCH, tokens, 3, 3, width, device=DEVICE)
     qkv[:, :, :2] *= spread**0.5
     q, k, v = qkv.to(precision).permute(2, 0, 3, 1, 4).unbind(0)
@@ -168,7 +168,7 @@ def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
     ids=repr,
 )
 def test_a_layer_decides_as_with_the_reference(method: Any) -> None:
-    seen, _ = picture(67, 1, 3, 16, batch=2)
+    seen, _ = image(67, 1, 3, 16, batch=2)
     exact, part = seen.heads[0], [x.float().to(DEVICE) for x in seen.heads[0][:3]]
     heads = Heads(part[0], part[1], part[2], exact.scale, True, 0.0)
     who = scorer("triton", [heads])
@@ -198,7 +198,7 @@ SCHEDULE = Schedule((Stage(1, 1.0, 4), Stage(2, 0.8, 4, 3), Stage(4, 0.5)))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_prunes_as_with_the_reference(family: str) -> None:
     model = build(family).to(DEVICE).float()
-    images = pictures(model, 2).to(DEVICE).float()
+    images = images_for(model, 2).to(DEVICE).float()
     stages = {}
     for backend in ("reference", "triton"):
         prune_(model, SCHEDULE, backend=backend)
@@ -209,9 +209,9 @@ def test_a_model_prunes_as_with_the_reference(family: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy
-def test_a_broken_picture_disturbs_no_other() -> None:
+def test_a_broken_image_disturbs_no_other() -> None:
     model = prune_(build("deit").to(DEVICE).float(), SCHEDULE, backend="triton")
-    images = pictures(model, 2).to(DEVICE).float()
+    images = images_for(model, 2).to(DEVICE).float()
     with torch.inference_mode():
         alone = model(images[1:])
         images[0] = torch.nan
@@ -226,7 +226,7 @@ def test_a_broken_picture_disturbs_no_other() -> None:
 )
 def test_what_the_kernels_cannot_score(family: str, says: str) -> None:
     model = build(family).to(DEVICE).float()
-    images = pictures(model, 2).to(DEVICE).float()
+    images = images_for(model, 2).to(DEVICE).float()
     prune_(model, SCHEDULE, backend="triton")
     with pytest.raises(ValueError, match=says):
         model(images)
@@ -278,7 +278,7 @@ def test_other_token_counts_need_no_new_code(precision: torch.dtype) -> None:
 @on_a_gpu
 @pytest.mark.parametrize("side", [112, 384])
 def test_compiled_is_as_eager(side: int) -> None:
-    """By many small pictures, and with more tokens than the chip holds."""
+    """By many small images, and with more tokens than the chip holds."""
     model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
     model = model.eval().requires_grad_(False).cuda()
     images = torch.randn(8, 3, side, side, device="cuda")
@@ -292,7 +292,7 @@ def test_compiled_is_as_eager(side: int) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     model = build("deit").cuda().half()
-    images = pictures(model, 2).cuda().half()
+    images = images_for(model, 2).cuda().half()
     prune_(model, SCHEDULE, backend="triton")
     with torch.inference_mode():
         model(images)

@@ -31,14 +31,14 @@ from safetensors.torch import save_file
 from sqlalchemy import event
 from sqlalchemy.pool import NullPool
 from torch import Tensor
+from zerotprune.budgets.latency import Timed, budget_for
 
 from tests import commands
+from tests.cli.test_evaluate import _save
 from tests.commands import quickly
 from tests.families import FAMILIES, build, pictures, plain_geometry
-from tests.cli.test_evaluate import _save
 from zerotprune import Schedule, Stage, prune_, restore_
 from zerotprune.backbones import backbone
-from zerotprune.budgets.latency import Timed, budget_for
 from zerotprune.budgets.surface import MOST_STAGES, Surface
 from zerotprune.cli.choices import remarks, table_of
 from zerotprune.cli.search import search as search_command

@@ -19,11 +19,11 @@ import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from zerotprune.budgets.contenders import METHODS, contender
 
 import zerotprune as ztp
 from tests import oracle
 from zerotprune import Schedule, Stage, ZeroTPrune
-from zerotprune.budgets.contenders import METHODS, contender
 from zerotprune.cli import main
 from zerotprune.cli.show import show
 from zerotprune.data import demo

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..cost import Convention, Geometry
+from ..knobs import Dial
 from ..method import Method
 from ..methods import DEFAULT, name_of, resolve
 from ..plan import Plan
@@ -52,7 +53,7 @@ def schedule_for(
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule((), method)
     price = _price(model, method, geometry, images, convention)
-    return _solve(method, geometry, target, unpruned, price)
+    return solve(method, geometry, target, unpruned, price)
 
 
 def _price(
@@ -81,38 +82,37 @@ def _price(
     return price
 
 
-def _solve(
+def solve(
     method: Method, geometry: Geometry, target: float, unpruned: float, price: Price
 ) -> Schedule:
     """The first of the method's dials that comes within half of the tolerance; else the nearest."""
     best: Hit[Schedule] | None = None
-    lowest = unpruned
+    # What a measured cost would gain by more steps is less than its error.
+    enough = TOLERANCE / 5 if method.adaptive else 0.0
     for dial in method.dials(geometry):
-
-        def turn(
-            at: float, dial: Callable[[float], Schedule | None] = dial
-        ) -> tuple[Schedule, float] | None:
-            nonlocal lowest
-            schedule = dial(at)
-            cost = None if schedule is None else price(schedule)
-            if schedule is None or cost is None:
-                return None
-            lowest = min(lowest, cost)
-            return schedule, cost
-
-        # What a measured cost would gain by more steps is less than its error.
-        enough = TOLERANCE / 5 if method.adaptive else 0.0
-        best = bisect(turn, target, enough=enough, best=best)
+        best = bisect(_priced(dial, price), target, enough=enough, best=best)
         if best is not None and best.miss <= TOLERANCE / 2:
             return best.setting
     if best is None:
-        Plan(Schedule((), method), geometry).check()
         raise ValueError(_why_none(method, geometry))
     if best.miss <= TOLERANCE:
         return best.setting
+    lowest = best.value
     if not method.adaptive:
-        bisect(turn, 0.0)  # for the sentence: how low it goes
+        ends = (bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry))
+        lowest = min(end.value for end in ends if end is not None)
     raise ValueError(_unmet(method, target, unpruned, lowest, best.value))
+
+
+def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float] | None]:
+    """What the dial gives, with its cost; None where there is nothing to be had."""
+
+    def turn(at: float) -> tuple[Schedule, float] | None:
+        schedule = dial(at)
+        cost = None if schedule is None else price(schedule)
+        return None if schedule is None or cost is None else (schedule, cost)
+
+    return turn
 
 
 def _why_none(method: Method, geometry: Geometry) -> str:

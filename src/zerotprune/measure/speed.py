@@ -20,7 +20,7 @@ from ..backbones import backbone
 from ..budgets import schedule_for
 from ..budgets.adaptive import measured_gmacs
 from ..cost import Compute, Geometry
-from ..methods import name_of
+from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
@@ -162,7 +162,7 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
         if kept < patches and stage.block < geometry.depth:
             stages.append(Stage(stage.block, share_that_keeps(kept, patches)))
         patches = kept
-    return Schedule(tuple(stages), LIMIT)
+    return Schedule(tuple(stages), resolve(LIMIT))
 
 
 def _priced(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:

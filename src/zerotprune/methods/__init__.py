@@ -42,7 +42,7 @@ def _named_by_variants(kind: type[Method]) -> bool:
     return any(kind(**options) == kind() for options in kind.variants.values())
 
 
-def resolve(method: Method | str) -> Method:
+def resolve(method: object) -> Method:
     """The method itself, or the one of a registered name; or of `FILE.py:CLASS`, a user's own.
 
     >>> resolve("tome-uni")

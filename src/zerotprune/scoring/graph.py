@@ -209,7 +209,7 @@ def noise(
     """Uniform pseudo-random numbers in [0, 1), the same on every device and in every call.
 
     Made by integer mixing and not by a generator, so that it traces into a compiled or exported
-    graph, leaves the global random state alone, and gives every picture of a batch the same draw.
+    graph, leaves the global random state alone, and gives every image of a batch the same draw.
     """
     mask = 0xFFFFFFFF
     bits = torch.arange(count, device=device, dtype=torch.int64) + (seed * 0x9E3779B1 & mask)

@@ -60,22 +60,22 @@ def _nearest(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
-    picture, first = portion(count_a, ROWS)
-    features += picture * stride_batch
+    image, first = portion(count_a, ROWS)
+    features += image * stride_batch
     row = first + tl.arange(0, ROWS)
-    own = tl.load(group_a + picture * stride_a + row, mask=row < count_a, other=0)
+    own = tl.load(group_a + image * stride_a + row, mask=row < count_a, other=0)
     depth = tl.arange(0, DEPTH)
     if AHEAD:
-        scale_a = tl.load(scales + picture * tokens + own)
+        scale_a = tl.load(scales + image * tokens + own)
     else:
         scale_a = _scale(features, own, stride_token, width, ROWS, DEPTH)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     place = tl.zeros([ROWS], tl.int32)
     for start in range(0, count_b, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        other = tl.load(group_b + picture * stride_b + column, mask=column < count_b, other=0)
+        other = tl.load(group_b + image * stride_b + column, mask=column < count_b, other=0)
         if AHEAD:
-            scale_b = tl.load(scales + picture * tokens + other)
+            scale_b = tl.load(scales + image * tokens + other)
         else:
             scale_b = _scale(features, other, stride_token, width, COLUMNS, DEPTH)
         product = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -92,8 +92,8 @@ def _nearest(
         better = found > top
         place = tl.where(better, start + where, place)
         top = tl.where(better, found, top)
-    tl.store(best + picture * count_a + row, top, mask=row < count_a)
-    tl.store(choice + picture * count_a + row, place.to(tl.int64), mask=row < count_a)
+    tl.store(best + image * count_a + row, top, mask=row < count_a)
+    tl.store(choice + image * count_a + row, place.to(tl.int64), mask=row < count_a)
 
 
 @kernel
@@ -101,11 +101,11 @@ def _scales(
     features, out, stride_batch, stride_token, tokens, width,
     ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    picture, first = portion(tokens, ROWS)
+    image, first = portion(tokens, ROWS)
     token = first + tl.arange(0, ROWS)
     known = tl.minimum(token, tokens - 1)
-    scale = _scale(features + picture * stride_batch, known, stride_token, width, ROWS, DEPTH)
-    tl.store(out + picture * tokens + token, scale, mask=token < tokens)
+    scale = _scale(features + image * stride_batch, known, stride_token, width, ROWS, DEPTH)
+    tl.store(out + image * tokens + token, scale, mask=token < tokens)
 
 
 @triton.jit

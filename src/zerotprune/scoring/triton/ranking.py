@@ -1,6 +1,6 @@
 """Importance from all heads, and order by counting: a token's rank is how many stand above it.
 
-For the few hundred tokens of a picture, counting is one small kernel where sorting is several.
+For the few hundred tokens of an image, counting is one small kernel where sorting is several.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _key(values):
 
 @kernel
 def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    picture, first = portion(count, ROWS)
-    values += picture * count
-    order += picture * count
+    image, first = portion(count, ROWS)
+    values += image * count
+    order += image * count
     row = first + tl.arange(0, ROWS)
     own = _key(tl.load(values + row, mask=row < count, other=0.0))
     above = tl.zeros([ROWS, COLUMNS], tl.int32)
@@ -79,12 +79,12 @@ def _importance(
     LOW: tl.constexpr, HIGH: tl.constexpr, FILTERED: tl.constexpr, MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    picture = tl.program_id(0).to(tl.int64)
-    score += picture * heads * tokens
+    image = tl.program_id(0).to(tl.int64)
+    score += image * heads * tokens
     token = tl.arange(0, BLOCK)
     patch = (token >= prefix) & (token < tokens)
     if MASKED:
-        patch = patch & (tl.load(alive + picture * tokens + token, mask=patch, other=0.0) > 0)
+        patch = patch & (tl.load(alive + image * tokens + token, mask=patch, other=0.0) > 0)
     count = tl.sum(patch.to(tl.float32), 0)
     every = tl.zeros([BLOCK], tl.float32)
     chosen = tl.zeros([BLOCK], tl.float32)
@@ -104,5 +104,5 @@ def _importance(
     if FILTERED:  # where no head passes, all of them count
         mean_square = tl.where(inside > 0, chosen / tl.maximum(inside, 1.0), mean_square)
     inside_grid = (token >= prefix) & (token < tokens)
-    tl.store(out + picture * (tokens - prefix) + token - prefix, tl.sqrt(mean_square),
+    tl.store(out + image * (tokens - prefix) + token - prefix, tl.sqrt(mean_square),
              mask=inside_grid)  # fmt: skip

@@ -172,7 +172,7 @@ def _all_rounds(
         chosen1 = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
     if TILES > 2:
         chosen2 = tokens_of(k, k_token, 128, tokens, 64, WIDTH, PADDED)
-    if TILES > 3:  # the few tokens beyond 3 × 64 of a picture of 14 × 14 patches
+    if TILES > 3:  # the few tokens beyond 3 × 64 of an image of 14 × 14 patches
         chosen3 = tokens_of(k, k_token, 192, tokens, 16, WIDTH, PADDED)
     living = voter < tokens
     total = tl.load(sums + graph * tokens + voter, mask=living, other=float("inf"))[None, :]
