@@ -82,7 +82,7 @@ def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
         assert not torch.allclose(pruned, model(images))
 
 
-def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], image: int) -> Tensor:
+def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], at: int) -> Tensor:
     with blocks_called_with(model) as calls:
         model(image)
     x, prefix = calls[0][1], model.num_prefix_tokens
@@ -97,7 +97,7 @@ def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], image: in
         else:
             x = block(x, **{**given, "attn_mask": mask})
         if number in by_block:
-            alive[prefix:] = by_block[number].fate[image] == Fate.KEPT
+            alive[prefix:] = by_block[number].fate[at] == Fate.KEPT
     logits: Tensor = model.forward_head(model.norm(x[:, alive]))
     return logits
 

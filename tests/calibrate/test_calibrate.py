@@ -387,12 +387,12 @@ def test_evaluate_compare_and_info_use_it(
     done = terminal("evaluate", *data, "--json", "--precision", "bfloat16", *use)
     assert done.code == 0, done.err
     row = json.loads(done.out)[1]
-    assert "vhf=(0.25, 1.75)" in row["method"]
+    assert '"vhf": [0.25, 1.75]' in row["method"]
     assert [stage["rounds"] for stage in json.loads(row["schedule"])["stages"]] == [17, 2]
     done = terminal("compare", *data, "--cost", "0.7", "--method", "zero-tprune",
                     "--calibration", path, "--csv", str(tmp_path / "rows.csv"))  # fmt: skip
     assert done.code == 0, done.err
-    assert "vhf=(0.25, 1.75)" in (tmp_path / "rows.csv").read_text()
+    assert '""vhf"": [0.25, 1.75]' in (tmp_path / "rows.csv").read_text()
     shown = terminal("info", "demo", *use)
     assert shown.code == 0, shown.err
     assert "17 rounds" in shown.out

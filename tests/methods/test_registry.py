@@ -1,0 +1,157 @@
+"""Methods by their names: what is written down is what is read, and a file is all it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zerotprune as ztp
+from tests.cli.test_evaluate import folder  # noqa: F401  a fixture
+from tests.commands import quickly
+from zerotprune.methods import from_data, name_of, names, resolve, to_data
+
+OWN = '''
+"""Keep every other patch: a method of one's own."""
+
+from dataclasses import dataclass
+
+import torch
+
+import zerotprune as ztp
+from zerotprune.tokens import Reduction
+
+
+@dataclass(frozen=True)
+class EveryOther(ztp.Method):
+    name = "every-other"
+    first: int = 0
+
+    def reduce(self, seen, stage):
+        count = self.kept(stage, seen.patches)
+        order = torch.arange(seen.patches).roll(-self.first)
+        order = torch.cat((order[::2], order[1::2]))[:count]
+        return Reduction(order.expand(len(seen.tokens.source), -1))
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "every_other_patch.py"
+    path.write_text(OWN)
+    return f"{path}:EveryOther"
+
+
+def test_every_name_is_one_method_and_its_own_name() -> None:
+    assert names()[0] == "zero-tprune"
+    assert len({resolve(name) for name in names()}) == len(names())
+    for name in names():
+        assert name_of(resolve(name)) == name
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_written_down_is_what_is_read(name: str) -> None:
+    method = resolve(name)
+    assert from_data(json.loads(json.dumps(to_data(method)))) == method
+    schedule = ztp.Schedule((ztp.Stage(2, 0.8),), method)
+    assert ztp.Schedule.from_json(schedule.to_json()) == schedule
+
+
+def test_options_are_written_where_they_differ() -> None:
+    method = ztp.ZeroTPrune(vhf=(0.02, 1.5), heads="mean")
+    assert to_data(method) == {
+        "name": "zero-tprune", "options": {"heads": "mean", "vhf": (0.02, 1.5)}
+    }  # fmt: skip
+    assert from_data(json.loads(json.dumps(to_data(method)))) == method
+    assert name_of(method) == "zero-tprune"
+
+
+def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
+    text = '{"version": 1, "stages": [{"block": 3, "keep": 0.8}]}'
+    assert ztp.Schedule.from_json(text) == ztp.Schedule((ztp.Stage(3, 0.8),), ztp.ZeroTPrune())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("tome", 'exactly "name" and "options"'),
+        ({"name": "tome"}, 'exactly "name" and "options"'),
+        ({"name": 3, "options": {}}, "must be a string"),
+        ({"name": "tome", "options": []}, "a JSON object"),
+        ({"name": "tomee", "options": {}}, "unknown method 'tomee'"),
+        ({"name": "tome", "options": {"ratio": 1}}, "tome has no option 'ratio'; it has propor"),
+        ({"name": "zero-tprune", "options": {"vhf": [2.0, 1.0]}}, "vhf must be two variances"),
+    ],
+)
+def test_bad_descriptions_of_a_method(data: Any, says: str) -> None:
+    text = json.dumps({"version": 2, "method": data, "stages": []})
+    with pytest.raises(ValueError, match=says) as raised:
+        ztp.Schedule.from_json(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_two_methods_cannot_share_a_name() -> None:
+    with pytest.raises(ValueError, match="two methods are called 'tome'"):
+
+        class Another(ztp.methods.Slicing):
+            name = "tome"
+
+
+def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    """`evaluate`, `compare`, `search`, `show` and the page's catalog know it."""
+    data = ("demo", str(folder), "--workers", "0", "--limit", "12")
+    done = quickly("evaluate", *data, "--cost", "0.7", "--method", own, "--json")
+    assert done.returncode == 0, done.stderr
+    unpruned, pruned = json.loads(done.stdout)
+    assert pruned["name"] == "every-other"
+    assert json.loads(pruned["method"]) == {"name": "every-other", "options": {}}
+    assert pruned["gmacs"] == pytest.approx(0.7 * unpruned["gmacs"], rel=0.01)
+    done = quickly("compare", *data, "--cost", "0.7", "--method", own, "random")
+    assert done.returncode == 0, done.stderr
+    assert "every-other" in done.stdout
+    done = quickly("search", *data[:2], "--cost", "0.7", "--method", own, "--trials", "3",
+                   "--limit", "12", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "schedule.json").read_text())
+    assert written["method"] == {"name": "every-other", "options": {}}
+    done = quickly("show", "--model", "demo", "--limit", "1", "--method", own, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "show.png").is_file()
+    assert resolve(own).adaptive is False
+    from zerotprune.app.catalog import method_names
+
+    assert "every-other" in method_names()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nowhere.py:Mine", "no file nowhere.py to take the method Mine from"),
+        ("{here}:Missing", "has no method Missing: it must be a subclass"),
+        ("{broken}:Mine", "cannot be imported: SyntaxError"),
+        ("{json}:Mine", "is also the name of an installed module: rename the file"),
+    ],
+)
+def test_mistakes_in_a_file_of_ones_own(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "methods_of_mine.py").write_text("Missing = 3\n")
+    (tmp_path / "broken_method.py").write_text("def (\n")
+    (tmp_path / "json.py").write_text(OWN)
+    places = {
+        "here": tmp_path / "methods_of_mine.py",
+        "broken": tmp_path / "broken_method.py",
+        "json": tmp_path / "json.py",
+    }
+    with pytest.raises(ValueError, match=says) as raised:
+        resolve(text.format(**places))
+    assert "\n" not in str(raised.value)
+
+
+def test_methods_say_what_they_do() -> None:
+    merging = {name for name in names() if resolve(name).merges}
+    assert merging == {"tome", "tome-uni", "diffrate"}
+    assert {name for name in names() if resolve(name).adaptive} == {"ats"}
+    for name in names():
+        assert all(field.init for field in fields(resolve(name)))  # type: ignore[arg-type]
