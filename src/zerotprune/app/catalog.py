@@ -16,11 +16,11 @@ from ..backbones import backbone
 from ..data import demo
 from ..data.images import Transform, transform_for
 from ..pruning import gmacs
-from ..show.painting import as_image, fitted
+from ..show.painting import as_picture, fitted
 from ..show.story import class_names
 
 BUILT_IN = "demo"
-SHOWN = 448  # pixels, the longer side of an image on the page
+SHOWN = 448  # pixels, the longer side of a picture on the page
 _QUALITY = 88
 
 _EXAMPLES = 8
@@ -30,10 +30,10 @@ _CLUTTER = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35)
 
 @dataclass(frozen=True)
 class Sight:
-    """An image as one model sees it, and as the page shows it."""
+    """A picture as one model sees it, and as the page shows it."""
 
     image: Tensor  # (1, 3, height, width)
-    link: str  # the same part of it as a data URL, in the best quality the image has
+    link: str  # the same part of it as a data URL, in the best quality the picture has
 
 
 @dataclass(frozen=True)
@@ -67,29 +67,29 @@ class Offer:
     def depth(self) -> int:
         return backbone(self.model).geometry.depth
 
-    def see(self, image: Image.Image) -> Sight:
+    def see(self, picture: Image.Image) -> Sight:
         """Through the model's own transform."""
-        image = self.transform(image)
+        image = self.transform(picture)
         # The same crop at the page's own size: what the model sees is often too coarse to look at.
-        closer = image if self.finer is None else self.finer(image)
+        closer = image if self.finer is None else self.finer(picture)
         grid = backbone(self.model).geometry.grid
-        shown = fitted(as_image(closer, self.model), grid, SHOWN)
+        shown = fitted(as_picture(closer, self.model), grid, SHOWN)
         return Sight(image[None], as_link(shown))
 
 
-def as_link(image: Image.Image) -> str:
-    """An image as a data URL: no file is written, no second request needed."""
+def as_link(picture: Image.Image) -> str:
+    """A picture as a data URL: no file is written, no second request needed."""
     held = io.BytesIO()
-    image.save(held, "JPEG", quality=_QUALITY, subsampling=0)
+    picture.save(held, "JPEG", quality=_QUALITY, subsampling=0)
     return "data:image/jpeg;base64," + base64.b64encode(held.getvalue()).decode()
 
 
 def examples() -> list[tuple[str, Image.Image]]:
-    """Generated images, each with what it shows."""
+    """Generated pictures, each with what it shows."""
     found = []
     for number, clutter in enumerate(_CLUTTER[:_EXAMPLES]):
-        images, labels = demo.images(1, _SEED, first=number, clutter=clutter)
+        images, labels = demo.pictures(1, _SEED, first=number, clutter=clutter)
         pixels = ((images[0] + 1) * 127.5).round().to(torch.uint8)
-        image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-        found.append((f"digit {labels.item()}", image))
+        picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        found.append((f"digit {labels.item()}", picture))
     return found

@@ -19,9 +19,9 @@ from .worker import Machine, Stopped
 
 LOG = logging.getLogger(__name__)
 METHOD, RIVAL, PERCENT = "zero-tprune", "tome", 65
-UNEXPECTED = "Something went wrong here; your image and settings are as they were."
+UNEXPECTED = "Something went wrong here; your picture and settings are as they were."
 NOT_DIGITS = (
-    "The built-in model reads one digit among clutter. On other images you see how it prunes; "
+    "The built-in model reads one digit among clutter. On other pictures you see how it prunes; "
     "what it predicts means nothing."
 )
 
@@ -30,8 +30,8 @@ NOT_DIGITS = (
 class Session:
     """What one tab has on its screen. Nobody else sees it."""
 
-    sights: dict[str, Sight] = field(default_factory=dict)  # of its image, by model
-    own_image: bool = False
+    sights: dict[str, Sight] = field(default_factory=dict)  # of its picture, by model
+    own_picture: bool = False
     schedule: Schedule | None = None  # the user's own stages, where the dial does not rule
     screen: Screen | None = None
     turn: int = 0  # counts the screens: work for an older one is not finished
@@ -42,7 +42,7 @@ class Shown:
     """The page's parts after a change; None: as before."""
 
     status: str
-    image: str | None = None
+    picture: str | None = None
     view: str | None = None
     facts: str | None = None
     stages: str | None = None
@@ -81,7 +81,7 @@ class Desk:
         )
 
     def example(self, session: Session, controls: Controls, at: object) -> Shown:
-        """One of the example images."""
+        """One of the example pictures."""
 
         def work() -> Shown:
             if not isinstance(at, int) or not 0 <= at < len(self.examples):
@@ -92,13 +92,13 @@ class Desk:
         return self._safely(session, work)
 
     def upload(self, session: Session, controls: Controls, sent: Mapping[str, object]) -> Shown:
-        """The user's own image, as the browser sent it."""
+        """The user's own picture, as the browser sent it."""
 
         def work() -> Shown:
             if sent.get("refused") == "large":
                 raise ValueError(TOO_LARGE)
-            image = from_text(sent.get("text"))
-            sights = {name: offer.see(image) for name, offer in self.offers.items()}
+            picture = from_text(sent.get("text"))
+            sights = {name: offer.see(picture) for name, offer in self.offers.items()}
             choice = read_choice(controls, session.schedule)
             return self._update(session, choice, sights, own=True)
 
@@ -132,14 +132,14 @@ class Desk:
         screen = look(offer, sights[offer.name], choice, before)
         same = before is not None and before.sight is screen.sight
         session.sights, session.screen = sights, screen
-        session.own_image = session.own_image if own is None else own
+        session.own_picture = session.own_picture if own is None else own
         session.schedule = screen.choice.schedule
         notes = list(screen.notes)
-        if session.own_image and offer.name == BUILT_IN:
+        if session.own_picture and offer.name == BUILT_IN:
             notes.append(NOT_DIGITS)
         return Shown(
             controls.status(" ".join(controls.sentence(note) for note in notes)),
-            None if same else panels.image(screen),
+            None if same else panels.picture(screen),
             panels.view(screen),
             panels.facts(screen),
             controls.stages(screen.sides[0].contender.schedule),
@@ -150,8 +150,8 @@ class Desk:
 
     def _example(self, at: int) -> dict[str, Sight]:
         if at not in self._seen:
-            image = self.examples[at][1]
-            self._seen[at] = {name: offer.see(image) for name, offer in self.offers.items()}
+            picture = self.examples[at][1]
+            self._seen[at] = {name: offer.see(picture) for name, offer in self.offers.items()}
         return self._seen[at]
 
     def _safely(self, session: Session, work: Callable[[], Shown]) -> Shown:

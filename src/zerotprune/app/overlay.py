@@ -1,4 +1,4 @@
-"""What the stages did to the patches, as drawings to lay over the image: sharp at any size."""
+"""What the stages did to the patches, as drawings to lay over the picture: sharp at any size."""
 
 from __future__ import annotations
 

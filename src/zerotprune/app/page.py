@@ -18,7 +18,7 @@ from .view_model import NO_RIVAL, PERCENTS
 TITLE = "Zero-TPrune: see what a Vision Transformer can do without"
 _HEADER = (
     "<header><h1>Which patches does a Vision Transformer need?</h1>"
-    "<p>Choose an image and turn the dial: the rest is pruned while the model runs, with no "
+    "<p>Choose a picture and turn the dial: the rest is pruned while the model runs, with no "
     "training.</p></header>"
 )
 _FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
@@ -54,7 +54,7 @@ def build(desk: Desk) -> gr.Blocks:
                     label="Budget: % of the unpruned model's GMACs",
                 )  # fmt: skip
                 status = gr.HTML(elem_id="status")
-                image = gr.HTML(elem_id="image")
+                picture = gr.HTML(elem_id="picture")
                 view = gr.HTML(js_on_load=_script("view.js"), elem_id="view")
                 facts = gr.HTML(elem_id="facts")
                 lines = gr.Code(
@@ -63,7 +63,7 @@ def build(desk: Desk) -> gr.Blocks:
                     elem_id="lines",
                 )  # fmt: skip
         _wire(desk, blocks, session, (model, method, rival, dial), chooser, stages,
-              [status, image, view, facts, stages, lines, dial], facts)  # fmt: skip
+              [status, picture, view, facts, stages, lines, dial], facts)  # fmt: skip
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
@@ -125,7 +125,7 @@ def _wire(
 
 
 def _parts(shown: Shown) -> list[Any]:
-    parts = (shown.image, shown.view, shown.facts, shown.stages, shown.lines, shown.percent)
+    parts = (shown.picture, shown.view, shown.facts, shown.stages, shown.lines, shown.percent)
     return [shown.status, *(gr.skip() if part is None else part for part in parts)]
 
 

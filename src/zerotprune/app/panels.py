@@ -1,4 +1,4 @@
-"""What is on the screen as HTML: the image by each method, predictions, cost and speed."""
+"""What is on the screen as HTML: the picture by each method, predictions, cost and speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .view_model import Screen, Side
 
 _DROPPED = {Fate.SIMILAR: ("similar", SIMILAR), Fate.UNIMPORTANT: ("unimportant", UNIMPORTANT)}
 _SLOWER = (
-    " Slower than unpruned: one small image takes longer to start on than to compute; "
+    " Slower than unpruned: one small picture takes longer to start on than to compute; "
     "larger models and batches gain."
 )
 _LEGEND = (
@@ -25,13 +25,13 @@ _LEGEND = (
 )
 
 
-def image(screen: Screen) -> str:
-    """The image itself, once for all cards: it need not be sent again when the dial is turned."""
-    return f'<style>.image {{ background-image: url("{screen.sight.link}"); }}</style>'
+def picture(screen: Screen) -> str:
+    """The picture itself, once for all cards: it need not be sent again when the dial is turned."""
+    return f'<style>.picture {{ background-image: url("{screen.sight.link}"); }}</style>'
 
 
 def view(screen: Screen) -> str:
-    """The image, unpruned and by each method; a slider for the stages."""
+    """The picture, unpruned and by each method; a slider for the stages."""
     blocks = sorted({stage.block for side in screen.sides for stage in side.story.stages})
     whole = _card("unpruned", screen, "", _whole(screen), screen.sides[0].story.before)
     cards = [_side_card(screen, side) for side in screen.sides]
@@ -98,7 +98,7 @@ def _card(
     rows, cols = screen.sides[0].story.grid
     return (
         f'<figure class="card" data-method="{escape(title)}"><h2>{escape(title)}</h2>'
-        f'<div class="image" role="img" aria-label="The image, {escape(title)}" '
+        f'<div class="picture" role="img" aria-label="The picture, {escape(title)}" '
         f'style="aspect-ratio:{cols}/{rows}">{drawn}</div>'
         f"<figcaption>{captions}</figcaption>{_bars(said, before)}</figure>"
     )
@@ -128,12 +128,12 @@ def facts(screen: Screen, milliseconds: Sequence[float] | None = None) -> str:
     for side, took in zip(screen.sides, times[1:], strict=True):
         rows += _row(side.contender.name, side.gmacs, full, side.left, took, times[0])
     slower = _SLOWER if milliseconds is not None and max(milliseconds) > milliseconds[0] else ""
-    heads = ("method", "GMACs", "of unpruned", "patches left", "ms an image", "speed")
+    heads = ("method", "GMACs", "of unpruned", "patches left", "ms a picture", "speed")
     titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
         f'<table class="facts"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
         '<p class="quiet">GMACs: all matrix products, with patch embedding and scoring. '
-        "Milliseconds: median of runs in turn on this machine, one image, float32, one core left "
+        "Milliseconds: median of runs in turn on this machine, one picture, float32, one core left "
         f"to the browser.{slower}</p>"
     )
 

@@ -1,4 +1,4 @@
-"""Milliseconds for the image on the screen: pruned and not, turn by turn."""
+"""Milliseconds for the picture on the screen: pruned and not, turn by turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 1.5
 def race(
     screen: Screen, machine: Machine, stale: Callable[[], bool] = lambda: False
 ) -> list[float] | None:
-    """The median of each: first the unpruned model, then the sides. One image at a time, float32.
+    """The median of each: first the unpruned model, then the sides. One picture at a time, float32.
 
     The machine is asked for one call after the other, so that whoever turns a dial meanwhile waits
     for one call at most. None as soon as `stale` says that the screen is no longer what it was.

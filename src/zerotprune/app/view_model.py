@@ -39,7 +39,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Side:
-    """One method: what it is set to, what it costs, what it did to the image."""
+    """One method: what it is set to, what it costs, what it did to the picture."""
 
     contender: Contender
     gmacs: float
@@ -91,7 +91,7 @@ def look(offer: Offer, sight: Sight, choice: Choice, before: Screen | None = Non
             notes.append(f"No second method: {error}")
     if chosen.method.adaptive:
         notes.append(
-            f"How many patches {chosen.name} keeps depends on the image, and its setting is part "
+            f"How many patches {chosen.name} keeps depends on the picture, and its setting is part "
             "of the method: the Python lines hold it, the schedule does not."
         )
     return Screen(choice, offer, sight, tuple(sides), tuple(notes))

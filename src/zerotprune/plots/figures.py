@@ -1,4 +1,4 @@
-"""Figures: what each stage dropped, drawn on the images; accuracy against cost; speed-ups."""
+"""Figures: what each stage dropped, drawn on the pictures; accuracy against cost; speed-ups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..show.painting import GONE, SIMILAR, UNIMPORTANT, fitted, paint
 from ..show.story import view_of
 from ..tracing import StageTrace
 
-SIDE = 112  # pixels of a painted image
+SIDE = 112  # pixels of a painted picture
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours: they stay apart for every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -28,21 +28,21 @@ SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # where a tick
 
 
 def stages_figure(
-    images: Float[Tensor, "images 3 height width"],
+    pictures: Float[Tensor, "pictures 3 height width"],
     traces: Sequence[StageTrace],
     grid: tuple[int, int],
     captions: Sequence[str],
 ) -> Figure:
-    """A row for each image: the image, then after each stage what is dropped and what stays.
+    """A row for each picture: the picture, then after each stage what is dropped and what stays.
 
-    `images` hold values in [0, 1]; `captions` stand under the first and the last of a row.
+    `pictures` hold values in [0, 1]; `captions` stand under the first and the last of a row.
     """
-    rows, columns = len(images), 1 + len(traces)
+    rows, columns = len(pictures), 1 + len(traces)
     figure = Figure(figsize=(1.55 * columns, 1.72 * rows + 0.75), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
-    for row, image in enumerate(images):
-        pixels = (255 * image).round().byte().permute(1, 2, 0).cpu().numpy()
+    for row, picture in enumerate(pictures):
+        pixels = (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
         image = Image.fromarray(np.ascontiguousarray(pixels))
         _panel(axes[row][0], fitted(image, grid, SIDE))
         axes[row][0].set_xlabel(captions[row], fontsize=9)
@@ -50,7 +50,7 @@ def stages_figure(
             view = view_of(stage, row, grid)
             _panel(axes[row][column], paint(image, view, side=SIDE))
             axes[row][column].set_xlabel(f"{view.kept} of {view.fate.numel()} kept", fontsize=9)
-    axes[0][0].set_title("image", fontsize=10)
+    axes[0][0].set_title("picture", fontsize=10)
     for column, stage in enumerate(traces, start=1):
         axes[0][column].set_title(f"after block {stage.block}", fontsize=10)
     legend = [

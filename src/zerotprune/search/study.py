@@ -60,7 +60,7 @@ def directions(measure: Measure, front: bool) -> list[StudyDirection]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished trial, on the first half of the images."""
+    """A finished trial, on the first half of the pictures."""
 
     number: int
     schedule: Schedule

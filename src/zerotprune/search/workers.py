@@ -42,11 +42,11 @@ class Job:
 def run(job: Job, stack: Stack, count: int, study: Study, advance: Callable[[Study], None]) -> None:
     """Start so many workers, and wait until all have ended.
 
-    The images reach them as a file that they map into memory: it is there once for all of them,
+    The pictures reach them as a file that they map into memory: it is there once for all of them,
     and unlike shared memory it is not limited to a fraction of it.
     """
     with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
-        file = Path(folder, "images.pt")
+        file = Path(folder, "pictures.pt")
         torch.save({"images": [each.cpu() for each in stack.images],
                     "labels": stack.labels}, file)  # fmt: skip
         context = multiprocessing.get_context("spawn")

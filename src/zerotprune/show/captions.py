@@ -1,4 +1,4 @@
-"""What stands around the images: title and legend, predictions, verdicts, a film's progress."""
+"""What stands around the pictures: title and legend, predictions, verdicts, a film's progress."""
 
 from __future__ import annotations
 

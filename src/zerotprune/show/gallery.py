@@ -1,4 +1,4 @@
-"""Images that users name: files, and folders of them."""
+"""Pictures that users name: files, and folders of them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ MOST = 120  # in one drawing
 
 
 class Named(NamedTuple):
-    """An image and what it is called."""
+    """A picture and what it is called."""
 
     name: str
-    image: Image.Image
+    picture: Image.Image
 
 
 def gathered(
     paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
 ) -> list[Named]:
-    """Every image of the files and folders, upright; a `limit` takes that many, evenly spread."""
+    """Every picture of the files and folders, upright; a `limit` takes that many, evenly spread."""
     found = [each for path in paths for each in _within(path)]
     if limit is not None:
         count = min(limit, len(found))
         found = [found[number * len(found) // count] for number in range(count)]
     if most is not None and len(found) > most:
         raise ValueError(
-            f"{len(found)} images are too many for one drawing: take up to {most} with --limit"
+            f"{len(found)} pictures are too many for one drawing: take up to {most} with --limit"
         )
     return [Named(Path(path).name, opened(path)) for path in found]
 
@@ -43,8 +43,8 @@ def _within(path: Path) -> list[Path]:
 
 
 def opened(path: Path) -> Image.Image:
-    """One image, turned as the camera that took it says."""
+    """One picture, turned as the camera that took it says."""
     if not path.exists():
-        raise FileNotFoundError(f"no image at {path}")
-    image = decode(io.BytesIO(path.read_bytes()), str(path))
-    return ImageOps.exif_transpose(image)
+        raise FileNotFoundError(f"no picture at {path}")
+    picture = decode(io.BytesIO(path.read_bytes()), str(path))
+    return ImageOps.exif_transpose(picture)

@@ -20,7 +20,7 @@ from ..tokens import Reduction, together
 
 @dataclass(frozen=True)
 class HeadsView:
-    """The heads of one block, as its stage saw one image."""
+    """The heads of one block, as its stage saw one picture."""
 
     block: int
     voting: Literal["I", "I′"]  # I′ where the stage drops similar patches only
@@ -39,7 +39,7 @@ class HeadsView:
 
 
 class _Note(NamedTuple):
-    """One vote over some images."""
+    """One vote over some pictures."""
 
     final: bool  # the I-stage's, not I′
     source: Int[Tensor, "batch patches"]
@@ -95,8 +95,8 @@ class Watched(ZeroTPrune):
         return found
 
     def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
-        """The heads of every stage that voted, for image `at` of the batch."""
-        # A CPU scores a few images at a time: there are several notes of one block.
+        """The heads of every stage that voted, for picture `at` of the batch."""
+        # A CPU scores a few pictures at a time: there are several notes of one block.
         votes = {block: together(notes) for block, notes in sorted(self.notes.items())}
         return [self._view(block, note, at, grid) for block, note in votes.items()]
 

@@ -1,4 +1,4 @@
-"""Where everything goes: a strip of stages for each image, a grid of many, a frame of a film."""
+"""Where everything goes: a strip of stages for each picture, a grid of many, a frame of a film."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BELOW = 54.0  # room for the verdict under a tile
 
 
 def strips(scene: Scene) -> Sheet:
-    """A row for each image: the image, what every stage made of it, predictions, heads."""
+    """A row for each picture: the picture, what every stage made of it, predictions, heads."""
     across = min(ACROSS, 1 + scene.steps)
     answers = 2 * (LIST + GAP) + GAP if any(story.before for story in scene.stories) else 0.0
     wide = across * (PANEL + GAP) - GAP + answers
@@ -39,7 +39,7 @@ def strips(scene: Scene) -> Sheet:
 
 
 def grid(scene: Scene) -> Sheet:
-    """Many images: each beside what was left of it in the end, and why the rest went."""
+    """Many pictures: each beside what was left of it in the end, and why the rest went."""
     each, apart = 2 * TILE + 2, 2 * GAP
     across = max(2, min(len(scene.stories), int((GRID_WIDTH + apart) / (each + apart))))
     sheet = Sheet(scene, across * (each + apart) - apart + 2 * MARGIN)
@@ -58,7 +58,7 @@ def grid(scene: Scene) -> Sheet:
 
 
 def frame(scene: Scene, step: int) -> Sheet:
-    """One moment of a film: every image after so many stages. The answer comes with the last."""
+    """One moment of a film: every picture after so many stages. The answer comes with the last."""
     count, last = len(scene.stories), step == scene.steps
     edge = 322.0 if count == 1 else 252.0 if count <= 4 else 182.0
     across = min(count, 2 if count <= 4 else 4)
@@ -92,7 +92,7 @@ def _strip(sheet: Sheet, number: int, story: Story, across: int, y: float, heade
         top = y + row * (tall + 26 + above) + above
         stage = story.stages[at - 1] if at else None
         sheet.add(Panel(x, top, PANEL, tall, number, stage))
-        title = "image" if stage is None else f"after block {stage.block}"
+        title = "picture" if stage is None else f"after block {stage.block}"
         words = sheet.scene.captions[number]
         if stage is not None:
             words = f"{stage.kept} of {story.patches} kept"

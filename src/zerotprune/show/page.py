@@ -31,7 +31,7 @@ def page(scene: Scene) -> str:
         "legend": "".join(_key(fate, words) for fate, words in scene.legend().items()),
         "steps": str(scene.steps),
         "lines": "checked" * scene.lines,
-        "symbols": "".join(symbol(scene.images[at], story, f"p{at}") for at, story in numbered),
+        "symbols": "".join(symbol(scene.pictures[at], story, f"p{at}") for at, story in numbered),
         "articles": "\n".join(_article(scene, at) for at, _ in numbered),
         # "</script>" in a name must not end the script.
         "data": json.dumps(_data(scene)).replace("</", "<\\/"),
@@ -69,7 +69,7 @@ def _use(story: Story, number: int) -> str:
 
 
 def _large(story: Story, number: int, caption: str) -> str:
-    """The image with every stage upon it; the script shows one of them."""
+    """The picture with every stage upon it; the script shows one of them."""
     last = len(story.stages)
     layers = "".join(
         f'<g data-step="{at}"{"" if at == last else HIDDEN}>'
@@ -85,7 +85,7 @@ def _large(story: Story, number: int, caption: str) -> str:
 
 def _thumb(story: Story, number: int, at: int) -> str:
     stage = story.stages[at - 1] if at else None
-    title, kept = ("image", story.patches) if stage is None else (
+    title, kept = ("picture", story.patches) if stage is None else (
         f"after block {stage.block}", stage.kept)  # fmt: skip
     covering = "" if stage is None else overlay(stage, False)
     return (

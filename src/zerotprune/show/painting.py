@@ -1,4 +1,4 @@
-"""Paint on an image what a stage did to its patches: pixels alone, quick enough for a slider."""
+"""Paint on a picture what a stage did to its patches: pixels alone, quick enough for a slider."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Pixels = np.ndarray[Any, np.dtype[Any]]
 
 
 def paint(
-    image: Image.Image, stage: StageView, *, lines: bool = False, side: int = 448
+    picture: Image.Image, stage: StageView, *, lines: bool = False, side: int = 448
 ) -> Image.Image:
-    """The image with every dropped patch covered in the colour of its fate.
+    """The picture with every dropped patch covered in the colour of its fate.
 
     `side` is that of the longer edge, as nearly as whole patches allow. With `lines`, one goes from
     each similar patch to the partner that made it redundant.
     """
     rows, cols = stage.fate.shape
     cell = cell_for((rows, cols), side)
-    pixels = np.asarray(fitted(image, (rows, cols), side), dtype=np.float32)
+    pixels = np.asarray(fitted(picture, (rows, cols), side), dtype=np.float32)
     fates = stage.fate.numpy().repeat(cell, axis=0).repeat(cell, axis=1)
     colours, strengths = np.zeros((4, 3), np.float32), np.zeros(4, np.float32)
     for fate, (colour, strength) in COVER.items():
@@ -59,11 +59,11 @@ def cell_for(grid: tuple[int, int], side: int) -> int:
     return max(2, round(side / max(grid)))
 
 
-def fitted(image: Image.Image, grid: tuple[int, int], side: int) -> Image.Image:
-    """The image at a size that is a whole number of pixels for every patch."""
+def fitted(picture: Image.Image, grid: tuple[int, int], side: int) -> Image.Image:
+    """The picture at a size that is a whole number of pixels for every patch."""
     cell = cell_for(grid, side)
     size = (grid[1] * cell, grid[0] * cell)
-    return image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    return picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
 
 
 def heat(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:
@@ -84,8 +84,8 @@ def heat_scale(reach: float = REACH) -> Image.Image:
     return heat(reach ** torch.linspace(-1, 1, 64)[None], reach)
 
 
-def as_image(image: Float[Tensor, "3 height width"], model: nn.Module) -> Image.Image:
-    """What the model was shown, as an image to look at: its normalisation undone."""
+def as_picture(image: Float[Tensor, "3 height width"], model: nn.Module) -> Image.Image:
+    """What the model was shown, as a picture to look at: its normalisation undone."""
     config = getattr(model, "pretrained_cfg", None) or {}
     mean, std = (
         torch.tensor(tuple(config.get(name) or (0.5, 0.5, 0.5)), dtype=torch.float32)

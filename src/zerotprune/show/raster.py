@@ -44,11 +44,11 @@ def _pixels(sheet: Sheet, shape: Panel | Heat, size: tuple[int, int]) -> Image.I
         found = heat(shape.values, shape.reach).resize(size, Image.Resampling.NEAREST)
         return Image.blend(found, Image.new("RGB", size, "white"), 0.6) if shape.pale else found
     scene = sheet.scene
-    image, grid = scene.images[shape.image], scene.stories[shape.image].grid
+    picture, grid = scene.pictures[shape.picture], scene.stories[shape.picture].grid
     if shape.stage is None:
-        found = fitted(image, grid, max(size))
+        found = fitted(picture, grid, max(size))
     else:
-        found = paint(image, shape.stage, lines=scene.lines, side=max(size))
+        found = paint(picture, shape.stage, lines=scene.lines, side=max(size))
     return found if found.size == size else found.resize(size, Image.Resampling.LANCZOS)
 
 

@@ -22,11 +22,11 @@ SAME, OTHER = "#00795A", "#B34700"  # the pruned model gives the same answer, or
 
 @dataclass(frozen=True)
 class Scene:
-    """All that a drawing tells: images as the model sees them, and their stories."""
+    """All that a drawing tells: pictures as the model sees them, and their stories."""
 
     title: str
     about: str
-    images: list[Image.Image]
+    pictures: list[Image.Image]
     stories: list[Story]
     captions: list[str]
     lines: bool = False  # from each similar patch to its partner
@@ -34,7 +34,7 @@ class Scene:
 
     @property
     def steps(self) -> int:
-        """Stages of the image that has most of them."""
+        """Stages of the picture that has most of them."""
         return max((len(story.stages) for story in self.stories), default=0)
 
     def legend(self, outcome: bool = False) -> dict[Fate, str]:
@@ -83,13 +83,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Panel:
-    """An image of the scene by its number, with what a stage did to it."""
+    """A picture of the scene by its number, with what a stage did to it."""
 
     x: float
     y: float
     width: float
     height: float
-    image: int
+    picture: int
     stage: StageView | None = None
 
 

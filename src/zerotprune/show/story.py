@@ -1,4 +1,4 @@
-"""An image's story: the fate of its patches, stage by stage, and what the model said of it before
+"""A picture's story: the fate of its patches, stage by stage, and what the model said of it before
 and after."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StageView:
-    """What one stage made of one image, on the grid of its patches."""
+    """What one stage made of one picture, on the grid of its patches."""
 
     block: int
     fate: Int[Tensor, "rows cols"]  # values of `Fate`
@@ -46,7 +46,7 @@ class StageView:
 
 @dataclass(frozen=True)
 class Story:
-    """One image."""
+    """One picture."""
 
     grid: tuple[int, int]  # rows, columns
     size: tuple[int, int]  # of the model's input in pixels: height, width
@@ -81,7 +81,7 @@ def tell(
     heads: bool = False,
     names: Sequence[str] | None = None,
 ) -> list[Story]:
-    """The story of each image of a batch that has been through the model's transform.
+    """The story of each picture of a batch that has been through the model's transform.
 
     `names` are those of the classes; ImageNet's are known, others are numbered. With `heads`, the
     scores of every head are told too, for methods that vote head by head. The model itself is
@@ -128,7 +128,7 @@ def _traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]
 
 
 def view_of(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
-    """What a stage made of image `at` of the batch."""
+    """What a stage made of picture `at` of the batch."""
     fate = stage.fate[at].reshape(grid).cpu()
     return StageView(
         stage.block,

@@ -1,4 +1,4 @@
-"""A sheet as SVG: every image embedded once, whatever lies on it as shapes, text as text."""
+"""A sheet as SVG: every picture embedded once, whatever lies on it as shapes, text as text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .sheet import Box, Heat, Panel, Sheet, Text
 from .story import StageView, Story
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
-_EDGE = 448  # images are embedded no larger than this
+_EDGE = 448  # pictures are embedded no larger than this
 
 
 def written(sheet: Sheet) -> str:
     """The whole SVG file."""
     size = f"{sheet.width:g} {sheet.height:g}"
     scene = sheet.scene
-    shown = sorted({shape.image for shape in sheet.shapes if isinstance(shape, Panel)})
-    symbols = [symbol(scene.images[at], scene.stories[at], f"p{at}") for at in shown]
+    shown = sorted({shape.picture for shape in sheet.shapes if isinstance(shape, Panel)})
+    symbols = [symbol(scene.pictures[at], scene.stories[at], f"p{at}") for at in shown]
     shapes = [_shape(shape, sheet) for shape in sheet.shapes]
     return "\n".join(
         [
@@ -39,13 +39,13 @@ def written(sheet: Sheet) -> str:
     )
 
 
-def symbol(image: Image.Image, story: Story, name: str) -> str:
-    """The image under a name to draw it by, in units of patches."""
+def symbol(picture: Image.Image, story: Story, name: str) -> str:
+    """The picture under a name to draw it by, in units of patches."""
     rows, cols = story.grid
     return (
         f'<symbol id="{name}" viewBox="0 0 {cols} {rows}" preserveAspectRatio="none">'
         f'<image width="{cols}" height="{rows}" preserveAspectRatio="none" '
-        f'href="{data_uri(image, photo=True)}"/></symbol>'
+        f'href="{data_uri(picture, photo=True)}"/></symbol>'
     )
 
 
@@ -81,15 +81,15 @@ def partners(stage: StageView) -> str:
     )
 
 
-def data_uri(image: Image.Image, photo: bool) -> str:
-    """The image itself, so that nothing outside the file is needed."""
+def data_uri(picture: Image.Image, photo: bool) -> str:
+    """The picture itself, so that nothing outside the file is needed."""
     buffer = io.BytesIO()
     if photo:
-        held = image.convert("RGB")
+        held = picture.convert("RGB")
         held.thumbnail((_EDGE, _EDGE))
         held.save(buffer, "JPEG", quality=90, subsampling=0, optimize=True)
     else:
-        image.save(buffer, "PNG", optimize=True)
+        picture.save(buffer, "PNG", optimize=True)
     kind = "jpeg" if photo else "png"
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
@@ -132,10 +132,10 @@ def _shape(shape: Text | Box | Panel | Heat, sheet: Sheet) -> str:
 
 
 def _panel(panel: Panel, sheet: Sheet, place: str) -> str:
-    image = f'<use href="#p{panel.image}" {place}/>'
+    picture = f'<use href="#p{panel.picture}" {place}/>'
     if panel.stage is None:
-        return image
+        return picture
     rows, cols = panel.stage.fate.shape
     scale = f"scale({panel.width / cols:.6g} {panel.height / rows:.6g})"
     covering = overlay(panel.stage, sheet.scene.lines)
-    return f'{image}<g transform="translate({panel.x:g} {panel.y:g}) {scale}">{covering}</g>'
+    return f'{picture}<g transform="translate({panel.x:g} {panel.y:g}) {scale}">{covering}</g>'
