@@ -1,11 +1,11 @@
-"""Importance averaged over thousands of pictures, block by block: where do patches matter?
+"""Importance averaged over thousands of images, block by block: where do patches matter?
 
 Photographers put the object in the middle, so if importance finds objects its mean is highest
 there, and lowest at the edges; the built-in model's digits lie anywhere but for a margin, so its
 mean should be flat with a dark frame. What stands out against that is the model's own habit
-(patches used as scratch space), and not the pictures.
+(patches used as scratch space), and not the images.
 Command: python benchmarks/figure_mean.py --out docs/figure-mean.svg
-Real: … --model deit_tiny_patch16_224 --weights FILE --data FOLDER --pictures 1000
+Real: … --model deit_tiny_patch16_224 --weights FILE --data FOLDER --images 1000
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import combine_heads, heads_in_range
 from zerotprune.show.captions import GAP, MARGIN
-from zerotprune.show.head_maps import ramp
-from zerotprune.show.sheet import QUIET, WORDS, Heat, Scene, Sheet, Text
+from zerotprune.show.head_maps import add_ramp
+from zerotprune.show.palette import QUIET
+from zerotprune.show.scene import Scene
+from zerotprune.show.sheet import WORDS, Heat, Sheet, Text
 
 EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
 
 
 def means(given: Subject) -> list[Tensor]:
-    """For each block the mean over pictures of importance (EIR, VHF), scaled to mean 1."""
+    """For each block the mean over images of importance (EIR, VHF), scaled to mean 1."""
     totals: list[Tensor] = []
     for part in given.images.split(8):  # a graph for every head: few at a time
         found = []
@@ -40,18 +42,18 @@ def means(given: Subject) -> list[Tensor]:
 
 
 def inner_share(mean: Tensor) -> float:
-    """How much more the middle quarter of the picture gets than an even share."""
+    """How much more the middle quarter of the image gets than an even share."""
     rows, cols = mean.shape
     inner = mean[rows // 4 : rows - rows // 4, cols // 4 : cols - cols // 4]
     return (inner.mean() / mean.mean()).item()
 
 
 def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
-    title = f"Mean importance over {len(given.images)} pictures: {given.name}"
-    about = "the unpruned model; under each block, what the middle of the picture gets (1 is even)"
+    title = f"Mean importance over {len(given.images)} images: {given.name}"
+    about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
     sheet = Sheet(Scene(title, about, [], [], []), ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN)
     sheet.add(Text(MARGIN, 34, title, 20, True), Text(MARGIN, 57, about, WORDS, colour=QUIET))
-    ramp(sheet, 57, SPAN)
+    add_ramp(sheet, 57, SPAN)
     tall = EDGE * found[0].shape[0] / found[0].shape[1]
     for number, mean in enumerate(found):
         row, column = divmod(number, ACROSS)

@@ -46,7 +46,7 @@ HEADERS = {
 }
 
 
-class Gate:
+class Firewall:
     """Stands before the application as ASGI middleware."""
 
     def __init__(self, app: Application) -> None:

@@ -11,14 +11,13 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import nn
 
-from ..backbones import backbone
 from ..budgets.contenders import Contender, contender
 from ..data import demo as built_in
 from ..measure import records
 from ..measure.accuracy import Batch, Result, compare
-from ..plots.figures import check_target, save, stages_figure
-from ..pruning import gmacs, prune_, restore_, schedule_for
-from ..tracing import trace
+from ..pruning import gmacs
+from ..show.render import check_drawable, draw
+from ..show.scene import make_scene
 
 METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
 BUDGETS = (0.8, 0.65, 0.5)
@@ -37,13 +36,13 @@ def demo(*, pictures: int = 800, out: Path = Path("demo.png"), csv: Path | None 
     pictures
         How many pictures to evaluate.
     out
-        Where the picture goes: PNG, SVG or PDF by its ending.
+        Where the drawing goes: PNG, SVG, HTML, GIF or WebP by its ending.
     csv
         Append the table's rows to this file.
     """
     if pictures < 1:
         raise ValueError(f"pictures must be at least 1, got {pictures}")
-    check_target(out)
+    check_drawable(out)
     model = built_in.model()
     console = Console()
     results = _measure(model, pictures, console)
@@ -114,10 +113,7 @@ def _table(results: list[Result], pictures: int) -> Table:
 
 def _draw(model: nn.Module, out: Path) -> None:
     images, labels = built_in.pictures(SCENES, SEED + 1)
-    prune_(model, schedule_for(model, keep=BUDGETS[1]))
-    answers = model(images).argmax(dim=-1)
-    traces = trace(model, images)
-    restore_(model)
-    captions = [f"{label}, read as {answer}" for label, answer in zip(labels, answers, strict=True)]
-    grid = backbone(model).geometry.grid
-    save(stages_figure((images + 1) / 2, traces, grid, captions), out)
+    chosen = contender(METHODS[0], model, BUDGETS[1] * gmacs(model))
+    captions = [f"a {label}" for label in labels.tolist()]
+    title = f"{chosen.name} on the built-in model"
+    draw(make_scene(title, model, chosen, images, captions), out)

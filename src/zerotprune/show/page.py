@@ -11,42 +11,42 @@ from pathlib import Path
 from torch import Tensor
 
 from ..tracing import Fate
-from .captions import percent
 from .heads import HeadsView
-from .painting import REACH, heat, heat_scale
-from .sheet import Scene
-from .story import Prediction, StageView, Story
-from .svg import data_uri, overlay, partners, symbol
+from .overlay import overlay
+from .pixels import REACH, heat_map_url, heat_scale
+from .scene import Scene, percent
+from .story import Moment, Prediction, StageView, Story
+from .svg import symbol
 
 HIDDEN = ' style="display:none"'
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def page(scene: Scene) -> str:
+def write_page(scene: Scene) -> str:
     """The whole file. Without scripts it still shows every stage, side by side."""
-    numbered = list(enumerate(scene.stories))
+    numbers = range(len(scene.stories))
     filled = {
         "title": escape(scene.title),
         "about": escape(scene.about),
         "legend": "".join(_key(fate, words) for fate, words in scene.legend().items()),
         "steps": str(scene.steps),
         "lines": "checked" * scene.lines,
-        "symbols": "".join(symbol(scene.pictures[at], story, f"p{at}") for at, story in numbered),
-        "articles": "\n".join(_article(scene, at) for at, _ in numbered),
+        "symbols": "".join(symbol(scene, number) for number in numbers),
+        "articles": "\n".join(_article(scene, number) for number in numbers),
         # "</script>" in a name must not end the script.
         "data": json.dumps(_data(scene)).replace("</", "<\\/"),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: filled[slot[1]], text)
 
 
 def _article(scene: Scene, number: int) -> str:
     story, caption = scene.stories[number], scene.captions[number]
-    thumbs = "".join(_thumb(story, number, at) for at in range(len(story.stages) + 1))
+    thumbs = "".join(_thumb(story, number, at, moment) for at, moment in enumerate(story.moments()))
     answers = ""
     if story.before:
-        same = story.before[0].label == story.after[0].label
-        kind, words = ("same", "the same answer") if same else ("other", "another answer")
+        kind, words = ("same", "the same answer") if story.same_answer else (
+            "other", "another answer")  # fmt: skip
         answers = f"""<div class="answers">
 <section class="before"><h3>Unpruned</h3>{_answers(story.before)}</section>
 <section class="{kind}"><h3>Pruned: {words}</h3>{_answers(story.after)}</section>
@@ -60,46 +60,38 @@ def _article(scene: Scene, number: int) -> str:
 </article>"""
 
 
-def _view_box(story: Story) -> str:
-    return f"0 0 {story.grid[1]} {story.grid[0]}"
-
-
-def _use(story: Story, number: int) -> str:
-    return f'<use href="#p{number}" width="{story.grid[1]}" height="{story.grid[0]}"/>'
+def _draw_svg(story: Story, number: int, attributes: str, over: str) -> str:
+    """The image with something over it, in units of patches."""
+    rows, cols = story.grid
+    return (
+        f'<svg viewBox="0 0 {cols} {rows}" {attributes}>'
+        f'<use href="#p{number}" width="{cols}" height="{rows}"/>{over}</svg>'
+    )
 
 
 def _large(story: Story, number: int, caption: str) -> str:
-    """The picture with every stage upon it; the script shows one of them."""
+    """The image with every stage upon it; the script shows one of them."""
     last = len(story.stages)
     layers = "".join(
-        f'<g data-step="{at}"{"" if at == last else HIDDEN}>'
-        f"{overlay(stage, False)}{partners(stage)}</g>"
+        f'<g data-step="{at}"{"" if at == last else HIDDEN}>{overlay(stage, lines=True)}</g>'
         for at, stage in enumerate(story.stages, start=1)
     )
-    return (
-        f'<svg class="large" viewBox="{_view_box(story)}" role="img" '
-        f'aria-label="{escape(caption)}: kept and dropped patches">'
-        f"{_use(story, number)}{layers}</svg>"
-    )
+    label = f'class="large" role="img" aria-label="{escape(caption)}: kept and dropped patches"'
+    return _draw_svg(story, number, label, layers)
 
 
-def _thumb(story: Story, number: int, at: int) -> str:
-    stage = story.stages[at - 1] if at else None
-    title, kept = ("picture", story.patches) if stage is None else (
-        f"after block {stage.block}", stage.kept)  # fmt: skip
-    covering = "" if stage is None else overlay(stage, False)
-    return (
-        f'<figure data-go="{at}"><svg viewBox="{_view_box(story)}" aria-hidden="true">'
-        f"{_use(story, number)}{covering}</svg>"
-        f"<figcaption><b>{title}</b><br>{kept} of {story.patches}</figcaption></figure>"
-    )
+def _thumb(story: Story, number: int, at: int, moment: Moment) -> str:
+    over = "" if moment.stage is None else overlay(moment.stage, lines=False)
+    drawn = _draw_svg(story, number, 'aria-hidden="true"', over)
+    words = f"<b>{moment.title}</b><br>{moment.kept} of {story.patches}"
+    return f'<figure data-go="{at}">{drawn}<figcaption>{words}</figcaption></figure>'
 
 
-def _answers(found: list[Prediction]) -> str:
+def _answers(said: list[Prediction]) -> str:
     rows = "".join(
         f'<li style="--share:{100 * each.share:.1f}"><span>{escape(each.label)}</span>'
         f"<span>{percent(each.share)}</span></li>"
-        for each in found
+        for each in said
     )
     return f"<ol>{rows}</ol>"
 
@@ -108,7 +100,7 @@ def _heads(views: list[HeadsView]) -> str:
     parts = [
         "<details><summary>What each head votes for, and the variance of its votes</summary>",
         f'<p class="quiet">{1 / REACH:g} of the mean<img class="ramp" alt="" '
-        f'src="{data_uri(heat_scale(), photo=False)}">{REACH:g} times the mean</p>',
+        f'src="{heat_map_url(heat_scale())}">{REACH:g} times the mean</p>',
     ]
     for view in views:
         rule = "no filter: the stage drops similar patches only"
@@ -125,7 +117,7 @@ def _heads(views: list[HeadsView]) -> str:
 
 def _head(view: HeadsView, head: int) -> str:
     used = view.used[head]
-    uri = data_uri(heat(view.importance[head]), photo=False)
+    uri = heat_map_url(view.importance[head])
     words = f"{view.variance[head]:.2g}" + ("" if used else ", left out")
     return (
         f'<figure class="{"in" if used else "out"}"><img alt="head {head + 1}" src="{uri}">'

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from ..files import check_writable, replacing
 from .film import save_film
-from .layout import grid, strips
-from .page import page
-from .raster import drawn
-from .sheet import Scene
-from .svg import written
+from .layout import lay_out_grid, lay_out_strips
+from .page import write_page
+from .raster import rasterize
+from .scene import Scene
+from .svg import write_svg
 
 STILL, MOVING, PAGE = (".png", ".svg"), (".gif", ".webp"), (".html",)
 ENDINGS = STILL + MOVING + PAGE
 
 
-def check_target(path: Path, *, heads: bool = False, tiles: bool = False) -> None:
+def check_drawable(path: Path, *, heads: bool = False, tiles: bool = False) -> None:
     """Say at once, before any work is done, that such a file could not be drawn."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -31,13 +31,13 @@ def check_target(path: Path, *, heads: bool = False, tiles: bool = False) -> Non
 def draw(scene: Scene, path: Path, *, tiles: bool = False) -> None:
     """Write the file, whole or not at all. With `tiles`, a grid of what was left in the end."""
     ending = path.suffix.lower()
-    sheet = (grid if tiles else strips)(scene) if ending in STILL else None
+    lay_out = lay_out_grid if tiles else lay_out_strips
     with replacing(path) as temporary:
         if ending in MOVING:
             save_film(scene, temporary, ending.lstrip("."))
-        elif sheet is None:
-            temporary.write_text(page(scene), encoding="utf-8")
+        elif ending in PAGE:
+            temporary.write_text(write_page(scene), encoding="utf-8")
         elif ending == ".svg":
-            temporary.write_text(written(sheet), encoding="utf-8")
+            temporary.write_text(write_svg(lay_out(scene)), encoding="utf-8")
         else:
-            drawn(sheet).save(temporary, "PNG")
+            rasterize(lay_out(scene)).save(temporary, "PNG")
