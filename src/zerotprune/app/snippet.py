@@ -17,7 +17,7 @@ def write_python(shown: ViewModel) -> str:
     built_in = shown.entry.name == BUILT_IN
     lines = ["import zerotprune as ztp"] if built_in else ["import timm, zerotprune as ztp"]
     if built_in:
-        lines.append("from zerotprune import demo")
+        lines.append("from zerotprune.data import demo")
     if methods:
         names = ", ".join(sorted(kind.__name__ for kind in methods))
         lines.append(f"from zerotprune.methods import {names}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..files import check_writable, replacing
 from .film import save_film
+from .html import write_html
 from .layout import lay_out_grid, lay_out_strips
-from .page import write_page
 from .raster import rasterize
 from .scene import Scene
 from .svg import write_svg
@@ -36,7 +36,7 @@ def draw(scene: Scene, path: Path, *, tiles: bool = False) -> None:
         if ending in MOVING:
             save_film(scene, temporary, ending.lstrip("."))
         elif ending in PAGE:
-            temporary.write_text(write_page(scene), encoding="utf-8")
+            temporary.write_text(write_html(scene), encoding="utf-8")
         elif ending == ".svg":
             temporary.write_text(write_svg(lay_out(scene)), encoding="utf-8")
         else:

@@ -19,10 +19,10 @@ from .story import Moment, Prediction, StageView, Story
 from .svg import symbol
 
 HIDDEN = ' style="display:none"'
-TEMPLATE = Path(__file__).with_name("page.html")
+TEMPLATE = Path(__file__).with_name("template.html")
 
 
-def write_page(scene: Scene) -> str:
+def write_html(scene: Scene) -> str:
     """The whole file. Without scripts it still shows every stage, side by side."""
     numbers = range(len(scene.stories))
     filled = {

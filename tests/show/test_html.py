@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.show.page import write_page
+from zerotprune.show.html import write_html
 from zerotprune.show.scene import Scene
 
 
@@ -36,7 +36,7 @@ class Tags(HTMLParser):
 def test_the_page_needs_nothing_else_and_trusts_no_name(scene: Scene) -> None:
     nasty = '<script>alert("</script>")</script>{{data}}'
     captions = [nasty, *scene.captions[1:]]
-    text = write_page(Scene(nasty, nasty, scene.images, scene.stories, captions))
+    text = write_html(Scene(nasty, nasty, scene.images, scene.stories, captions))
     tags = Tags()
     tags.feed(text)
     assert tags.open == []
@@ -61,7 +61,7 @@ def test_the_page_in_a_browser(scene: Scene, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium to open the page with")
-    (tmp_path / "page.html").write_text(write_page(scene), encoding="utf-8")
+    (tmp_path / "page.html").write_text(write_html(scene), encoding="utf-8")
     profile, url = f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path / 'page.html'}"
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", profile, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
