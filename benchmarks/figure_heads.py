@@ -26,18 +26,17 @@ def views(block: Votes, grid: tuple[int, int]) -> list[HeadsView]:
     relative = block.scores / block.scores.mean(dim=-1, keepdim=True)
     used = heads_in_range(block.variance, *RANGE)
     return [
-        HeadsView(block.block, "I", RANGE, each.reshape(-1, *grid), tuple(spread.tolist()),
+        HeadsView(block.block, RANGE, each.reshape(-1, *grid), tuple(spread.tolist()),
                   tuple(counted.tolist()))
         for each, spread, counted in zip(relative, block.variance, used, strict=True)
     ]  # fmt: skip
 
 
 def scene_of(given: Subject) -> Scene:
-    grid, size = backbone(given.model).geometry.grid, given.images.shape[-2:]
+    grid = backbone(given.model).geometry.grid
     blocks = [views(block, grid) for block in votes(given.model, given.images)]
     stories = [
-        Story(grid, (size[0], size[1]), [], [], [], [block[at] for block in blocks])
-        for at in range(len(given.images))
+        Story(grid, [], [], [], [block[at] for block in blocks]) for at in range(len(given.images))
     ]
     images = [given.image(at) for at in range(len(stories))]
     about = "the unpruned model; 30, 5 or 1 rounds by depth"

@@ -36,7 +36,7 @@ def test_a_tab_goes_through_the_page(controller: Controller) -> None:
     assert turned.image is None  # it has not changed
     assert turned.percent is None  # the user's hand may be on it
     schedule = ztp.Schedule((ztp.Stage(6, 0.5),))
-    edited = controller.edit(own, ("demo", "zero-tprune", "none", 40), schedule.to_json())
+    edited = controller.edit(own, ("demo", "zero-tprune", "none", 40), {"text": schedule.to_json()})
     cost = ztp.gmacs(demo.model(), schedule)
     assert edited.percent == round(100 * cost / ztp.gmacs(demo.model()))
     assert edited.facts is not None
@@ -47,7 +47,7 @@ def test_a_tab_goes_through_the_page(controller: Controller) -> None:
     measured = controller.measure(own)
     assert measured is not None
     assert "pending" not in measured
-    assert controller.show_example(own, FORM, 1).image != opened.image
+    assert controller.show_example(own, FORM, {"at": 1}).image != opened.image
 
 
 def test_an_error_leaves_the_tab_as_it_was(
@@ -55,12 +55,12 @@ def test_an_error_leaves_the_tab_as_it_was(
 ) -> None:
     own = TabState()
     controller.select(own, FORM)
-    before = own.shown
+    before, stage = own.shown, '{"version": 1, "stages": [{"block": %s}]}'
     for update, says in (
-        (controller.edit(own, FORM, '{"version": 1, "stages": [{"block": 0}]}'), "Block must be"),
-        (controller.edit(own, FORM, '{"version": 1, "stages": [{"block": null}]}'), "whole number"),
-        (controller.show_example(own, FORM, 99), "There is no such example."),
-        (controller.show_example(own, FORM, "../x"), "There is no such example."),
+        (controller.edit(own, FORM, {"text": stage % "0"}), "Block must be"),
+        (controller.edit(own, FORM, {"text": stage % "null"}), "whole number"),
+        (controller.show_example(own, FORM, {"at": 99}), "There is no such example."),
+        (controller.show_example(own, FORM, {"at": "../x"}), "There is no such example."),
         (controller.upload(own, FORM, {"text": "QUJD"}), NOT_AN_IMAGE),
         (controller.upload(own, FORM, {"refused": "large"}), TOO_LARGE),
         (controller.select(own, ("/etc/passwd", "tome", "none", 65)), "The models are demo."),
@@ -97,7 +97,7 @@ def test_an_image_of_ones_own_with_the_built_in_model(controller: Controller) ->
     text = base64.b64encode(encode(Image.effect_noise((300, 200), 60), "JPEG")).decode()
     assert escape(NOT_DIGITS) in controller.upload(own, FORM, {"text": text}).status
     assert controller.select(own, FORM).image is None  # it stays
-    assert controller.show_example(own, FORM, 0).status == ""
+    assert controller.show_example(own, FORM, {"at": 0}).status == ""
 
 
 def test_two_tabs_at_once_do_not_disturb_each_other(controller: Controller) -> None:
@@ -105,7 +105,7 @@ def test_two_tabs_at_once_do_not_disturb_each_other(controller: Controller) -> N
     wanted = [("zero-tprune", 40, 0), ("tome", 80, 1)]
 
     def go(tab: TabState, method: str, percent: int, at: int) -> list[str | None]:
-        update = controller.show_example(tab, ("demo", method, "none", percent), at)
+        update = controller.show_example(tab, ("demo", method, "none", percent), {"at": at})
         return [update.view, update.facts, update.stages, update.lines]
 
     expected = [go(own, *each) for own, each in zip(alone, wanted, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from PIL import Image
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets.contenders import METHODS
 from ..data import demo
-from ..data.images import Transform, transform_for
+from ..data.images import transform_for
 from ..pruning import gmacs
 from ..show.pixels import LARGEST, as_image, photo_url
 from ..show.story import class_names
@@ -39,14 +39,9 @@ class CatalogEntry:
     model: nn.Module
     names: Sequence[str] | None = None  # of the classes, where whoever started the page gave them
     own_weights: bool = False
-    transform: Transform = field(init=False)
-    finer: Transform | None = field(init=False)
 
     def __post_init__(self) -> None:
-        rows, cols = backbone(self.model).geometry.grid  # refuses what cannot be pruned
-        object.__setattr__(self, "transform", transform_for(self.model))
-        finer = transform_for(self.model, LARGEST) if rows == cols else None
-        object.__setattr__(self, "finer", finer)
+        backbone(self.model)  # refuses what cannot be pruned, at the start
 
     @cached_property
     def unpruned(self) -> float:
@@ -63,9 +58,10 @@ class CatalogEntry:
 
     def prepare(self, image: Image.Image) -> ModelInput:
         """Through the model's own transform."""
-        values = self.transform(image)
-        # The same crop at the page's own size: what the model sees is often too coarse to look at.
-        shown = values if self.finer is None else self.finer(image)
+        values = shown = transform_for(self.model)(image)
+        rows, cols = backbone(self.model).geometry.grid
+        if rows == cols:  # the same crop, finer: what the model sees is often too coarse to look at
+            shown = transform_for(self.model, LARGEST)(image)
         return ModelInput(values[None], photo_url(as_image(shown, self.model)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 
 from ..schedule import Schedule
 from . import controls, panels
@@ -22,6 +23,7 @@ from .view_model import (
 )
 from .worker import Stopped, Worker
 
+EventData = Mapping[str, object]  # what our own controls send along
 LOG = logging.getLogger(__name__)
 METHOD, RIVAL, PERCENT = "zero-tprune", "tome", 65
 UNEXPECTED = "Something went wrong here; your image and settings are as they were."
@@ -55,45 +57,63 @@ class PageUpdate:
     percent: int | None = None
 
 
+def _answers(
+    handle: Callable[[Controller, TabState, FormValues, EventData], PageUpdate],
+) -> Callable[..., PageUpdate]:
+    """The worker handles one event after the other; what is wrong with it is said on the page."""
+
+    @wraps(handle)
+    def answer(
+        self: Controller, tab: TabState, values: FormValues, sent: EventData | None = None
+    ) -> PageUpdate:
+        tab.turn += 1
+        try:
+            return self.worker.run(lambda: handle(self, tab, values, sent or {}))
+        except ValueError as error:
+            return PageUpdate(controls.status(controls.sentence(error), "error"))
+        except Stopped:
+            return PageUpdate("")
+        except Exception:  # what it is concerns whoever started the page, not whoever looks at it
+            LOG.exception("a request failed")
+            return PageUpdate(controls.status(UNEXPECTED, "error"))
+
+    return answer
+
+
 class Controller:
     """Answers each control of a tab; the worker computes for all tabs in turn."""
 
     def __init__(self, worker: Worker, catalog: Catalog) -> None:
         self.worker, self.catalog = worker, catalog
 
-    def select(self, tab: TabState, values: FormValues) -> PageUpdate:
+    @_answers
+    def select(self, tab: TabState, values: FormValues, _: EventData) -> PageUpdate:
         """Another model, method or rival; or the page has just been opened."""
-        return self._answer(tab, lambda: self._update(tab, parse_selection(values, tab.schedule)))
+        return self._update(tab, parse_selection(values, tab.schedule))
 
-    def set_budget(self, tab: TabState, values: FormValues) -> PageUpdate:
+    @_answers
+    def set_budget(self, tab: TabState, values: FormValues, _: EventData) -> PageUpdate:
         """Another budget: it replaces the user's own stages."""
-        return self._answer(tab, lambda: self._update(tab, parse_selection(values)))
+        return self._update(tab, parse_selection(values))
 
-    def edit(self, tab: TabState, values: FormValues, text: object) -> PageUpdate:
+    @_answers
+    def edit(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
         """The user's own stages, from the table or from a file."""
-        return self._answer(
-            tab, lambda: self._update(tab, parse_selection(values, parse_schedule(text)))
-        )
+        return self._update(tab, parse_selection(values, parse_schedule(sent.get("text"))))
 
-    def show_example(self, tab: TabState, values: FormValues, at: object) -> PageUpdate:
+    @_answers
+    def show_example(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
         """One of the example images."""
+        inputs = self.catalog.prepare_example(sent.get("at"))
+        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=False)
 
-        def work() -> PageUpdate:
-            inputs = self.catalog.prepare_example(at)
-            return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=False)
-
-        return self._answer(tab, work)
-
-    def upload(self, tab: TabState, values: FormValues, sent: Mapping[str, object]) -> PageUpdate:
+    @_answers
+    def upload(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
         """The user's own image, as the browser sent it."""
-
-        def work() -> PageUpdate:
-            if sent.get("refused") == "large":
-                raise ValueError(TOO_LARGE)
-            inputs = self.catalog.prepare(read_upload(sent.get("text")))
-            return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=True)
-
-        return self._answer(tab, work)
+        if sent.get("refused") == "large":
+            raise ValueError(TOO_LARGE)
+        inputs = self.catalog.prepare(read_upload(sent.get("text")))
+        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=True)
 
     def measure(self, tab: TabState) -> str | None:
         """The facts with milliseconds; None if there is something newer to look at."""
@@ -137,15 +157,3 @@ class Controller:
             # A slider that moves under the hand cannot be set: it follows own stages alone.
             None if selection.schedule is None else round(100 * shown.share),
         )
-
-    def _answer(self, tab: TabState, work: Callable[[], PageUpdate]) -> PageUpdate:
-        tab.turn += 1
-        try:
-            return self.worker.run(work)
-        except ValueError as error:
-            return PageUpdate(controls.status(controls.sentence(error), "error"))
-        except Stopped:
-            return PageUpdate("")
-        except Exception:  # what it is concerns whoever started the page, not whoever looks at it
-            LOG.exception("a request failed")
-            return PageUpdate(controls.status(UNEXPECTED, "error"))

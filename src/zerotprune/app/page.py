@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,34 +94,27 @@ def _wire(
         "api_visibility": "private",
     }
 
-    def sent(event: gr.EventData) -> dict[str, Any]:
-        return event._data if isinstance(event._data, dict) else {}
+    def answer(action: Callable[..., PageUpdate]) -> Callable[..., list[Any]]:
+        # gradio tells by its annotation which argument is the event, and takes it by position.
+        def handle(own: TabState, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
+            sent = event._data if isinstance(event._data, dict) else {}
+            return _outputs(action(own, (a, b, c, d), sent))
 
-    def select(own: TabState, *values: object) -> list[Any]:
-        return _outputs(controller.select(own, values))
-
-    def set_budget(own: TabState, *values: object) -> list[Any]:
-        return _outputs(controller.set_budget(own, values))
-
-    # gradio tells by its annotation which argument is the event, and takes it by position.
-    def edit(own: TabState, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
-        return _outputs(controller.edit(own, (a, b, c, d), sent(event).get("text")))
-
-    def example(own: TabState, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
-        return _outputs(controller.show_example(own, (a, b, c, d), sent(event).get("at")))
-
-    def upload(own: TabState, a: Any, b: Any, c: Any, d: Any, event: gr.EventData) -> list[Any]:
-        return _outputs(controller.upload(own, (a, b, c, d), sent(event)))
+        return handle
 
     def measure(own: TabState) -> Any:
         return controller.measure(own) or gr.skip()
 
     events = [
-        gr.on([blocks.load, model.input, method.input, rival.input], select, **given),
-        gr.on([budget.input], set_budget, **given),
-        stages.submit(edit, **given),
-        chooser.select(example, **given),
-        chooser.upload(upload, **given),
+        gr.on(
+            [blocks.load, model.input, method.input, rival.input],
+            answer(controller.select),
+            **given,
+        ),
+        gr.on([budget.input], answer(controller.set_budget), **given),
+        stages.submit(answer(controller.edit), **given),
+        chooser.select(answer(controller.show_example), **given),
+        chooser.upload(answer(controller.upload), **given),
     ]
     for event in events:
         event.then(measure, [tab], [facts], show_progress="hidden", concurrency_id="measure",

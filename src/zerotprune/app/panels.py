@@ -6,12 +6,14 @@ import json
 from collections.abc import Sequence
 from html import escape
 
+from ..show.html import write_legend, write_predictions
 from ..show.overlay import overlay
 from ..show.palette import COVER
 from ..show.story import Prediction, StageView, Story, name_fates
 from ..tracing import Fate
 from .view_model import MethodView, ViewModel
 
+_NO_HEAD = '<p class="quiet">This model has no head: it predicts no classes.</p>'
 _SLOWER = (
     " Slower than unpruned: one small image takes longer to start on than to compute; "
     "larger models and batches gain."
@@ -30,11 +32,12 @@ def view(shown: ViewModel) -> str:
     patches = f"<p>{stories[0].patches} patches</p>"
     whole = _card("unpruned", stories[0], "", patches, stories[0].before)
     cards = [_method_card(each) for each in shown.methods]
+    words = {Fate.KEPT: "kept"} | name_fates(stories)
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
         f'data-depth="{shown.entry.depth}">{_stage_slider(len(blocks))}'
         f'<div class="cards" style="--cards:{1 + len(cards)}">{whole}{"".join(cards)}</div>'
-        f"{_legend(stories)}</div>"
+        f"{write_legend(words)}</div>"
     )
 
 
@@ -48,14 +51,6 @@ def _stage_slider(stages: int) -> str:
         f'<label class="tick"><input type="checkbox" class="partners-on"{off}>'
         "lines to partners</label></div>"
     )
-
-
-def _legend(stories: Sequence[Story]) -> str:
-    words = {Fate.KEPT: "kept"} | name_fates(stories)
-    parts = "".join(
-        f'<li><i class="{fate.name.lower()}"></i>{text}</li>' for fate, text in words.items()
-    )
-    return f'<ul class="legend">{parts}</ul>'
 
 
 def _method_card(shown: MethodView) -> str:
@@ -98,28 +93,13 @@ def _card(
     before: Sequence[Prediction] = (),
 ) -> str:
     rows, cols = story.grid
+    bars = write_predictions(said, before) if said else _NO_HEAD
     return (
         f'<figure class="card" data-method="{escape(title)}"><h2>{escape(title)}</h2>'
         f'<div class="photo" role="img" aria-label="The image, {escape(title)}" '
         f'style="aspect-ratio:{cols}/{rows}">{drawn}</div>'
-        f"<figcaption>{captions}</figcaption>{_bars(said, before)}</figure>"
+        f"<figcaption>{captions}</figcaption>{bars}</figure>"
     )
-
-
-def _bars(said: Sequence[Prediction], before: Sequence[Prediction]) -> str:
-    """The likeliest classes. Where the likeliest is not what it was unpruned, it is marked."""
-    if not said:
-        return '<p class="quiet">This model has no head: it predicts no classes.</p>'
-    rows = ""
-    for number, each in enumerate(said):
-        changed = bool(number == 0 and before and before[0].label != each.label)
-        mark = ' class="changed"' if changed else ""
-        rows += (
-            f'<li{mark}><span class="label">{escape(each.label)}</span>'
-            f'<span class="share">{100 * each.share:.1f} %</span>'
-            f'<i style="width:{100 * each.share:.2f}%"></i></li>'
-        )
-    return f'<ol class="bars">{rows}</ol>'
 
 
 def facts(shown: ViewModel, milliseconds: Sequence[float] | None = None) -> str:

@@ -9,7 +9,7 @@ import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.images import BadPicture, decode
+from ..data.images import decode
 
 MOST_BYTES = 16 * 2**20
 MOST_PIXELS = 24_000_000
@@ -44,32 +44,27 @@ def decode_upload(data: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL's remarks on palettes, EXIF and size
         try:
-            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-                _check_sides(*opened.size)
-                if opened.has_transparency_data:
-                    return _on_white(ImageOps.exif_transpose(opened).convert("RGBA"))
-            return ImageOps.exif_transpose(decode(io.BytesIO(data)))
+            opened = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:
             raise ValueError(NOT_AN_IMAGE) from None
         except Image.DecompressionBombError:
             raise ValueError(_too_many("far too many pixels")) from None
-        except _Refused as refused:
-            raise ValueError(str(refused)) from None
-        except BadPicture:
+        except Exception:
             raise ValueError(DAMAGED) from None
+        _check_sides(*opened.size)
+        try:
+            if opened.has_transparency_data:
+                return _lay_on_white(ImageOps.exif_transpose(opened).convert("RGBA"))
+            return ImageOps.exif_transpose(decode(io.BytesIO(data)))
         except Exception:  # PIL's plugins may fail in any way on a broken file
             raise ValueError(DAMAGED) from None
 
 
-class _Refused(Exception):  # noqa: N818  it says what the image is
-    """A whole image, but not one for this page."""
-
-
 def _check_sides(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
-        raise _Refused(_too_many(f"{width} × {height} = {width * height / 1e6:.1f} megapixels"))
+        raise ValueError(_too_many(f"{width} × {height} = {width * height / 1e6:.1f} megapixels"))
     if max(width, height) > MOST_UNEQUAL * min(width, height):
-        raise _Refused(
+        raise ValueError(
             f"This image has {width} × {height} pixels: its longer side may be at most "
             f"{MOST_UNEQUAL} times its shorter one."
         )
@@ -79,7 +74,7 @@ def _too_many(held: str) -> str:
     return f"This image has {held}: at most {MOST_PIXELS // 10**6} megapixels can be opened."
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def _lay_on_white(image: Image.Image) -> Image.Image:
     white = Image.new("RGBA", image.size, "white")
     white.alpha_composite(image)
     return white.convert("RGB")

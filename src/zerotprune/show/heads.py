@@ -4,7 +4,7 @@ count."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ class HeadsView:
     """The heads of one block, as its stage saw one image."""
 
     block: int
-    voting: Literal["I", "I′"]  # I′ where the stage drops similar patches only
     vhf: tuple[float, float] | None  # the variances between which a head counts, if they matter
     importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
     variance: tuple[float, ...]
@@ -105,7 +104,6 @@ class RecordingZeroTPrune(ZeroTPrune):
         shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
         return HeadsView(
             block,
-            "I" if note.final else "I′",
             self.vhf if note.final else None,
             shown.reshape(heads, *grid),
             tuple(note.variance[at].tolist()),

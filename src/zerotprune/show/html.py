@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ..tracing import Fate
 from .heads import HeadsView
 from .overlay import overlay
 from .pixels import REACH, heat_map_url, heat_scale
-from .scene import Scene, percent
+from .scene import Scene
 from .story import Moment, Prediction, StageView, Story
 from .svg import symbol
 
@@ -28,7 +29,7 @@ def write_html(scene: Scene) -> str:
     filled = {
         "title": escape(scene.title),
         "about": escape(scene.about),
-        "legend": "".join(_key(fate, words) for fate, words in scene.legend().items()),
+        "legend": write_legend(scene.legend()),
         "steps": str(scene.steps),
         "lines": "checked" * scene.lines,
         "symbols": "".join(symbol(scene, number) for number in numbers),
@@ -48,8 +49,8 @@ def _article(scene: Scene, number: int) -> str:
         kind, words = ("same", "the same answer") if story.same_answer else (
             "other", "another answer")  # fmt: skip
         answers = f"""<div class="answers">
-<section class="before"><h3>Unpruned</h3>{_answers(story.before)}</section>
-<section class="{kind}"><h3>Pruned: {words}</h3>{_answers(story.after)}</section>
+<section class="before"><h3>Unpruned</h3>{write_predictions(story.before)}</section>
+<section class="{kind}"><h3>Pruned: {words}</h3>{write_predictions(story.after)}</section>
 </div>"""
     return f"""<article>
 <h2>{escape(caption)}</h2>
@@ -87,32 +88,41 @@ def _thumb(story: Story, number: int, at: int, moment: Moment) -> str:
     return f'<figure data-go="{at}">{drawn}<figcaption>{words}</figcaption></figure>'
 
 
-def _answers(said: list[Prediction]) -> str:
-    rows = "".join(
-        f'<li style="--share:{100 * each.share:.1f}"><span>{escape(each.label)}</span>'
-        f"<span>{percent(each.share)}</span></li>"
-        for each in said
+def write_predictions(said: Sequence[Prediction], before: Sequence[Prediction] = ()) -> str:
+    """The likeliest classes. Where the likeliest is not what it was before, it is marked."""
+    rows = ""
+    for number, each in enumerate(said):
+        mark = "changed" if number == 0 and before and before[0].label != each.label else ""
+        rows += (
+            f'<li class="{mark}"><span class="label">{escape(each.label)}</span>'
+            f'<span class="share">{100 * each.share:.1f} %</span>'
+            f'<i style="width:{100 * each.share:.2f}%"></i></li>'
+        )
+    return f'<ol class="bars">{rows}</ol>'
+
+
+def write_legend(words: Mapping[Fate, str]) -> str:
+    """What each colour means; the colours are the style sheet's, by the fate's name."""
+    keys = "".join(
+        f'<li><i class="{fate.name.lower()}"></i>{text}</li>' for fate, text in words.items()
     )
-    return f"<ol>{rows}</ol>"
+    return f'<ul class="legend">{keys}</ul>'
 
 
 def _heads(views: list[HeadsView]) -> str:
-    parts = [
-        "<details><summary>What each head votes for, and the variance of its votes</summary>",
-        f'<p class="quiet">{1 / REACH:g} of the mean<img class="ramp" alt="" '
-        f'src="{heat_map_url(heat_scale())}">{REACH:g} times the mean</p>',
-    ]
+    blocks = ""
     for view in views:
         rule = "no filter: the stage drops similar patches only"
         if view.vhf is not None:
             rule = "VHF counts variances from {:g} to {:g}".format(*view.vhf)
             rule += "; no head has one, so all count" * view.none_in_range
-        parts.append(f'<p>Block {view.block} <span class="quiet">({rule})</span></p>')
-        parts.append(
-            f'<div class="heads">{"".join(_head(view, at) for at in range(len(view.used)))}'
-        )
-        parts.append("</div>")
-    return "".join(parts) + "</details>"
+        maps = "".join(_head(view, head) for head in range(len(view.used)))
+        blocks += f'<p>Block {view.block} <span class="quiet">({rule})</span></p>'
+        blocks += f'<div class="heads">{maps}</div>'
+    return f"""<details><summary>What each head votes for, and the variance of its votes</summary>
+<p class="quiet">{1 / REACH:g} of the mean
+<img class="ramp" alt="" src="{heat_map_url(heat_scale())}">{REACH:g} times the mean</p>
+{blocks}</details>"""
 
 
 def _head(view: HeadsView, head: int) -> str:
@@ -123,10 +133,6 @@ def _head(view: HeadsView, head: int) -> str:
         f'<figure class="{"in" if used else "out"}"><img alt="head {head + 1}" src="{uri}">'
         f"<figcaption>{words}</figcaption></figure>"
     )
-
-
-def _key(fate: Fate, words: str) -> str:
-    return f'<li><i class="{fate.name.lower()}"></i>{words}</li>'
 
 
 def _data(scene: Scene) -> dict[str, object]:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from .captions import (
-    GAP,
-    LIST,
-    MARGIN,
-    ROW,
-    add_header,
-    add_predictions,
-    add_progress,
-    add_pruned,
-    add_verdict,
-)
+from . import captions
+from .captions import GAP, LIST, MARGIN, ROW
 from .head_maps import add_head_maps
 from .palette import INK, QUIET
 from .scene import Scene
 from .sheet import WORDS, Panel, Sheet, Text, shortened
-from .story import Story
+from .story import StageView, Story
 
 PANEL, TILE = 136.0, 118.0  # edges of panels in a strip and in a grid
 ACROSS = 7  # panels of a strip side by side; more go on another line
 GRID_WIDTH, HEADS_WIDTH, NARROWEST = 1040.0, 960.0, 560.0
-BELOW = 54.0  # room for the verdict under a tile
+TOUCH, BELOW = 2.0, 54.0  # between the panels of a tile, and room for the verdict under it
+
+Views = tuple[StageView | None, ...]  # of one image, side by side
 
 
 def lay_out_strips(scene: Scene) -> Sheet:
@@ -34,14 +28,14 @@ def lay_out_strips(scene: Scene) -> Sheet:
     wide = across * (PANEL + GAP) - GAP + answers
     heads = any(story.heads for story in scene.stories)
     sheet = Sheet(scene, max(wide, HEADS_WIDTH if heads else NARROWEST) + 2 * MARGIN)
-    y = add_header(sheet)
+    y = captions.add_header(sheet)
     for number, story in enumerate(scene.stories):
         top = y
         y = _add_strip(sheet, number, story, across, y, headed=number == 0)
         if story.before:
             x, above = MARGIN + across * (PANEL + GAP) + GAP, top + (14 if number == 0 else 12)
-            add_predictions(sheet, "unpruned", story.before, x, above, LIST, INK)
-            add_pruned(sheet, story, x + LIST + GAP, above, LIST)
+            captions.add_predictions(sheet, "unpruned", story.before, x, above, LIST, INK)
+            captions.add_pruned(sheet, story, x + LIST + GAP, above, LIST)
             y = max(y, above + 5 * ROW + 16)
         if story.heads:
             y = add_head_maps(sheet, story, y)
@@ -52,20 +46,12 @@ def lay_out_strips(scene: Scene) -> Sheet:
 
 def lay_out_grid(scene: Scene) -> Sheet:
     """Many images: each beside what was left of it in the end, and why the rest went."""
-    each, apart = 2 * TILE + 2, 2 * GAP
-    across = max(2, min(len(scene.stories), int((GRID_WIDTH + apart) / (each + apart))))
-    sheet = Sheet(scene, across * (each + apart) - apart + 2 * MARGIN)
-    y = add_header(sheet, outcome=True)
-    deep = max(_height(story, TILE) for story in scene.stories) + BELOW
-    for number, story in enumerate(scene.stories):
-        row, column = divmod(number, across)
-        x, top, tall = MARGIN + column * (each + apart), y + row * deep, _height(story, TILE)
-        end = story.outcome()
-        sheet.add(
-            Panel(x, top, TILE, tall, number), Panel(x + TILE + 2, top, TILE, tall, number, end)
-        )
-        add_verdict(sheet, number, story, (x, top + tall), each, end.kept)
-    sheet.height = y + math.ceil(len(scene.stories) / across) * deep + MARGIN / 2
+    each = 2 * TILE + TOUCH + 2 * GAP
+    across = max(2, min(len(scene.stories), int((GRID_WIDTH + 2 * GAP) / each)))
+    sheet = Sheet(scene, across * each - 2 * GAP + 2 * MARGIN)
+    views = [(None, story.outcome()) for story in scene.stories]
+    y = captions.add_header(sheet, outcome=True)
+    _add_tiles(sheet, views, TILE, across, MARGIN, y, 2 * GAP)
     return sheet
 
 
@@ -76,23 +62,33 @@ def lay_out_frame(scene: Scene, step: int) -> Sheet:
     across = min(count, 2 if count <= 4 else 4)
     side = LIST + 50 if count == 1 and scene.stories[0].before else 0.0
     sheet = Sheet(scene, max(across * (edge + GAP) - GAP + side, NARROWEST) + 2 * MARGIN)
-    y = add_progress(sheet, step, add_header(sheet))
-    deep = max(_height(story, edge) for story in scene.stories) + BELOW
+    views = [(story.moments()[: step + 1][-1].stage,) for story in scene.stories]
+    y = captions.add_progress(sheet, step, captions.add_header(sheet))
     left = MARGIN if side else (sheet.width - across * (edge + GAP) + GAP) / 2
-    for number, story in enumerate(scene.stories):
-        row, column = divmod(number, across)
-        x, top, tall = left + column * (edge + GAP), y + row * deep, _height(story, edge)
-        moments = story.moments()
-        moment = moments[min(step, len(moments) - 1)]
-        sheet.add(Panel(x, top, edge, tall, number, moment.stage))
-        add_verdict(sheet, number, story, (x, top + tall), edge, moment.kept, answer=last)
-        if side:
-            add_predictions(sheet, "unpruned", story.before, x + edge + 20, top + 12,
-                            LIST + 30, INK)  # fmt: skip
-            if last:
-                add_pruned(sheet, story, x + edge + 20, top + 176, LIST + 30)
-    sheet.height = y + math.ceil(count / across) * deep + MARGIN / 2
+    _add_tiles(sheet, views, edge, across, left, y, GAP, answer=last)
+    if side:
+        x, before = left + edge + 20, scene.stories[0].before
+        captions.add_predictions(sheet, "unpruned", before, x, y + 12, LIST + 30, INK)
+        if last:
+            captions.add_pruned(sheet, scene.stories[0], x, y + 176, LIST + 30)
     return sheet
+
+
+def _add_tiles(
+    sheet: Sheet, views: Sequence[Views], edge: float, across: int, left: float, y: float,
+    apart: float, answer: bool = True,
+) -> None:  # fmt: skip
+    """Some panels of each image side by side, with two lines under them."""
+    stories, wide = sheet.scene.stories, len(views[0]) * (edge + TOUCH) - TOUCH
+    deep = max(_height(story, edge) for story in stories) + BELOW
+    for number, (story, stages) in enumerate(zip(stories, views, strict=True)):
+        row, column = divmod(number, across)
+        x, top, tall = left + column * (wide + apart), y + row * deep, _height(story, edge)
+        for at, stage in enumerate(stages):
+            sheet.add(Panel(x + at * (edge + TOUCH), top, edge, tall, number, stage))
+        kept = story.patches if stages[-1] is None else stages[-1].kept
+        captions.add_verdict(sheet, number, story, (x, top + tall), wide, kept, answer)
+    sheet.height = y + math.ceil(len(stories) / across) * deep + MARGIN / 2
 
 
 def _add_strip(

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .palette import COVER, EDGE, EDGE_STRENGTH, PARTNERS, rgb
 from .pixels import heat_map
-from .sheet import Box, Heat, Panel, Sheet, Text, font
+from .sheet import Box, Heat, Panel, Place, Sheet, Text, font
 from .story import StageView
 
 SCALE = 1.5  # sharp on most screens, and small enough to send
@@ -74,7 +74,7 @@ def _stretched(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST)
 
 
-def _corners(shape: Box | Panel | Heat, scale: float) -> tuple[int, int, int, int]:
+def _corners(shape: Place, scale: float) -> tuple[int, int, int, int]:
     right, bottom = shape.x + shape.width, shape.y + shape.height
     left, top, right, bottom = (round(edge * scale) for edge in (shape.x, shape.y, right, bottom))
     return left, top, right, bottom

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from PIL import Image
+
 from ..files import check_writable, replacing
-from .film import save_film
 from .html import write_html
-from .layout import lay_out_grid, lay_out_strips
+from .layout import lay_out_frame, lay_out_grid, lay_out_strips
 from .raster import rasterize
 from .scene import Scene
 from .svg import write_svg
 
 STILL, MOVING, PAGE = (".png", ".svg"), (".gif", ".webp"), (".html",)
 ENDINGS = STILL + MOVING + PAGE
+FIRST, EACH, LAST = 1400, 1100, 3500  # milliseconds that a film's frames stand
 
 
 def check_drawable(path: Path, *, heads: bool = False, tiles: bool = False) -> None:
@@ -34,10 +36,27 @@ def draw(scene: Scene, path: Path, *, tiles: bool = False) -> None:
     lay_out = lay_out_grid if tiles else lay_out_strips
     with replacing(path) as temporary:
         if ending in MOVING:
-            save_film(scene, temporary, ending.lstrip("."))
+            _save_film(scene, temporary, ending)
         elif ending in PAGE:
             temporary.write_text(write_html(scene), encoding="utf-8")
         elif ending == ".svg":
             temporary.write_text(write_svg(lay_out(scene)), encoding="utf-8")
         else:
             rasterize(lay_out(scene)).save(temporary, "PNG")
+
+
+def _save_film(scene: Scene, path: Path, ending: str) -> None:
+    """One frame for each stage, over and over."""
+    frames = [rasterize(lay_out_frame(scene, step)) for step in range(scene.steps + 1)]
+    lasting = [FIRST, *[EACH] * (len(frames) - 2), LAST][: len(frames)]
+    if ending == ".gif":
+        # Each area in its nearest of 256 colours: dithering would make flat areas crawl.
+        frames = [
+            frame.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            for frame in frames
+        ]
+        kind, how = "GIF", {"optimize": True, "disposal": 1}
+    else:
+        kind, how = "WEBP", {"quality": 88, "method": 4}
+    frames[0].save(path, kind, append_images=frames[1:], duration=lasting, loop=0, save_all=True,
+                   **how)  # fmt: skip

@@ -32,41 +32,42 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Box:
-    """A filled rectangle."""
+class Place:
+    """Where a shape is, and how large."""
 
     x: float
     y: float
     width: float
     height: float
+
+
+@dataclass(frozen=True)
+class Box(Place):
+    """A filled rectangle."""
+
     fill: str
     outline: str | None = None
     opacity: float = 1.0
 
 
 @dataclass(frozen=True)
-class Panel:
+class Panel(Place):
     """An image of the scene by its number, with what a stage did to it."""
 
-    x: float
-    y: float
-    width: float
-    height: float
     image: int
     stage: StageView | None = None
 
 
 @dataclass(frozen=True)
-class Heat:
+class Heat(Place):
     """A heat map of importance, pale where it does not count."""
 
-    x: float
-    y: float
-    width: float
-    height: float
     values: Float[Tensor, "rows cols"]
     pale: bool = False
     reach: float = REACH
+
+
+Shape = Text | Box | Panel | Heat
 
 
 @dataclass
@@ -76,9 +77,9 @@ class Sheet:
     scene: Scene
     width: float
     height: float = 0.0
-    shapes: list[Text | Box | Panel | Heat] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
 
-    def add(self, *shapes: Text | Box | Panel | Heat) -> None:
+    def add(self, *shapes: Shape) -> None:
         self.shapes += shapes
 
 

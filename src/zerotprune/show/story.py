@@ -66,7 +66,6 @@ class Story:
     """One image."""
 
     grid: tuple[int, int]  # rows, columns
-    size: tuple[int, int]  # of the model's input in pixels: height, width
     stages: list[StageView]
     before: list[Prediction]  # the likeliest first; none of a model without a head
     after: list[Prediction]
@@ -122,12 +121,11 @@ def tell(
     prune_(copy, schedule, method, backend="reference" if heads else "auto")
     stages, pruned = _run_traced(copy, images)
     labels = class_names(model) if names is None else names
-    grid, size = backbone(model).geometry.grid, (images.shape[-2], images.shape[-1])
+    grid = backbone(model).geometry.grid
     has_head = int(getattr(model, "num_classes", 0)) > 0
     return [
         Story(
             grid,
-            size,
             [stage_view(stage, at, grid) for stage in stages],
             top_predictions(logits[at], labels) if has_head else [],
             top_predictions(pruned[at], labels) if has_head else [],

@@ -7,7 +7,7 @@ from html import escape
 from .overlay import overlay
 from .pixels import heat_map_url, photo_url
 from .scene import Scene
-from .sheet import Box, Heat, Panel, Sheet, Text
+from .sheet import Box, Heat, Panel, Shape, Sheet, Text
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 
@@ -41,7 +41,7 @@ def symbol(scene: Scene, number: int) -> str:
     )
 
 
-def _write_shape(shape: Text | Box | Panel | Heat, scene: Scene) -> str:
+def _write_shape(shape: Shape, scene: Scene) -> str:
     if isinstance(shape, Text):
         weight = ' font-weight="600"' if shape.bold else ""
         anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
