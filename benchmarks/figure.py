@@ -98,8 +98,8 @@ class Votes:
 @torch.inference_mode()
 def votes(model: nn.Module, images: Tensor) -> list[Votes]:
     """Of every block of the unpruned model, from the method's own start."""
-    found = backbone(model)
-    geometry, seen = found.geometry, list[Votes]()
+    network = backbone(model)
+    geometry, seen = network.geometry, list[Votes]()
 
     def watch(number: int, parts: Parts) -> Callable[..., None]:
         def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -115,8 +115,8 @@ def votes(model: nn.Module, images: Tensor) -> list[Votes]:
         return look
 
     hooks = [
-        block.register_forward_pre_hook(watch(number, found.parts(block)), with_kwargs=True)
-        for number, block in enumerate(found.blocks, start=1)
+        block.register_forward_pre_hook(watch(number, network.parts(block)), with_kwargs=True)
+        for number, block in enumerate(network.blocks, start=1)
     ]
     try:
         model(images)

@@ -31,12 +31,12 @@ def means(given: Subject) -> list[Tensor]:
     """For each block the mean over images of importance (EIR, VHF), scaled to mean 1."""
     totals: list[Tensor] = []
     for part in given.images.split(8):  # a graph for every head: few at a time
-        found = []
+        sums = []
         for block in votes(given.model, part):
             counted = heads_in_range(block.variance, *RANGE)
             importance = combine_heads(block.scores, "eir", counted)
-            found.append((importance / importance.mean(dim=-1, keepdim=True)).double().sum(dim=0))
-        totals = found if not totals else [a + b for a, b in zip(totals, found, strict=True)]
+            sums.append((importance / importance.mean(dim=-1, keepdim=True)).double().sum(dim=0))
+        totals = sums if not totals else [a + b for a, b in zip(totals, sums, strict=True)]
     grid = backbone(given.model).geometry.grid
     return [(total / len(given.images)).float().reshape(grid) for total in totals]
 
@@ -48,14 +48,14 @@ def inner_share(mean: Tensor) -> float:
     return (inner.mean() / mean.mean()).item()
 
 
-def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
+def sheet_of(given: Subject, importance: list[Tensor]) -> Sheet:
     title = f"Mean importance over {len(given.images)} images: {given.name}"
     about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
     sheet = Sheet(Scene(title, about, [], [], []), ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN)
     sheet.add(Text(MARGIN, 34, title, 20, True), Text(MARGIN, 57, about, WORDS, colour=QUIET))
     add_ramp(sheet, 57, SPAN)
-    tall = EDGE * found[0].shape[0] / found[0].shape[1]
-    for number, mean in enumerate(found):
+    tall = EDGE * importance[0].shape[0] / importance[0].shape[1]
+    for number, mean in enumerate(importance):
         row, column = divmod(number, ACROSS)
         x, y = MARGIN + column * (EDGE + GAP), 96 + row * (tall + 54)
         sheet.add(
@@ -63,7 +63,7 @@ def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
             Heat(x, y, EDGE, tall, mean, reach=SPAN),
         )
         sheet.add(Text(x, y + tall + 18, f"{inner_share(mean):.2f}", WORDS, colour=QUIET))
-    sheet.height = 96 + -(-len(found) // ACROSS) * (tall + 54)
+    sheet.height = 96 + -(-len(importance) // ACROSS) * (tall + 54)
     return sheet
 
 
@@ -71,9 +71,9 @@ def main() -> None:
     chosen = arguments(__doc__, "figure-mean.svg", 4000).parse_args()
     given = subject(chosen)
     with torch.inference_mode():
-        found = means(given)
-    print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(found, 1)))
-    save(sheet_of(given, found), chosen.out)
+        importance = means(given)
+    print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(importance, 1)))
+    save(sheet_of(given, importance), chosen.out)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from zerotprune.show.story import Story, tell
 ORDERS = (("I → S", ZeroTPrune(order="i-s")), ("I′ → S → I", ZeroTPrune()))
 
 
-def told(given: Subject, schedule: Schedule, method: Method) -> list[Story]:
-    found: list[Story] = []
+def tell_all(given: Subject, schedule: Schedule, method: Method) -> list[Story]:
+    stories: list[Story] = []
     for part in given.images.split(32):
-        found += tell(given.model, part, schedule, method)
-    return found
+        stories += tell(given.model, part, schedule, method)
+    return stories
 
 
 def kept_share(story: Story) -> float:
@@ -39,7 +39,7 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
     schedules = [
         schedule_for(given.model, gmacs=budget, method=method, tuned=False) for _, method in ORDERS
     ]
-    both = [told(given, schedule, method)
+    both = [tell_all(given, schedule, method)
             for schedule, (_, method) in zip(schedules, ORDERS, strict=True)]  # fmt: skip
     count = len(given.images)
     same = [[story.before[0].label == story.after[0].label for story in each] for each in both]

@@ -65,6 +65,8 @@ def test_an_error_leaves_the_tab_as_it_was(
         (controller.upload(own, FORM, {"refused": "large"}), TOO_LARGE),
         (controller.select(own, ("/etc/passwd", "tome", "none", 65)), "The models are demo."),
         (controller.select(own, ("demo", "no-such", "none", 65)), "Unknown method"),
+        (controller.select(own, ("demo", "tome", "no-such", 65)), "Unknown method"),
+        (controller.select(own, ("demo", "none", "none", 65)), "Unknown method"),
         (controller.set_budget(own, ("demo", "evit", "none", 25)), "Evit cannot meet a budget"),
         (
             controller.set_budget(own, ("demo", "evit", "none", 8)),

@@ -30,8 +30,8 @@ def test_images_of_every_kind_come_in_as_rgb() -> None:
         kind = "TIFF" if mode == "CMYK" else "PNG"
         assert decode_upload(encode(rgb.convert(mode), kind)).mode == "RGB"
     for kind in ("JPEG", "WEBP", "GIF", "BMP", "TIFF"):
-        found = decode_upload(encode(rgb, kind))
-        assert (found.mode, found.size) == ("RGB", (4, 4))
+        image = decode_upload(encode(rgb, kind))
+        assert (image.mode, image.size) == ("RGB", (4, 4))
     deep = Image.fromarray(np.full((4, 4), 65535 // 2, np.uint16))
     assert decode_upload(encode(deep)).getpixel((0, 0)) == (127, 127, 127)
 

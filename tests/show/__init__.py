@@ -14,4 +14,4 @@ def hand_made() -> StageView:
     """Three columns, two rows; every fate, and one pair."""
     fate = torch.tensor([[0, 1, 2], [3, 0, 0]])
     partner = torch.tensor([[-1, 5, -1], [-1, -1, -1]])
-    return StageView(4, fate, partner, torch.ones(2, 3), 3)
+    return StageView(4, fate, partner, torch.ones(2, 3))

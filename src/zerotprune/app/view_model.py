@@ -15,7 +15,7 @@ from ..plan import Plan
 from ..schedule import Schedule
 from ..show.scene import count_gmacs
 from ..show.story import Story, tell
-from .catalog import METHOD_NAMES, CatalogEntry, ModelInput
+from .catalog import CatalogEntry, ModelInput
 
 NO_RIVAL = "none"
 PERCENTS = (25, 100)  # between which the budget slider goes
@@ -82,9 +82,8 @@ def build_view_model(
     Raises ValueError with one sentence where the selection cannot be followed. The entry's model is
     left alone: all that prunes does so on a copy that shares its weights.
     """
-    for name in (selection.method, selection.rival):
-        if name != NO_RIVAL and name not in METHOD_NAMES:
-            method_named(name)  # says which there are
+    if selection.rival != NO_RIVAL:
+        method_named(selection.rival)  # an unknown name is an error; a budget not met, a note
     notes = list[str]()
     chosen, note = _configure(entry, given.tensor, selection, before)
     if note:

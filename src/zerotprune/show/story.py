@@ -38,7 +38,10 @@ class StageView:
     fate: Int[Tensor, "rows cols"]  # values of `Fate`
     partner: Int[Tensor, "rows cols"]  # of a SIMILAR patch, as an index into the flat grid; else −1
     importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
-    kept: int
+
+    @property
+    def kept(self) -> int:
+        return self.count(Fate.KEPT)
 
     def count(self, fate: Fate) -> int:
         return int((self.fate == fate).sum())
@@ -94,7 +97,7 @@ class Story:
             partner = torch.where(stage.partner >= 0, stage.partner, partner)
             importance = stage.importance
         block = self.stages[-1].block if self.stages else 0
-        return StageView(block, fate, partner, importance, int((fate == Fate.KEPT).sum()))
+        return StageView(block, fate, partner, importance)
 
 
 @torch.inference_mode()
@@ -155,13 +158,11 @@ def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Ten
 
 def stage_view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
     """What a stage made of image `at` of the batch."""
-    fate = stage.fate[at].reshape(grid).cpu()
     return StageView(
         stage.block,
-        fate,
+        stage.fate[at].reshape(grid).cpu(),
         stage.partner[at].reshape(grid).cpu(),
         stage.importance[at].reshape(grid).float().cpu(),
-        int((fate == Fate.KEPT).sum()),
     )
 
 
