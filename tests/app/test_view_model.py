@@ -35,7 +35,7 @@ def test_every_method_agrees_with_the_api_and_with_its_python_lines(
     if chosen.method.adaptive:
         expected = measured_gmacs(demo.model(), plan, given.tensor)
     assert method.gmacs == expected == pytest.approx(0.6 * ztp.gmacs(entry.model), rel=0.0101)
-    assert f'data-value="{expected!r}">{expected:.4f}<' in panels.facts(shown)
+    assert f'data-value="{expected!r}">{expected:.4f}<' in panels.render_facts(shown)
     scope: dict[str, Any] = {"images": given.tensor}
     with torch.inference_mode():
         before = entry.model(given.tensor).softmax(-1)[0]
@@ -110,7 +110,7 @@ def test_a_budget_of_all_prunes_nothing(entry: CatalogEntry, image: Image.Image)
     assert shown.methods[0].story.before == shown.methods[0].story.after
     assert shown.methods[0].left == 196
     assert "nothing is pruned" in write_python(shown)
-    assert 'data-blocks="[0]"' in panels.view(shown)
+    assert 'data-blocks="[0]"' in panels.render_view(shown)
 
 
 def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
@@ -120,7 +120,7 @@ def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
         bare, bare.prepare(image), Selection("test_vit", "zero-tprune", "slicing", 0.7)
     )
     assert shown.methods[0].story.grid == (10, 10)
-    assert panels.view(shown).count("This model has no head") == 3
+    assert panels.render_view(shown).count("This model has no head") == 3
     pooled = CatalogEntry("pooled", timm.create_model("test_vit", global_pool="avg").eval())
     shown = build_view_model(
         pooled, pooled.prepare(image), Selection("pooled", "zero-tprune", "tome", 0.7)

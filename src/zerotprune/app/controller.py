@@ -70,12 +70,12 @@ def _answers(
         try:
             return self.worker.run(lambda: handle(self, tab, values, sent or {}))
         except ValueError as error:
-            return PageUpdate(controls.status(controls.sentence(error), "error"))
+            return PageUpdate(controls.render_status(controls.as_sentence(error), "error"))
         except Stopped:
             return PageUpdate("")
         except Exception:  # what it is concerns whoever started the page, not whoever looks at it
             LOG.exception("a request failed")
-            return PageUpdate(controls.status(UNEXPECTED, "error"))
+            return PageUpdate(controls.render_status(UNEXPECTED, "error"))
 
     return answer
 
@@ -127,7 +127,7 @@ class Controller:
         except Exception:
             LOG.exception("measuring failed")
             return None
-        return None if times is None else panels.facts(shown, times)
+        return None if times is None else panels.render_facts(shown, times)
 
     def _update(
         self,
@@ -148,11 +148,11 @@ class Controller:
         if tab.uploaded and entry.name == BUILT_IN:
             notes.append(NOT_DIGITS)
         return PageUpdate(
-            controls.status(" ".join(controls.sentence(note) for note in notes)),
-            None if same_image else panels.image(shown),
-            panels.view(shown),
-            panels.facts(shown),
-            controls.stages(shown.methods[0].contender.schedule),
+            controls.render_status(" ".join(controls.as_sentence(note) for note in notes)),
+            None if same_image else panels.render_image(shown),
+            panels.render_view(shown),
+            panels.render_facts(shown),
+            controls.render_stages(shown.methods[0].contender.schedule),
             write_python(shown),
             # A slider that moves under the hand cannot be set: it follows own stages alone.
             None if selection.schedule is None else round(100 * shown.share),

@@ -13,7 +13,7 @@ from ..show.pixels import photo_url
 _THUMB = 96
 
 
-def stages(schedule: Schedule) -> str:
+def render_stages(schedule: Schedule) -> str:
     """The schedule as a table to edit, to download and to load."""
     rows = "".join(
         _editable(stage.block, stage.keep, stage.similar, stage.rounds) for stage in schedule.stages
@@ -50,7 +50,7 @@ def _editable(block: int | str, keep: float, similar: int, rounds: int | None) -
     )
 
 
-def chooser(images: Sequence[tuple[str, Image.Image]]) -> str:
+def render_chooser(images: Sequence[tuple[str, Image.Image]]) -> str:
     """Example images to press, and a place to drop one's own."""
     thumbs = "".join(
         f'<button type="button" class="thumb" data-at="{at}" aria-label="Example: {escape(text)}" '
@@ -66,13 +66,13 @@ def chooser(images: Sequence[tuple[str, Image.Image]]) -> str:
     )
 
 
-def status(text: str, kind: str = "note") -> str:
+def render_status(text: str, kind: str = "note") -> str:
     """One line for whoever is looking; errors are read out at once."""
     role = "alert" if kind == "error" else "status"
     return f'<p class="status {kind}" role="{role}">{escape(text)}</p>' if text else ""
 
 
-def sentence(said: object) -> str:
+def as_sentence(said: object) -> str:
     """A note or an error, as a sentence on the page."""
     text = str(said).strip()
     text = text[:1].upper() + text[1:]

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
-from . import controls as html
+from . import controls
 from .catalog import METHOD_NAMES
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
 from .firewall import ADDRESS, Firewall
@@ -38,7 +38,7 @@ def build(controller: Controller) -> gr.Blocks:
         with gr.Row(elem_id="body", equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_id="choices"):
                 chooser = gr.HTML(
-                    html.chooser(catalog.examples),
+                    controls.render_chooser(catalog.examples),
                     js_on_load=_script("chooser.js").replace("__MOST_BYTES__", str(MOST_BYTES)),
                     elem_id="chooser",
                 )

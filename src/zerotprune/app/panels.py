@@ -20,12 +20,12 @@ _SLOWER = (
 )
 
 
-def image(shown: ViewModel) -> str:
+def render_image(shown: ViewModel) -> str:
     """The image itself, once for all cards: it need not be sent again when the slider moves."""
     return f'<style>.photo {{ background-image: url("{shown.input.url}"); }}</style>'
 
 
-def view(shown: ViewModel) -> str:
+def render_view(shown: ViewModel) -> str:
     """The image, unpruned and by each method; a slider for the stages."""
     stories = [each.story for each in shown.methods]
     blocks = sorted({stage.block for story in stories for stage in story.stages})
@@ -102,7 +102,7 @@ def _card(
     )
 
 
-def facts(shown: ViewModel, milliseconds: Sequence[float] | None = None) -> str:
+def render_facts(shown: ViewModel, milliseconds: Sequence[float] | None = None) -> str:
     """Cost and speed, a row for each way to run the model; None: speed is not measured yet."""
     times = [None] * (1 + len(shown.methods)) if milliseconds is None else list(milliseconds)
     patches, full = shown.methods[0].story.patches, shown.entry.unpruned
