@@ -1,7 +1,7 @@
-"""What the paper's figures share: which model, which pictures, where the drawing goes.
+"""What the paper's figures share: which model, which images, where the drawing goes.
 
 Each figure is a file beside this one that opens with the claim. Without arguments it draws the
-built-in model on its own pictures; real ones come by --model, --weights and --data (a picture, or
+built-in model on its own images; real ones come by --model, --weights and --data (an image, or
 a folder of them).
 """
 
@@ -26,11 +26,11 @@ from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
 from zerotprune.schedule import Stage
 from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
-from zerotprune.show.gallery import gathered
-from zerotprune.show.painting import as_picture
-from zerotprune.show.raster import drawn
+from zerotprune.show.gallery import load_images
+from zerotprune.show.pixels import as_image
+from zerotprune.show.raster import rasterize
 from zerotprune.show.sheet import Sheet
-from zerotprune.show.svg import written
+from zerotprune.show.svg import write_svg
 from zerotprune.tokens import Tokens
 
 SEED = 2025
@@ -38,49 +38,51 @@ SEED = 2025
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the pictures that it is shown."""
+    """A model and the images that it is shown."""
 
     name: str
     model: nn.Module
     images: Tensor
     captions: list[str]
 
-    def picture(self, at: int) -> Image.Image:
-        return as_picture(self.images[at], self.model)
+    def image(self, at: int) -> Image.Image:
+        return as_image(self.images[at], self.model)
 
 
 def arguments(about: str | None, out: str, count: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--model", default="demo", help="demo, or the name of a timm model")
     parser.add_argument("--weights", type=Path)
-    parser.add_argument("--data", type=Path, nargs="*", default=[], help="pictures and folders")
-    parser.add_argument("--pictures", type=int, default=count, help="how many, evenly spread")
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="images and folders")
+    parser.add_argument(
+        "--images", "--pictures", type=int, default=count, help="how many, evenly spread"
+    )
     parser.add_argument("--out", type=Path, default=Path(out), help="by the file's ending")
     return parser
 
 
 def subject(chosen: argparse.Namespace) -> Subject:
-    """The model, and the first pictures of those that were asked for."""
+    """The model, and the first images of those that were asked for."""
     check_writable(chosen.out)
     model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
     if not chosen.data and chosen.model == "demo":
-        images, labels = demo.pictures(chosen.pictures, SEED)
+        images, labels = demo.pictures(chosen.images, SEED)
         return Subject(
             "the built-in model", model, images, [f"a {label}" for label in labels.tolist()]
         )
-    found = gathered(chosen.data, chosen.pictures, most=None)
+    named = load_images(chosen.data, chosen.images, most=None)
     transform = transform_for(model)
-    images = torch.stack([transform(each.picture) for each in found])
-    return Subject(chosen.model, model, images, [each.name for each in found])
+    images = torch.stack([transform(each.image) for each in named])
+    return Subject(chosen.model, model, images, [each.name for each in named])
 
 
 def save(sheet: Sheet, path: Path) -> None:
     """As SVG or as pixels, by the ending."""
     with replacing(path) as temporary:
         if path.suffix == ".svg":
-            temporary.write_text(written(sheet), encoding="utf-8")
+            temporary.write_text(write_svg(sheet), encoding="utf-8")
         else:
-            drawn(sheet).save(temporary, path.suffix.lstrip("."))
+            rasterize(sheet).save(temporary, path.suffix.lstrip("."))
     print(path)
 
 
@@ -89,15 +91,15 @@ class Votes:
     """What the heads of one block vote for, after the method's own number of rounds."""
 
     block: int
-    scores: Tensor  # pictures, heads, patches; raw: with the prefix tokens' they sum to 1
-    variance: Tensor  # pictures, heads
+    scores: Tensor  # images, heads, patches; raw: with the prefix tokens' they sum to 1
+    variance: Tensor  # images, heads
 
 
 @torch.inference_mode()
 def votes(model: nn.Module, images: Tensor) -> list[Votes]:
     """Of every block of the unpruned model, from the method's own start."""
-    found = backbone(model)
-    geometry, seen = found.geometry, list[Votes]()
+    network = backbone(model)
+    geometry, seen = network.geometry, list[Votes]()
 
     def watch(number: int, parts: Parts) -> Callable[..., None]:
         def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -113,8 +115,8 @@ def votes(model: nn.Module, images: Tensor) -> list[Votes]:
         return look
 
     hooks = [
-        block.register_forward_pre_hook(watch(number, found.parts(block)), with_kwargs=True)
-        for number, block in enumerate(found.blocks, start=1)
+        block.register_forward_pre_hook(watch(number, network.parts(block)), with_kwargs=True)
+        for number, block in enumerate(network.blocks, start=1)
     ]
     try:
         model(images)

@@ -1,4 +1,4 @@
-"""The framework by example: what one pruning layer I′ → S → I does to a picture, step by step.
+"""The framework by example: what one pruning layer I′ → S → I does to an image, step by step.
 
 The paper's overview figure. I′ sorts the patches by one vote; S drops, of the less important half,
 those that are most like one of the more important half; I votes again among the rest, to the end,
@@ -14,9 +14,11 @@ import torch
 from figure import Subject, arguments, save, subject
 
 from zerotprune import Schedule, Stage, prune_, restore_, trace
-from zerotprune.show.captions import GAP, MARGIN, head
-from zerotprune.show.sheet import QUIET, WORDS, Heat, Panel, Scene, Sheet, Text
-from zerotprune.show.story import StageView, tell, view_of
+from zerotprune.show.captions import GAP, MARGIN, add_header
+from zerotprune.show.palette import QUIET
+from zerotprune.show.scene import Scene
+from zerotprune.show.sheet import WORDS, Heat, Panel, Sheet, Text
+from zerotprune.show.story import StageView, stage_view, tell
 from zerotprune.tracing import Fate
 
 EDGE = 168.0
@@ -28,7 +30,7 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
     story = tell(given.model, given.images[:1], schedule)[0]
     seen = trace(prune_(given.model, schedule), given.images[:1])[0]
     restore_(given.model)
-    grid, view = story.grid, view_of(seen, 0, story.grid)
+    grid, view = story.grid, stage_view(seen, 0, story.grid)
     before = seen.pre_importance[0].reshape(grid)
     half = (before >= before.flatten().sort(descending=True).values[story.patches // 2 - 1]).float()
     similar = torch.where(view.fate == Fate.SIMILAR, Fate.SIMILAR, Fate.KEPT)
@@ -46,9 +48,9 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
          f"the best {100 * stage.keep:.0f} % of them:", f"{view.kept} patches"),
     ]  # fmt: skip
     title = f"One pruning layer of Zero-TPrune, after block {stage.block}"
-    scene = Scene(title, given.name, [given.picture(0)], [story], given.captions, lines=True)
+    scene = Scene(title, given.name, [given.image(0)], [story], given.captions, lines=True)
     sheet = Sheet(scene, len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN)
-    y = head(sheet, outcome=True) + 20
+    y = add_header(sheet, outcome=True) + 20
     for number, (shown, title, first, second) in enumerate(panels):
         x = MARGIN + number * (EDGE + GAP)
         sheet.add(Text(x, y - 8, title, 16, True))

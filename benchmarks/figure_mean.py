@@ -1,11 +1,11 @@
-"""Importance averaged over thousands of pictures, block by block: where do patches matter?
+"""Importance averaged over thousands of images, block by block: where do patches matter?
 
 Photographers put the object in the middle, so if importance finds objects its mean is highest
 there, and lowest at the edges; the built-in model's digits lie anywhere but for a margin, so its
 mean should be flat with a dark frame. What stands out against that is the model's own habit
-(patches used as scratch space), and not the pictures.
+(patches used as scratch space), and not the images.
 Command: python benchmarks/figure_mean.py --out docs/figure-mean.svg
-Real: … --model deit_tiny_patch16_224 --weights FILE --data FOLDER --pictures 1000
+Real: … --model deit_tiny_patch16_224 --weights FILE --data FOLDER --images 1000
 """
 
 from __future__ import annotations
@@ -18,42 +18,44 @@ from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import combine_heads, heads_in_range
 from zerotprune.show.captions import GAP, MARGIN
-from zerotprune.show.head_maps import ramp
-from zerotprune.show.sheet import QUIET, WORDS, Heat, Scene, Sheet, Text
+from zerotprune.show.head_maps import add_ramp
+from zerotprune.show.palette import QUIET
+from zerotprune.show.scene import Scene
+from zerotprune.show.sheet import WORDS, Heat, Sheet, Text
 
 EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
 
 
 def means(given: Subject) -> list[Tensor]:
-    """For each block the mean over pictures of importance (EIR, VHF), scaled to mean 1."""
+    """For each block the mean over images of importance (EIR, VHF), scaled to mean 1."""
     totals: list[Tensor] = []
     for part in given.images.split(8):  # a graph for every head: few at a time
-        found = []
+        sums = []
         for block in votes(given.model, part):
             counted = heads_in_range(block.variance, *RANGE)
             importance = combine_heads(block.scores, "eir", counted)
-            found.append((importance / importance.mean(dim=-1, keepdim=True)).double().sum(dim=0))
-        totals = found if not totals else [a + b for a, b in zip(totals, found, strict=True)]
+            sums.append((importance / importance.mean(dim=-1, keepdim=True)).double().sum(dim=0))
+        totals = sums if not totals else [a + b for a, b in zip(totals, sums, strict=True)]
     grid = backbone(given.model).geometry.grid
     return [(total / len(given.images)).float().reshape(grid) for total in totals]
 
 
 def inner_share(mean: Tensor) -> float:
-    """How much more the middle quarter of the picture gets than an even share."""
+    """How much more the middle quarter of the image gets than an even share."""
     rows, cols = mean.shape
     inner = mean[rows // 4 : rows - rows // 4, cols // 4 : cols - cols // 4]
     return (inner.mean() / mean.mean()).item()
 
 
-def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
-    title = f"Mean importance over {len(given.images)} pictures: {given.name}"
-    about = "the unpruned model; under each block, what the middle of the picture gets (1 is even)"
+def sheet_of(given: Subject, importance: list[Tensor]) -> Sheet:
+    title = f"Mean importance over {len(given.images)} images: {given.name}"
+    about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
     sheet = Sheet(Scene(title, about, [], [], []), ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN)
     sheet.add(Text(MARGIN, 34, title, 20, True), Text(MARGIN, 57, about, WORDS, colour=QUIET))
-    ramp(sheet, 57, SPAN)
-    tall = EDGE * found[0].shape[0] / found[0].shape[1]
-    for number, mean in enumerate(found):
+    add_ramp(sheet, 57, SPAN)
+    tall = EDGE * importance[0].shape[0] / importance[0].shape[1]
+    for number, mean in enumerate(importance):
         row, column = divmod(number, ACROSS)
         x, y = MARGIN + column * (EDGE + GAP), 96 + row * (tall + 54)
         sheet.add(
@@ -61,7 +63,7 @@ def sheet_of(given: Subject, found: list[Tensor]) -> Sheet:
             Heat(x, y, EDGE, tall, mean, reach=SPAN),
         )
         sheet.add(Text(x, y + tall + 18, f"{inner_share(mean):.2f}", WORDS, colour=QUIET))
-    sheet.height = 96 + -(-len(found) // ACROSS) * (tall + 54)
+    sheet.height = 96 + -(-len(importance) // ACROSS) * (tall + 54)
     return sheet
 
 
@@ -69,9 +71,9 @@ def main() -> None:
     chosen = arguments(__doc__, "figure-mean.svg", 4000).parse_args()
     given = subject(chosen)
     with torch.inference_mode():
-        found = means(given)
-    print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(found, 1)))
-    save(sheet_of(given, found), chosen.out)
+        importance = means(given)
+    print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(importance, 1)))
+    save(sheet_of(given, importance), chosen.out)
 
 
 if __name__ == "__main__":

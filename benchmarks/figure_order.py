@@ -1,11 +1,11 @@
-"""I → S against I′ → S → I on the same picture: does a large background overwhelm a small object?
+"""I → S against I′ → S → I on the same image: does a large background overwhelm a small object?
 
 The paper holds that votes alone favour a large uniform background, because many like tokens vote
 for each other, and that dropping similar tokens first mends it. The two orders run at the same
-cost here. Of --pictures pictures, those are drawn on which I′ → S → I saves most of the unpruned
+cost here. Of --images images, those are drawn on which I′ → S → I saves most of the unpruned
 model's answer: examples, chosen for the claim. On how many of all of them only one order keeps the
 answer stands in the figure as well. Expected by the claim: more often I′ → S → I.
-Command: python benchmarks/figure_order.py --pictures 400 --keep 0.4 --out docs/figure-order.svg
+Command: python benchmarks/figure_order.py --images 400 --keep 0.4 --out docs/figure-order.svg
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from figure import Subject, arguments, save, subject
 
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
 from zerotprune.methods import Method
-from zerotprune.show.layout import strips
-from zerotprune.show.sheet import Scene
+from zerotprune.show.layout import lay_out_strips
+from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story, tell
 
 ORDERS = (("I → S", ZeroTPrune(order="i-s")), ("I′ → S → I", ZeroTPrune()))
 
 
-def told(given: Subject, schedule: Schedule, method: Method) -> list[Story]:
-    found: list[Story] = []
+def tell_all(given: Subject, schedule: Schedule, method: Method) -> list[Story]:
+    stories: list[Story] = []
     for part in given.images.split(32):
-        found += tell(given.model, part, schedule, method)
-    return found
+        stories += tell(given.model, part, schedule, method)
+    return stories
 
 
 def kept_share(story: Story) -> float:
@@ -39,7 +39,7 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
     schedules = [
         schedule_for(given.model, gmacs=budget, method=method, tuned=False) for _, method in ORDERS
     ]
-    both = [told(given, schedule, method)
+    both = [tell_all(given, schedule, method)
             for schedule, (_, method) in zip(schedules, ORDERS, strict=True)]  # fmt: skip
     count = len(given.images)
     same = [[story.before[0].label == story.after[0].label for story in each] for each in both]
@@ -49,25 +49,25 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
     best = sorted(range(count), key=gains.__getitem__, reverse=True)[:rows]
     about = f"{budget:.3f} GMACs both"
     if count > rows:
-        about += f"; of {count} pictures only I → S keeps the answer on {only[0]}"
+        about += f"; of {count} images only I → S keeps the answer on {only[0]}"
         about += f", only I′ → S → I on {only[1]}"
     print(about)
     print("drawn:", *(given.captions[at] for at in best))
-    pictures, stories, captions = [], [], []
+    images, stories, captions = [], [], []
     for at in best:
         for order, (name, _) in enumerate(ORDERS):
-            pictures.append(given.picture(at))
+            images.append(given.image(at))
             stories.append(both[order][at])
             captions.append(name)
-    return Scene(f"Which order? On {given.name}", about, pictures, stories, captions)
+    return Scene(f"Which order? On {given.name}", about, images, stories, captions)
 
 
 def main() -> None:
     parser = arguments(__doc__, "figure-order.svg", 400)
     parser.add_argument("--keep", type=float, default=0.4, help="share of the unpruned cost")
-    parser.add_argument("--rows", type=int, default=2, help="pictures that are drawn")
+    parser.add_argument("--rows", type=int, default=2, help="images that are drawn")
     chosen = parser.parse_args()
-    save(strips(scene_of(subject(chosen), chosen.keep, chosen.rows)), chosen.out)
+    save(lay_out_strips(scene_of(subject(chosen), chosen.keep, chosen.rows)), chosen.out)
 
 
 if __name__ == "__main__":

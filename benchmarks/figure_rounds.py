@@ -23,7 +23,7 @@ def main() -> None:
     given = subject(chosen)
     labels = torch.zeros(8, dtype=torch.long)
     parts = ((images, labels, labels) for images in given.images.split(8))
-    title = f"Importance by rounds: {given.name}, {len(given.images)} pictures"
+    title = f"Importance by rounds: {given.name}, {len(given.images)} images"
     figures.save(distributions_figure(survey(given.model, parts), title), chosen.out)
     print(chosen.out)
 

@@ -1,8 +1,8 @@
-"""The page in a browser: how long from turning the dial to the new picture, and its screenshot.
+"""The page in a browser: how long from moving the slider to the new image, and its screenshot.
 
 Wanted: at most 0.5 s for the built-in model and 1.5 s for DeiT-S (here with random weights, which
 speed does not see) on two CPU cores, browser included. Needs Chromium and chromedriver.
-Commands: python benchmarks/page.py --turns 20
+Commands: python benchmarks/page.py --moves 20
           python benchmarks/page.py --screenshot docs/app.png
 """
 
@@ -29,16 +29,16 @@ from zerotprune.measure import records
 
 DEIT_S = "deit_small_patch16_224"
 BUDGETS = (60, 45, 70, 52, 80, 40, 66, 75, 57, 88)
-#: Turns the dial, and answers with the milliseconds until another picture has been drawn.
-TURN = """
+#: Moves the budget slider, and answers with the milliseconds until the new view has been drawn.
+MOVE = """
 const [percent, done] = arguments;
-const dial = document.querySelector("#dial input[type=range]");
+const slider = document.querySelector("#budget input[type=range]");
 const drawn = () => document.querySelectorAll(".card svg")[0].innerHTML;
 const before = drawn();
 const write = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
-write.call(dial, percent);
+write.call(slider, percent);
 const started = performance.now();
-dial.dispatchEvent(new Event("input", { bubbles: true }));
+slider.dispatchEvent(new Event("input", { bubbles: true }));
 const look = () => {
   if (drawn() === before) requestAnimationFrame(look);
   else requestAnimationFrame(() => done(performance.now() - started));
@@ -49,7 +49,9 @@ look();
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--turns", type=int, default=0, help="of the dial, for each model")
+    parser.add_argument(
+        "--moves", "--turns", type=int, default=0, help="of the slider, for each model"
+    )
     parser.add_argument("--screenshot", type=Path, help="a PNG to write")
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--dark", action="store_true")
@@ -59,47 +61,49 @@ def main() -> None:
         check_writable(chosen.screenshot)
     if chosen.csv is not None:
         records.check_target(chosen.csv)
-    with served() as address, browser(chosen.width, chosen.dark) as driver:
+    with serve_page() as address, open_browser(chosen.width, chosen.dark) as driver:
         driver.get(address)
-        settled(driver)
+        wait_until_settled(driver)
         if chosen.screenshot is not None:
-            take(driver, chosen.screenshot)
-        rows = [row for model in ("demo", DEIT_S) for row in timed(driver, model, chosen.turns)]
+            take_screenshot(driver, chosen.screenshot)
+        rows = [
+            row for model in ("demo", DEIT_S) for row in time_moves(driver, model, chosen.moves)
+        ]
     if chosen.csv is not None:
         records.append(chosen.csv, rows)
 
 
-def timed(driver: Any, model: str, turns: int) -> Iterator[dict[str, object]]:
-    """With a rival beside the method and without: from the dial to the picture."""
-    if not turns:
+def time_moves(driver: Any, model: str, moves: int) -> Iterator[dict[str, object]]:
+    """With a rival beside the method and without: from the slider to the new view."""
+    if not moves:
         return
     choose(driver, "model", model)
     for rival in ("tome", "none"):
         choose(driver, "rival", rival)
         took = []
-        for turn in range(turns):
-            took.append(driver.execute_async_script(TURN, str(BUDGETS[turn % len(BUDGETS)])))
+        for move in range(moves):
+            took.append(driver.execute_async_script(MOVE, str(BUDGETS[move % len(BUDGETS)])))
             time.sleep(0.2)
         median, spread = statistics.median(took), max(took) - min(took)
         beside = "alone" if rival == "none" else f"beside {rival}"
         print(f"{model}, zero-tprune {beside}: median {median:.0f} ms, worst {max(took):.0f} ms")
         yield {
-            "table": "page", "model": model, "measure": "dial to picture", "batch": 1,
+            "table": "page", "model": model, "measure": "slider to view", "batch": 1,
             "name": f"zero-tprune {beside}", "precision": "float32", "mode": "eager",
             "latency_ms": round(median, 1), "latency_spread_ms": round(spread, 1),
         }  # fmt: skip
 
 
-def take(driver: Any, path: Path) -> None:
+def take_screenshot(driver: Any, path: Path) -> None:
     """The page down to its table, halfway through the stages."""
-    driver.execute_async_script(TURN, "50")
+    driver.execute_async_script(MOVE, "50")
     slider = driver.find_element("css selector", "input.stage")
     driver.execute_script(
         "arguments[0].value = 8; arguments[0].dispatchEvent(new Event('input', {bubbles: true}));"
         "document.activeElement.blur()",
         slider,
     )
-    settled(driver)
+    wait_until_settled(driver)
     bottom = driver.execute_script(
         "return document.querySelector('#facts').getBoundingClientRect().bottom + scrollY + 16"
     )
@@ -108,8 +112,8 @@ def take(driver: Any, path: Path) -> None:
     taken = driver.execute_cdp_cmd(
         "Page.captureScreenshot", {"clip": part, "captureBeyondViewport": True}
     )
-    with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as picture:
-        small = picture.convert("RGB")
+    with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as screenshot:
+        small = screenshot.convert("RGB")
     with replacing(path) as temporary:
         small.save(temporary, "PNG", optimize=True)
     print(f"{path}: {small.width} × {small.height}, {path.stat().st_size // 1024} kB")
@@ -121,10 +125,10 @@ def choose(driver: Any, box: str, name: str) -> None:
     for option in driver.find_elements("css selector", "ul[role=listbox] [role=option]"):
         if option.get_attribute("aria-label") == name:
             option.click()
-    settled(driver)
+    wait_until_settled(driver)
 
 
-def settled(driver: Any) -> None:
+def wait_until_settled(driver: Any) -> None:
     """Wait until the page has been drawn and measured."""
     time.sleep(0.5)
     for _ in range(600):
@@ -137,7 +141,7 @@ def settled(driver: Any) -> None:
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def serve_page() -> Iterator[str]:
     """The page as its command serves it."""
     command = [sys.executable, "-m", "zerotprune", "app", "--no-browser", "--model", DEIT_S]
     surroundings = os.environ | {"COLUMNS": "120"}
@@ -153,7 +157,7 @@ def served() -> Iterator[str]:
 
 
 @contextmanager
-def browser(width: int, dark: bool) -> Iterator[Any]:
+def open_browser(width: int, dark: bool) -> Iterator[Any]:
     from selenium import webdriver
 
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")

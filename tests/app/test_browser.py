@@ -10,10 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch
 from PIL import Image
 
 import zerotprune as ztp
-from zerotprune.app.catalog import Offer, examples
-from zerotprune.app.snippet import python_lines
-from zerotprune.app.uploads import DAMAGED, NO_PICTURE
-from zerotprune.app.view_model import Choice, Screen, look
-from zerotprune.data import demo
+from tests.app.browser import WAIT, Page
+from zerotprune.app.catalog import CatalogEntry
+from zerotprune.app.snippet import write_python
+from zerotprune.app.uploads import DAMAGED, NOT_AN_IMAGE
+from zerotprune.app.view_model import Selection, ViewModel, build_view_model
 from zerotprune.methods import ToMe
 
 pytest.importorskip("gradio")
@@ -40,96 +39,6 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.xdist_group("browser"),  # one server and one browser for all
 ]
-WAIT = 30  # seconds, for a busy machine
-
-
-class Page:
-    """A tab with the page open, and what there is to see and to do."""
-
-    def __init__(self, driver: Any, address: str) -> None:
-        self.driver, self.address = driver, address
-
-    def open(self) -> Page:
-        self.driver.get(self.address)
-        self.until(lambda: self.all("#view .card") and self.all("#facts .gmacs"))
-        return self
-
-    def until(self, holds: Callable[[], Any]) -> Any:
-        from selenium.common.exceptions import StaleElementReferenceException
-
-        started = time.monotonic()
-        while time.monotonic() - started < WAIT:
-            try:
-                if found := holds():
-                    return found
-            except (StaleElementReferenceException, IndexError):
-                pass
-            time.sleep(0.03)
-        raise AssertionError(f"waited {WAIT} s in vain; the page says {self.status()!r}")
-
-    def all(self, selector: str) -> list[Any]:
-        found: list[Any] = self.driver.find_elements("css selector", selector)
-        return found
-
-    def one(self, selector: str) -> Any:
-        return self.all(selector)[0]
-
-    def js(self, script: str, *given: Any) -> Any:
-        return self.driver.execute_script(script, *given)
-
-    def status(self) -> str:
-        return " ".join(each.text for each in self.all("#status .status"))
-
-    def gmacs(self) -> dict[str, str]:
-        """As they are on the screen, by method."""
-        rows = self.js(
-            "return [...document.querySelectorAll('#facts tbody tr')].map("
-            "row => [row.dataset.method, row.querySelector('.gmacs').textContent])"
-        )
-        return dict(rows)
-
-    def predicted(self, method: str) -> list[str]:
-        lines = self.js(
-            "return [...document.querySelectorAll(`.card[data-method='${arguments[0]}'] .bars li`)]"
-            ".map(line => line.querySelector('.label').textContent + ' ' "
-            "+ line.querySelector('.share').textContent)",
-            method,
-        )
-        return list(lines)
-
-    def shows(self, screen: Screen) -> bool:
-        """Is exactly this on the screen? Costs and predictions, to the digit."""
-        wanted = {"unpruned": f"{screen.offer.unpruned:.4f}"}
-        wanted |= {side.contender.name: f"{side.gmacs:.4f}" for side in screen.sides}
-        said = {side.contender.name: side.story.after for side in screen.sides}
-        said["unpruned"] = screen.sides[0].story.before
-        return self.gmacs() == wanted and all(
-            self.predicted(name) == [f"{each.label} {100 * each.share:.1f} %" for each in line]
-            for name, line in said.items()
-        )
-
-    def wait_for(self, screen: Screen) -> None:
-        self.until(lambda: self.shows(screen))
-
-    def press(self, selector: str, *keys: str) -> None:
-        self.one(selector).send_keys(*keys)
-
-    def turn(self, percent: int) -> None:
-        """The dial, by keyboard as the number in its box."""
-        from selenium.webdriver.common.keys import Keys
-
-        box = self.one("#dial input[type=number]")
-        box.send_keys(Keys.CONTROL, "a")
-        box.send_keys(str(percent), Keys.ENTER)
-
-    def choose(self, box: str, name: str) -> None:
-        self.one(f"#{box} input").click()
-        options = self.until(lambda: self.all("ul[role=listbox] [role=option]"))
-        for option in options:
-            if option.get_attribute("aria-label") == name:
-                option.click()
-                return
-        raise AssertionError(f"{box} does not offer {name}")
 
 
 @pytest.fixture(scope="module")
@@ -172,26 +81,27 @@ def page(driver: Any, served: tuple[str, Path]) -> Page:
     return Page(driver, served[0]).open()
 
 
-@pytest.fixture(scope="module")
-def offer() -> Offer:
-    return Offer("demo", demo.model())
+def expected(
+    entry: CatalogEntry, image: Image.Image, percent: int, method: str, rival: str
+) -> ViewModel:
+    return build_view_model(
+        entry, entry.prepare(image), Selection("demo", method, rival, percent / 100)
+    )
 
 
-def expected(offer: Offer, picture: Image.Image, percent: int, method: str, rival: str) -> Screen:
-    return look(offer, offer.see(picture), Choice("demo", method, rival, percent / 100))
-
-
-def test_it_opens_offline_and_agrees_with_the_api(page: Page, offer: Offer) -> None:
-    model, full = offer.model, ztp.gmacs(offer.model)
+def test_it_opens_offline_and_agrees_with_the_api(
+    page: Page, entry: CatalogEntry, image: Image.Image
+) -> None:
+    model, full = entry.model, ztp.gmacs(entry.model)
     schedule = ztp.schedule_for(model, gmacs=0.65 * full)
-    found = page.gmacs()
-    assert found["unpruned"] == f"{full:.4f}"
-    assert found["zero-tprune"] == f"{ztp.gmacs(model, schedule):.4f}"
-    screen = expected(offer, examples()[0][1], 65, "zero-tprune", "tome")
-    rival = screen.sides[1].contender
+    costs = page.gmacs()
+    assert costs["unpruned"] == f"{full:.4f}"
+    assert costs["zero-tprune"] == f"{ztp.gmacs(model, schedule):.4f}"
+    shown = expected(entry, image, 65, "zero-tprune", "tome")
+    rival = shown.methods[1].contender
     assert rival.method == ToMe()
-    assert found["tome"] == f"{ztp.gmacs(model, rival.schedule, rival.method):.4f}"
-    page.wait_for(screen)
+    assert costs["tome"] == f"{ztp.gmacs(model, rival.schedule, rival.method):.4f}"
+    page.wait_for(shown)
     page.until(lambda: not page.all("#facts .pending"))
     times = [float(cell.text) for cell in page.all("#facts .ms")]
     assert len(times) == 3
@@ -208,21 +118,23 @@ def test_it_opens_offline_and_agrees_with_the_api(page: Page, offer: Offer) -> N
     assert not [line for line in complaints if "Security" in line or "Error" in line]
 
 
-def test_dial_example_and_method(page: Page, offer: Offer) -> None:
+def test_slider_example_and_method(
+    page: Page, entry: CatalogEntry, examples: list[tuple[str, Image.Image]]
+) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    pictures = [picture for _, picture in examples()]
-    page.turn(45)
-    page.wait_for(expected(offer, pictures[0], 45, "zero-tprune", "tome"))
-    page.press("#dial input[type=range]", *[Keys.ARROW_RIGHT] * 6, *[Keys.ARROW_LEFT] * 5)
-    page.wait_for(expected(offer, pictures[0], 46, "zero-tprune", "tome"))
+    images = [image for _, image in examples]
+    page.set_budget(45)
+    page.wait_for(expected(entry, images[0], 45, "zero-tprune", "tome"))
+    page.press("#budget input[type=range]", *[Keys.ARROW_RIGHT] * 6, *[Keys.ARROW_LEFT] * 5)
+    page.wait_for(expected(entry, images[0], 46, "zero-tprune", "tome"))
     page.press(".thumb[data-at='3']", Keys.ENTER)
-    page.wait_for(expected(offer, pictures[3], 46, "zero-tprune", "tome"))
+    page.wait_for(expected(entry, images[3], 46, "zero-tprune", "tome"))
     page.choose("method", "evit")
-    page.wait_for(expected(offer, pictures[3], 46, "evit", "tome"))
+    page.wait_for(expected(entry, images[3], 46, "evit", "tome"))
     page.choose("rival", "none")
-    screen = expected(offer, pictures[3], 46, "evit", "none")
-    page.wait_for(screen)
+    shown = expected(entry, images[3], 46, "evit", "none")
+    page.wait_for(shown)
     origin = {
         "origin": page.address.rstrip("/"),
         "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"],
@@ -230,16 +142,18 @@ def test_dial_example_and_method(page: Page, offer: Offer) -> None:
     page.driver.execute_cdp_cmd("Browser.grantPermissions", origin)
     page.one("#lines button[aria-label=Copy]").click()
     copied = "navigator.clipboard.readText().then(arguments[0])"
-    wanted = python_lines(screen).strip()
+    wanted = write_python(shown).strip()
     page.until(lambda: page.driver.execute_async_script(copied).strip() == wanted)
 
 
-def test_the_slider_goes_through_the_stages(page: Page, offer: Offer) -> None:
+def test_the_stage_slider_goes_through_the_stages(
+    page: Page, entry: CatalogEntry, image: Image.Image
+) -> None:
     from selenium.webdriver.common.keys import Keys
 
     page.choose("rival", "none")
     page.until(lambda: len(page.all(".card")) == 2)
-    story = expected(offer, examples()[0][1], 65, "zero-tprune", "none").sides[0].story
+    story = expected(entry, image, 65, "zero-tprune", "none").methods[0].story
     page.press("input.stage", Keys.HOME)
     card = ".card[data-method='zero-tprune'] "
     assert page.one(card + "figcaption .on").text == "all 196 patches"
@@ -251,30 +165,30 @@ def test_the_slider_goes_through_the_stages(page: Page, offer: Offer) -> None:
         (shown,) = page.all(card + "svg g[data-block].on")
         assert shown.get_attribute("data-block") == str(stage.block)
         assert shown.is_displayed()
-    assert not page.one(card + "svg .on .links").is_displayed()
-    page.press(".links-on", Keys.SPACE)
-    assert page.one(card + "svg .on .links").is_displayed()
+    assert not page.one(card + "svg .on .partners").is_displayed()
+    page.press(".partners-on", Keys.SPACE)
+    assert page.one(card + "svg .on .partners").is_displayed()
     page.press("input.stage", Keys.HOME, Keys.ARROW_RIGHT)
-    page.turn(50)  # another budget is seen at the same stage
-    other = expected(offer, examples()[0][1], 50, "zero-tprune", "none")
+    page.set_budget(50)  # another budget is seen at the same stage
+    other = expected(entry, image, 50, "zero-tprune", "none")
     page.wait_for(other)
     assert page.one(".where").text == "after block 1 of 12"
     page.one(".play").click()
     page.until(lambda: page.one(".where").text == "after block 11 of 12")
 
 
-def test_uploads_good_and_bad(page: Page, offer: Offer, tmp_path: Path) -> None:
+def test_uploads_good_and_bad(page: Page, entry: CatalogEntry, tmp_path: Path) -> None:
     torch.manual_seed(0)
     own = Image.effect_noise((640, 480), 90).convert("RGB")
     own.save(tmp_path / "own.png")
     upload = ".drop input.own"
     page.press(upload, str(tmp_path / "own.png"))
-    screen = expected(offer, own, 65, "zero-tprune", "tome")
-    page.wait_for(screen)
+    shown = expected(entry, own, 65, "zero-tprune", "tome")
+    page.wait_for(shown)
     assert "built-in model reads one digit" in page.status()
-    shown = page.gmacs()
+    costs = page.gmacs()
     Image.new("1", (6000, 5000)).save(tmp_path / "huge.png")
-    (tmp_path / "text.png").write_text("I am no picture")
+    (tmp_path / "text.png").write_text("I am no image")
     own.save(tmp_path / "whole.jpg")
     whole = (tmp_path / "whole.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
@@ -282,28 +196,30 @@ def test_uploads_good_and_bad(page: Page, offer: Offer, tmp_path: Path) -> None:
     (tmp_path / "large.png").write_bytes(bytes(17 * 2**20))
     for name, says in (
         ("huge.png", "6000 × 5000 = 30.0 megapixels: at most 24 megapixels can be opened."),
-        ("text.png", NO_PICTURE),
+        ("text.png", NOT_AN_IMAGE),
         ("cut.jpg", DAMAGED),
-        ("page.svg", NO_PICTURE),
+        ("page.svg", NOT_AN_IMAGE),
         ("large.png", "more than 16 MB"),
     ):
         page.press(upload, str(tmp_path / name))
         page.until(lambda says=says: says in page.status())  # type: ignore[misc]
         assert str(tmp_path) not in page.driver.page_source
-        assert page.gmacs() == shown
-    assert page.shows(screen)  # the good picture is still there
-    page.turn(60)
-    page.wait_for(expected(offer, own, 60, "zero-tprune", "tome"))
+        assert page.gmacs() == costs
+    assert page.shows(shown)  # the good image is still there
+    page.set_budget(60)
+    page.wait_for(expected(entry, own, 60, "zero-tprune", "tome"))
 
 
-def test_a_schedule_is_edited_saved_and_loaded(page: Page, offer: Offer, tmp_path: Path) -> None:
+def test_a_schedule_is_edited_saved_and_loaded(
+    page: Page, entry: CatalogEntry, tmp_path: Path
+) -> None:
     from selenium.webdriver.common.keys import Keys
 
     way = {"behavior": "allow", "downloadPath": str(tmp_path)}
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", way)
-    page.turn(55)
-    schedule = ztp.schedule_for(offer.model, gmacs=0.55 * offer.unpruned)
-    cost = f"{ztp.gmacs(offer.model, schedule):.4f}"
+    page.set_budget(55)
+    schedule = ztp.schedule_for(entry.model, gmacs=0.55 * entry.unpruned)
+    cost = f"{ztp.gmacs(entry.model, schedule):.4f}"
     page.until(lambda: page.gmacs()["zero-tprune"] == cost)
     page.one("#edit button").click()
     page.until(lambda: page.one("#stages .download").is_displayed())
@@ -321,7 +237,7 @@ def test_a_schedule_is_edited_saved_and_loaded(page: Page, offer: Offer, tmp_pat
     keep.send_keys("0.9", Keys.ENTER)
     stages = list(schedule.stages)
     stages[1] = ztp.Stage(stages[1].block, 0.9, stages[1].similar, stages[1].rounds)
-    other = f"{ztp.gmacs(offer.model, ztp.Schedule(tuple(stages))):.4f}"
+    other = f"{ztp.gmacs(entry.model, ztp.Schedule(tuple(stages))):.4f}"
     page.until(lambda: page.gmacs()["zero-tprune"] == other)
     page.press("#stages .json", str(file))
     page.until(lambda: page.gmacs()["zero-tprune"] == cost)
@@ -333,25 +249,27 @@ def test_a_schedule_is_edited_saved_and_loaded(page: Page, offer: Offer, tmp_pat
     page.until(lambda: "version 9 is unknown" in page.status())
 
 
-def test_two_sessions_at_once(page: Page, offer: Offer) -> None:
+def test_two_tabs_at_once(
+    page: Page, entry: CatalogEntry, examples: list[tuple[str, Image.Image]]
+) -> None:
     driver, first = page.driver, page.driver.current_window_handle
-    pictures = [picture for _, picture in examples()]
-    page.turn(40)
+    images = [image for _, image in examples]
+    page.set_budget(40)
     driver.switch_to.new_window("tab")
     try:
         page.open()
         second = driver.current_window_handle
         page.one(".thumb[data-at='1']").click()
-        page.turn(80)
+        page.set_budget(80)
         driver.switch_to.window(first)
-        page.wait_for(expected(offer, pictures[0], 40, "zero-tprune", "tome"))
+        page.wait_for(expected(entry, images[0], 40, "zero-tprune", "tome"))
         driver.switch_to.window(second)
-        page.wait_for(expected(offer, pictures[1], 80, "zero-tprune", "tome"))
+        page.wait_for(expected(entry, images[1], 80, "zero-tprune", "tome"))
         driver.switch_to.window(first)
-        page.choose("rival", "none")  # its picture and budget are still its own
-        page.wait_for(expected(offer, pictures[0], 40, "zero-tprune", "none"))
+        page.choose("rival", "none")  # its image and budget are still its own
+        page.wait_for(expected(entry, images[0], 40, "zero-tprune", "none"))
         driver.switch_to.window(second)
-        assert page.shows(expected(offer, pictures[1], 80, "zero-tprune", "tome"))
+        assert page.shows(expected(entry, images[1], 80, "zero-tprune", "tome"))
         driver.close()
     finally:
         driver.switch_to.window(first)
@@ -370,12 +288,12 @@ def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(page: Page, width: int)
             wide = page.js("return [innerWidth, document.documentElement.scrollWidth]")
             assert wide[0] == width >= wide[1]
             grounds.append(page.js("return getComputedStyle(document.body).backgroundColor"))
-            for part in ("#dial input", "input.stage", ".card", "#facts table", "#lines"):
+            for part in ("#budget input", "input.stage", ".card", "#facts table", "#lines"):
                 box = page.one(part).rect
                 assert 0 <= box["x"] <= box["x"] + box["width"] <= width
             taken = page.driver.execute_cdp_cmd("Page.captureScreenshot", {})
-            with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as picture:
-                assert picture.width == width
+            with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as screenshot:
+                assert screenshot.width == width
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,1 +1,1 @@
-"""A local web page on which anyone can try pruning on their own picture."""
+"""A local web page on which anyone can try pruning on their own image."""

@@ -1,58 +1,47 @@
-"""What the page has to offer: models, as whoever started it named them, and generated examples."""
+"""What the page has to offer: models, methods, and generated example images."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..budgets.contenders import METHODS
 from ..data import demo
-from ..data.images import Transform, transform_for
+from ..data.images import transform_for
 from ..pruning import gmacs
-from ..show.painting import as_picture, fitted
+from ..show.pixels import LARGEST, as_image, photo_url
 from ..show.story import class_names
 
 BUILT_IN = "demo"
-SHOWN = 448  # pixels, the longer side of a picture on the page
-_QUALITY = 88
-
-_EXAMPLES = 8
+METHOD_NAMES = tuple(METHODS)
 _SEED = 7
-_CLUTTER = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35)
+_CLUTTER = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35)  # of each example
 
 
 @dataclass(frozen=True)
-class Sight:
-    """A picture as one model sees it, and as the page shows it."""
+class ModelInput:
+    """An image as one model sees it, and as the page shows it."""
 
-    image: Tensor  # (1, 3, height, width)
-    link: str  # the same part of it as a data URL, in the best quality the picture has
+    tensor: Tensor  # (1, 3, height, width)
+    url: str  # the same crop as a data URL, in the best quality the image has
 
 
 @dataclass(frozen=True)
-class Offer:
+class CatalogEntry:
     """A model by the name that it has on the page."""
 
     name: str
     model: nn.Module
-    names: Sequence[str] | None = None  # of the classes, where the starter gave them
+    names: Sequence[str] | None = None  # of the classes, where whoever started the page gave them
     own_weights: bool = False
-    transform: Transform = field(init=False)
-    finer: Transform | None = field(init=False)
 
     def __post_init__(self) -> None:
-        geometry = backbone(self.model).geometry  # refuses what cannot be pruned, at the start
-        object.__setattr__(self, "transform", transform_for(self.model))
-        square = geometry.grid[0] == geometry.grid[1]
-        finer = transform_for(self.model, SHOWN) if square else None
-        object.__setattr__(self, "finer", finer)
+        backbone(self.model)  # refuses what cannot be pruned, at the start
 
     @cached_property
     def unpruned(self) -> float:
@@ -67,29 +56,47 @@ class Offer:
     def depth(self) -> int:
         return backbone(self.model).geometry.depth
 
-    def see(self, picture: Image.Image) -> Sight:
+    def prepare(self, image: Image.Image) -> ModelInput:
         """Through the model's own transform."""
-        image = self.transform(picture)
-        # The same crop at the page's own size: what the model sees is often too coarse to look at.
-        closer = image if self.finer is None else self.finer(picture)
-        grid = backbone(self.model).geometry.grid
-        shown = fitted(as_picture(closer, self.model), grid, SHOWN)
-        return Sight(image[None], as_link(shown))
+        values = shown = transform_for(self.model)(image)
+        rows, cols = backbone(self.model).geometry.grid
+        if rows == cols:  # the same crop, finer: what the model sees is often too coarse to look at
+            shown = transform_for(self.model, LARGEST)(image)
+        return ModelInput(values[None], photo_url(as_image(shown, self.model)))
 
 
-def as_link(picture: Image.Image) -> str:
-    """A picture as a data URL: no file is written, no second request needed."""
-    held = io.BytesIO()
-    picture.save(held, "JPEG", quality=_QUALITY, subsampling=0)
-    return "data:image/jpeg;base64," + base64.b64encode(held.getvalue()).decode()
+class Catalog:
+    """All that can be chosen on the page."""
+
+    def __init__(
+        self, entries: Sequence[CatalogEntry], examples: Sequence[tuple[str, Image.Image]]
+    ) -> None:
+        self.entries = {entry.name: entry for entry in entries}
+        self.examples = list(examples)
+        self._prepared: dict[int, dict[str, ModelInput]] = {}
+
+    def entry(self, name: object) -> CatalogEntry:
+        """A name that is not on the list is never looked up anywhere."""
+        if not isinstance(name, str) or name not in self.entries:
+            raise ValueError(f"the models are {', '.join(self.entries)}")
+        return self.entries[name]
+
+    def prepare(self, image: Image.Image) -> dict[str, ModelInput]:
+        """The image for every model, by its name."""
+        return {name: entry.prepare(image) for name, entry in self.entries.items()}
+
+    def prepare_example(self, at: object) -> dict[str, ModelInput]:
+        if not isinstance(at, int) or not 0 <= at < len(self.examples):
+            raise ValueError("there is no such example")
+        if at not in self._prepared:
+            self._prepared[at] = self.prepare(self.examples[at][1])
+        return self._prepared[at]
 
 
-def examples() -> list[tuple[str, Image.Image]]:
-    """Generated pictures, each with what it shows."""
-    found = []
-    for number, clutter in enumerate(_CLUTTER[:_EXAMPLES]):
+def generate_examples() -> list[tuple[str, Image.Image]]:
+    """Images for the built-in model, each with what it shows."""
+    examples = []
+    for number, clutter in enumerate(_CLUTTER):
         images, labels = demo.pictures(1, _SEED, first=number, clutter=clutter)
-        pixels = ((images[0] + 1) * 127.5).round().to(torch.uint8)
-        picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-        found.append((f"digit {labels.item()}", picture))
-    return found
+        examples.append((f"digit {labels.item()}", as_image(images[0])))
+    return examples

@@ -1,4 +1,4 @@
-// Examples to press, and one's own picture by choosing, dropping or pasting. It is sent as text.
+// Examples to press, and one's own image by choosing, dropping or pasting. It is sent as text.
 const MOST = __MOST_BYTES__;
 
 function send(file) {

@@ -1,48 +1,55 @@
-"""What happens when somebody touches a control: each tab has a session, all share the models."""
+"""What happens when somebody touches a control: each tab has its state, all share the catalog."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from PIL import Image
+from functools import wraps
 
 from ..schedule import Schedule
 from . import controls, panels
-from .catalog import BUILT_IN, Offer, Sight
-from .snippet import python_lines
-from .timing import race
-from .uploads import TOO_LARGE, from_text
-from .view_model import Choice, Controls, Screen, find, look, read_choice, read_stages
-from .worker import Machine, Stopped
+from .catalog import BUILT_IN, Catalog, ModelInput
+from .snippet import write_python
+from .timing import time_methods
+from .uploads import TOO_LARGE, read_upload
+from .view_model import (
+    FormValues,
+    Selection,
+    ViewModel,
+    build_view_model,
+    parse_schedule,
+    parse_selection,
+)
+from .worker import Stopped, Worker
 
+EventData = Mapping[str, object]  # what our own controls send along
 LOG = logging.getLogger(__name__)
 METHOD, RIVAL, PERCENT = "zero-tprune", "tome", 65
-UNEXPECTED = "Something went wrong here; your picture and settings are as they were."
+UNEXPECTED = "Something went wrong here; your image and settings are as they were."
 NOT_DIGITS = (
-    "The built-in model reads one digit among clutter. On other pictures you see how it prunes; "
+    "The built-in model reads one digit among clutter. On other images you see how it prunes; "
     "what it predicts means nothing."
 )
 
 
 @dataclass
-class Session:
-    """What one tab has on its screen. Nobody else sees it."""
+class TabState:
+    """What one tab shows. Nobody else sees it."""
 
-    sights: dict[str, Sight] = field(default_factory=dict)  # of its picture, by model
-    own_picture: bool = False
-    schedule: Schedule | None = None  # the user's own stages, where the dial does not rule
-    screen: Screen | None = None
-    turn: int = 0  # counts the screens: work for an older one is not finished
+    inputs: dict[str, ModelInput] = field(default_factory=dict)  # its image, by model
+    uploaded: bool = False
+    schedule: Schedule | None = None  # the user's own stages, where the slider does not rule
+    shown: ViewModel | None = None
+    turn: int = 0  # counts the requests: work for an older one is not finished
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageUpdate:
     """The page's parts after a change; None: as before."""
 
     status: str
-    picture: str | None = None
+    image: str | None = None
     view: str | None = None
     facts: str | None = None
     stages: str | None = None
@@ -50,118 +57,103 @@ class Shown:
     percent: int | None = None
 
 
-class Desk:
-    """The models and examples, and the machine that works for everybody in turn."""
+def _answers(
+    handle: Callable[[Controller, TabState, FormValues, EventData], PageUpdate],
+) -> Callable[..., PageUpdate]:
+    """The worker handles one event after the other; what is wrong with it is said on the page."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        offers: Sequence[Offer],
-        examples: Sequence[tuple[str, Image.Image]],
-    ) -> None:
-        self.machine = machine
-        self.offers: Mapping[str, Offer] = {offer.name: offer for offer in offers}
-        self.examples = list(examples)
-        self._seen: dict[int, dict[str, Sight]] = {}
+    @wraps(handle)
+    def answer(
+        self: Controller, tab: TabState, values: FormValues, sent: EventData | None = None
+    ) -> PageUpdate:
+        tab.turn += 1
+        try:
+            return self.worker.run(lambda: handle(self, tab, values, sent or {}))
+        except ValueError as error:
+            return PageUpdate(controls.render_status(controls.as_sentence(error), "error"))
+        except Stopped:
+            return PageUpdate("")
+        except Exception:  # what it is concerns whoever started the page, not whoever looks at it
+            LOG.exception("a request failed")
+            return PageUpdate(controls.render_status(UNEXPECTED, "error"))
 
-    def choose(self, session: Session, controls: Controls) -> Shown:
+    return answer
+
+
+class Controller:
+    """Answers each control of a tab; the worker computes for all tabs in turn."""
+
+    def __init__(self, worker: Worker, catalog: Catalog) -> None:
+        self.worker, self.catalog = worker, catalog
+
+    @_answers
+    def select(self, tab: TabState, values: FormValues, _: EventData) -> PageUpdate:
         """Another model, method or rival; or the page has just been opened."""
-        return self._safely(
-            session, lambda: self._update(session, read_choice(controls, session.schedule))
-        )
+        return self._update(tab, parse_selection(values, tab.schedule))
 
-    def dial(self, session: Session, controls: Controls) -> Shown:
+    @_answers
+    def set_budget(self, tab: TabState, values: FormValues, _: EventData) -> PageUpdate:
         """Another budget: it replaces the user's own stages."""
-        return self._safely(session, lambda: self._update(session, read_choice(controls)))
+        return self._update(tab, parse_selection(values))
 
-    def edit(self, session: Session, controls: Controls, text: object) -> Shown:
+    @_answers
+    def edit(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
         """The user's own stages, from the table or from a file."""
-        return self._safely(
-            session, lambda: self._update(session, read_choice(controls, read_stages(text)))
-        )
+        return self._update(tab, parse_selection(values, parse_schedule(sent.get("text"))))
 
-    def example(self, session: Session, controls: Controls, at: object) -> Shown:
-        """One of the example pictures."""
+    @_answers
+    def show_example(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
+        """One of the example images."""
+        inputs = self.catalog.prepare_example(sent.get("at"))
+        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=False)
 
-        def work() -> Shown:
-            if not isinstance(at, int) or not 0 <= at < len(self.examples):
-                raise ValueError("there is no such example")
-            choice = read_choice(controls, session.schedule)
-            return self._update(session, choice, self._example(at), own=False)
+    @_answers
+    def upload(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
+        """The user's own image, as the browser sent it."""
+        if sent.get("refused") == "large":
+            raise ValueError(TOO_LARGE)
+        inputs = self.catalog.prepare(read_upload(sent.get("text")))
+        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=True)
 
-        return self._safely(session, work)
-
-    def upload(self, session: Session, controls: Controls, sent: Mapping[str, object]) -> Shown:
-        """The user's own picture, as the browser sent it."""
-
-        def work() -> Shown:
-            if sent.get("refused") == "large":
-                raise ValueError(TOO_LARGE)
-            picture = from_text(sent.get("text"))
-            sights = {name: offer.see(picture) for name, offer in self.offers.items()}
-            choice = read_choice(controls, session.schedule)
-            return self._update(session, choice, sights, own=True)
-
-        return self._safely(session, work)
-
-    def measure(self, session: Session) -> str | None:
+    def measure(self, tab: TabState) -> str | None:
         """The facts with milliseconds; None if there is something newer to look at."""
-        screen, turn = session.screen, session.turn
-        if screen is None:
+        shown, turn = tab.shown, tab.turn
+        if shown is None:
             return None
         try:
-            found = race(screen, self.machine, lambda: session.turn != turn)
+            times = time_methods(shown, self.worker, lambda: tab.turn != turn)
         except Stopped:
             return None
         except Exception:
             LOG.exception("measuring failed")
             return None
-        return None if found is None else panels.facts(screen, found)
+        return None if times is None else panels.render_facts(shown, times)
 
     def _update(
         self,
-        session: Session,
-        choice: Choice,
-        sights: dict[str, Sight] | None = None,
-        own: bool | None = None,
-    ) -> Shown:
-        """The session changes only once all has gone well."""
-        offer = find(self.offers, choice.model)
-        sights = sights or session.sights or self._example(0)
-        before = session.screen
-        screen = look(offer, sights[offer.name], choice, before)
-        same = before is not None and before.sight is screen.sight
-        session.sights, session.screen = sights, screen
-        session.own_picture = session.own_picture if own is None else own
-        session.schedule = screen.choice.schedule
-        notes = list(screen.notes)
-        if session.own_picture and offer.name == BUILT_IN:
+        tab: TabState,
+        selection: Selection,
+        inputs: dict[str, ModelInput] | None = None,
+        uploaded: bool | None = None,
+    ) -> PageUpdate:
+        """The tab changes only once all has gone well."""
+        entry = self.catalog.entry(selection.model)
+        inputs = inputs or tab.inputs or self.catalog.prepare_example(0)
+        before = tab.shown
+        shown = build_view_model(entry, inputs[entry.name], selection, before)
+        same_image = before is not None and before.input is shown.input
+        tab.inputs, tab.shown, tab.schedule = inputs, shown, shown.selection.schedule
+        tab.uploaded = tab.uploaded if uploaded is None else uploaded
+        notes = list(shown.notes)
+        if tab.uploaded and entry.name == BUILT_IN:
             notes.append(NOT_DIGITS)
-        return Shown(
-            controls.status(" ".join(controls.sentence(note) for note in notes)),
-            None if same else panels.picture(screen),
-            panels.view(screen),
-            panels.facts(screen),
-            controls.stages(screen.sides[0].contender.schedule),
-            python_lines(screen),
-            # A dial that moves under the hand cannot be turned: it follows own stages alone.
-            None if choice.schedule is None else round(100 * screen.share),
+        return PageUpdate(
+            controls.render_status(" ".join(controls.as_sentence(note) for note in notes)),
+            None if same_image else panels.render_image(shown),
+            panels.render_view(shown),
+            panels.render_facts(shown),
+            controls.render_stages(shown.methods[0].contender.schedule),
+            write_python(shown),
+            # A slider that moves under the hand cannot be set: it follows own stages alone.
+            None if selection.schedule is None else round(100 * shown.share),
         )
-
-    def _example(self, at: int) -> dict[str, Sight]:
-        if at not in self._seen:
-            picture = self.examples[at][1]
-            self._seen[at] = {name: offer.see(picture) for name, offer in self.offers.items()}
-        return self._seen[at]
-
-    def _safely(self, session: Session, work: Callable[[], Shown]) -> Shown:
-        session.turn += 1
-        try:
-            return self.machine.do(work)
-        except ValueError as error:
-            return Shown(controls.status(controls.sentence(error), "error"))
-        except Stopped:
-            return Shown("")
-        except Exception:  # what it is concerns whoever started the page, not whoever looks at it
-            LOG.exception("a request failed")
-            return Shown(controls.status(UNEXPECTED, "error"))

@@ -1,4 +1,4 @@
-"""Controls of our own as HTML: pictures to choose, stages to edit, and what is said of them."""
+"""Controls of our own as HTML: images to choose, stages to edit, and what is said of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from html import escape
 from PIL import Image
 
 from ..schedule import Schedule
-from .catalog import as_link
+from ..show.pixels import photo_url
 
 _THUMB = 96
 
 
-def stages(schedule: Schedule) -> str:
+def render_stages(schedule: Schedule) -> str:
     """The schedule as a table to edit, to download and to load."""
     rows = "".join(
         _editable(stage.block, stage.keep, stage.similar, stage.rounds) for stage in schedule.stages
@@ -50,29 +50,29 @@ def _editable(block: int | str, keep: float, similar: int, rounds: int | None) -
     )
 
 
-def chooser(pictures: Sequence[tuple[str, Image.Image]]) -> str:
-    """Example pictures to press, and a place to drop one's own."""
+def render_chooser(images: Sequence[tuple[str, Image.Image]]) -> str:
+    """Example images to press, and a place to drop one's own."""
     thumbs = "".join(
         f'<button type="button" class="thumb" data-at="{at}" aria-label="Example: {escape(text)}" '
         f'aria-pressed="{"true" if at == 0 else "false"}">'
-        f'<img src="{as_link(picture.resize((_THUMB, _THUMB)))}" alt=""></button>'
-        for at, (text, picture) in enumerate(pictures)
+        f'<img src="{photo_url(image.resize((_THUMB, _THUMB)))}" alt=""></button>'
+        for at, (text, image) in enumerate(images)
     )
     return (
-        f'<div class="thumbs" role="group" aria-label="Example pictures">{thumbs}</div>'
+        f'<div class="thumbs" role="group" aria-label="Example images">{thumbs}</div>'
         '<label class="drop"><input type="file" class="own" '
         'accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,image/tiff">'
-        "<b>Your own picture</b><span>drop it here, paste it, or choose a file</span></label>"
+        "<b>Your own image</b><span>drop it here, paste it, or choose a file</span></label>"
     )
 
 
-def status(text: str, kind: str = "note") -> str:
+def render_status(text: str, kind: str = "note") -> str:
     """One line for whoever is looking; errors are read out at once."""
     role = "alert" if kind == "error" else "status"
     return f'<p class="status {kind}" role="{role}">{escape(text)}</p>' if text else ""
 
 
-def sentence(said: object) -> str:
+def as_sentence(said: object) -> str:
     """A note or an error, as a sentence on the page."""
     text = str(said).strip()
     text = text[:1].upper() + text[1:]

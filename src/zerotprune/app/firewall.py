@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from .uploads import MOST_BYTES
 
@@ -46,7 +46,7 @@ HEADERS = {
 }
 
 
-class Gate:
+class Firewall:
     """Stands before the application as ASGI middleware."""
 
     def __init__(self, app: Application) -> None:
@@ -76,10 +76,10 @@ Refusal = tuple[int, str]
 def _refusal(scope: Message) -> Refusal | None:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     host = headers.get("host", "")
-    if _name(f"//{host}") not in HOSTS:
+    if _parse(f"//{host}").hostname not in HOSTS:
         return 403, "this page answers to this machine's own name only"
     origin = headers.get("origin")
-    if origin is not None and _place(origin) != host:
+    if origin is not None and _parse(origin).netloc != host:
         return 403, "this page answers to itself only"
     routes = ROUTES.get(scope["method"])
     if routes is None or not routes.fullmatch(scope["path"]) or ".." in scope["path"]:
@@ -87,18 +87,11 @@ def _refusal(scope: Message) -> Refusal | None:
     return None
 
 
-def _name(url: str) -> str | None:
+def _parse(url: str) -> SplitResult:
     try:
-        return urlsplit(url).hostname
+        return urlsplit(url)
     except ValueError:
-        return None
-
-
-def _place(url: str) -> str | None:
-    try:
-        return urlsplit(url).netloc
-    except ValueError:
-        return None
+        return urlsplit("")
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -13,17 +13,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .catalog import Offer, examples
-from .controller import Desk
+from .catalog import Catalog, CatalogEntry, generate_examples
+from .controller import Controller
 from .firewall import ADDRESS
-from .worker import Machine
+from .worker import Worker
 
 if TYPE_CHECKING:
     import gradio as gr
 
 
 @contextmanager
-def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) -> Iterator[str]:
+def serve(
+    worker: Worker, entries: Sequence[CatalogEntry], port: int | None = None
+) -> Iterator[str]:
     """Serve the page while the context is open; its address. Without a port, a free one is found.
 
     Whatever gradio writes goes to a private folder, which is gone afterwards.
@@ -35,7 +37,8 @@ def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) 
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         from .page import build, launch
 
-        blocks = build(Desk(machine, offers, machine.do(examples)))
+        catalog = Catalog(entries, worker.run(generate_examples))
+        blocks = build(Controller(worker, catalog))
         try:
             address = launch(blocks, port)
             gc.freeze()  # what is there now stays: going through it again and again takes 0.2 s
@@ -43,7 +46,7 @@ def serving(machine: Machine, offers: Sequence[Offer], port: int | None = None) 
         finally:
             gc.unfreeze()
             _close(blocks)
-            machine.stop()
+            worker.stop()
 
 
 def _close(blocks: gr.Blocks) -> None:

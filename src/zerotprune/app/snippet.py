@@ -1,4 +1,4 @@
-"""The Python lines that make what is on the screen."""
+"""The Python lines that make what is on the page."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from dataclasses import fields, is_dataclass
 from ..methods import Method, ZeroTPrune
 from ..schedule import Schedule, Stage
 from .catalog import BUILT_IN
-from .view_model import Screen
+from .view_model import ViewModel
 
 
-def python_lines(screen: Screen) -> str:
+def write_python(shown: ViewModel) -> str:
     """Ready to run: the model, the stages, the method. A rival comes after, at the same budget."""
-    methods = [type(side.contender.method) for side in screen.sides]
+    methods = [type(each.contender.method) for each in shown.methods]
     methods = [kind for kind in dict.fromkeys(methods) if kind is not ZeroTPrune]
-    built_in = screen.offer.name == BUILT_IN
+    built_in = shown.entry.name == BUILT_IN
     lines = ["import zerotprune as ztp"] if built_in else ["import timm, zerotprune as ztp"]
     if built_in:
-        lines.append("from zerotprune import demo")
+        lines.append("from zerotprune.data import demo")
     if methods:
         names = ", ".join(sorted(kind.__name__ for kind in methods))
         lines.append(f"from zerotprune.methods import {names}")
-    lines += ["", f"model = {_model(screen)}"]
-    for number, side in enumerate(screen.sides):
-        chosen = side.contender
+    lines += ["", f"model = {_write_model(shown)}"]
+    for number, each in enumerate(shown.methods):
+        chosen = each.contender
         if number:
             lines += ["", f"# beside it: {chosen.name} at the same budget"]
         else:
-            lines.append(f"# {chosen.name}: {side.gmacs:.4f} of {screen.offer.unpruned:.4f} GMACs")
-        lines += [*_schedule(chosen.schedule), _pruning(chosen.method)]
+            lines.append(f"# {chosen.name}: {each.gmacs:.4f} of {shown.entry.unpruned:.4f} GMACs")
+        lines += [*_write_schedule(chosen.schedule), _write_call(chosen.method)]
         if not number:
             lines.append("logits = model(images)  # the same call as before")
     return "\n".join(lines) + "\n"
 
 
-def _model(screen: Screen) -> str:
-    if screen.offer.name == BUILT_IN:
+def _write_model(shown: ViewModel) -> str:
+    if shown.entry.name == BUILT_IN:
         return "demo.model()"
-    made = f'timm.create_model("{screen.offer.name}", pretrained=True).eval()'
-    return made + ("  # here with weights of its own" if screen.offer.own_weights else "")
+    made = f'timm.create_model("{shown.entry.name}", pretrained=True).eval()'
+    return made + ("  # here with weights of its own" if shown.entry.own_weights else "")
 
 
-def _schedule(schedule: Schedule) -> list[str]:
+def _write_schedule(schedule: Schedule) -> list[str]:
     if not schedule.stages:
         return ["schedule = ztp.Schedule()  # nothing is pruned"]
-    stages = [f"    {_stage(stage)}," for stage in schedule.stages]
+    stages = [f"    {_write_stage(stage)}," for stage in schedule.stages]
     return ["schedule = ztp.Schedule((", *stages, "))"]
 
 
-def _stage(stage: Stage) -> str:
+def _write_stage(stage: Stage) -> str:
     given = [f"{stage.block}"]
     for name, usual in (("keep", 1.0), ("similar", 0), ("rounds", None)):
         value = getattr(stage, name)
@@ -57,12 +57,12 @@ def _stage(stage: Stage) -> str:
     return f"ztp.Stage({', '.join(given)})"
 
 
-def _pruning(method: Method) -> str:
-    made = _made(method)
+def _write_call(method: Method) -> str:
+    made = _write_method(method)
     return f"ztp.prune_(model, schedule{'' if made == 'ztp.ZeroTPrune()' else ', ' + made})"
 
 
-def _made(method: Method) -> str:
+def _write_method(method: Method) -> str:
     """The method as it is written, with all that differs from its defaults."""
     assert is_dataclass(method)
     usual = type(method)()

@@ -1,4 +1,4 @@
-"""Pictures from strangers: checked by size and by kind before a single pixel is decoded."""
+"""Images from strangers: checked by size and by kind before a single pixel is decoded."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.images import BadPicture, decode
+from ..data.images import decode
 
 MOST_BYTES = 16 * 2**20
 MOST_PIXELS = 24_000_000
 MOST_UNEQUAL = 20  # a strip would be enlarged to a giant when its shorter side is
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
-NO_PICTURE = "This file is not a picture: PNG, JPEG, WebP, GIF, BMP and TIFF can be read."
-DAMAGED = "This picture is damaged or cut off: it cannot be decoded."
+NOT_AN_IMAGE = "This file is not an image: PNG, JPEG, WebP, GIF, BMP and TIFF can be read."
+DAMAGED = "This image is damaged or cut off: it cannot be decoded."
 TOO_LARGE = f"This file has more than {MOST_BYTES // 2**20} MB: choose a smaller one."
 
 
-def from_text(text: object) -> Image.Image:
-    """The picture that a browser sent as base64."""
+def read_upload(text: object) -> Image.Image:
+    """The image that a browser sent as base64."""
     if not isinstance(text, str):
-        raise ValueError(NO_PICTURE)
+        raise ValueError(NOT_AN_IMAGE)
     if len(text) > MOST_BYTES * 4 // 3 + 4:
         raise ValueError(TOO_LARGE)
     try:
-        return from_bytes(base64.b64decode(text, validate=True))
+        return decode_upload(base64.b64decode(text, validate=True))
     except binascii.Error:
-        raise ValueError("The picture did not arrive whole: try again.") from None
+        raise ValueError("The image did not arrive whole: try again.") from None
 
 
-def from_bytes(data: bytes) -> Image.Image:
+def decode_upload(data: bytes) -> Image.Image:
     """RGB, upright as EXIF says, on white where it is transparent.
 
     Raises ValueError with a sentence that can be shown to whoever sent it. What the header says is
@@ -44,42 +44,37 @@ def from_bytes(data: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL's remarks on palettes, EXIF and size
         try:
-            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-                _check_sides(*opened.size)
-                if opened.has_transparency_data:
-                    return _on_white(ImageOps.exif_transpose(opened).convert("RGBA"))
-            return ImageOps.exif_transpose(decode(io.BytesIO(data)))
+            opened = Image.open(io.BytesIO(data), formats=FORMATS)
         except UnidentifiedImageError:
-            raise ValueError(NO_PICTURE) from None
+            raise ValueError(NOT_AN_IMAGE) from None
         except Image.DecompressionBombError:
             raise ValueError(_too_many("far too many pixels")) from None
-        except _Refused as refused:
-            raise ValueError(str(refused)) from None
-        except BadPicture:
+        except Exception:
             raise ValueError(DAMAGED) from None
+        _check_sides(*opened.size)
+        try:
+            if opened.has_transparency_data:
+                return _lay_on_white(ImageOps.exif_transpose(opened).convert("RGBA"))
+            return ImageOps.exif_transpose(decode(io.BytesIO(data)))
         except Exception:  # PIL's plugins may fail in any way on a broken file
             raise ValueError(DAMAGED) from None
 
 
-class _Refused(Exception):  # noqa: N818  it says what the picture is
-    """A whole picture, but not one for this page."""
-
-
 def _check_sides(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
-        raise _Refused(_too_many(f"{width} × {height} = {width * height / 1e6:.1f} megapixels"))
+        raise ValueError(_too_many(f"{width} × {height} = {width * height / 1e6:.1f} megapixels"))
     if max(width, height) > MOST_UNEQUAL * min(width, height):
-        raise _Refused(
-            f"This picture has {width} × {height} pixels: its longer side may be at most "
+        raise ValueError(
+            f"This image has {width} × {height} pixels: its longer side may be at most "
             f"{MOST_UNEQUAL} times its shorter one."
         )
 
 
 def _too_many(held: str) -> str:
-    return f"This picture has {held}: at most {MOST_PIXELS // 10**6} megapixels can be opened."
+    return f"This image has {held}: at most {MOST_PIXELS // 10**6} megapixels can be opened."
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
-    white = Image.new("RGBA", picture.size, "white")
-    white.alpha_composite(picture)
+def _lay_on_white(image: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image)
     return white.convert("RGB")

@@ -1,5 +1,5 @@
 // The slider over the stages: all of them are on the page already, one is shown.
-const seen = { at: null, links: false, timer: null }; // at null: the last stage
+const seen = { at: null, partners: false, timer: null }; // at null: the last stage
 
 function show() {
   const view = element.querySelector(".view");
@@ -13,8 +13,8 @@ function show() {
   const words = block === 0 ? "before the first stage" : `after block ${block} of ${view.dataset.depth}`;
   range.setAttribute("aria-valuetext", words);
   view.querySelector(".where").textContent = last === 0 ? "nothing is pruned" : words;
-  view.querySelector(".links-on").checked = seen.links;
-  view.classList.toggle("linked", seen.links);
+  view.querySelector(".partners-on").checked = seen.partners;
+  view.classList.toggle("with-partners", seen.partners);
   for (const group of view.querySelectorAll("svg, figcaption")) {
     let shown = null;
     for (const part of group.querySelectorAll("[data-block]")) {
@@ -42,8 +42,8 @@ element.addEventListener("input", (event) => {
   if (event.target.matches(".stage")) {
     stop();
     move(Number(event.target.value));
-  } else if (event.target.matches(".links-on")) {
-    seen.links = event.target.checked;
+  } else if (event.target.matches(".partners-on")) {
+    seen.partners = event.target.checked;
     show();
   }
 });

@@ -22,14 +22,14 @@ class Stopped(Exception):  # noqa: N818  nothing went wrong
     """The page is being closed: there will be no result."""
 
 
-class Machine:
+class Worker:
     """Does one piece of work at a time, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "machine", initializer=_leave_a_core)
+        self._thread = ThreadPoolExecutor(1, "worker", initializer=_leave_a_core)
         self._stopped = False
 
-    def do(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], Result]) -> Result:
         """Wait for the result; what goes wrong is raised here."""
         try:
             return self._thread.submit(work).result()

@@ -1,4 +1,4 @@
-"""`zerotprune app`: a local web page on which anyone can try pruning on their own picture."""
+"""`zerotprune app`: a local web page on which anyone can try pruning on their own image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from ..app.catalog import BUILT_IN, Offer
-from ..app.server import serving, wait
-from ..app.worker import Machine
+from ..app.catalog import BUILT_IN, CatalogEntry
+from ..app.server import serve, wait
+from ..app.worker import Worker
 from ..data.models import load
 from ..files import names_in
 
@@ -27,7 +27,7 @@ def app(
     port: int | None = None,
     browser: bool = True,
 ) -> None:
-    """Open a page that shows what pruning does to a picture: patches, predictions, cost, speed.
+    """Open a page that shows what pruning does to an image: patches, predictions, cost, speed.
 
     It listens on this machine only, works offline, and opens no file that the browser names.
 
@@ -49,9 +49,9 @@ def app(
     _check_port(port)
     if find_spec("gradio") is None:
         raise ValueError("the page needs gradio: pip install 'zerotprune[app]'")
-    machine = Machine()
-    offers = machine.do(lambda: _offers(model, weights, random_weights, names))
-    with serving(machine, offers, port) as address:
+    worker = Worker()
+    entries = worker.run(lambda: _load_entries(model, weights, random_weights, names))
+    with serve(worker, entries, port) as address:
         Console().print(
             f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
             highlight=False,
@@ -66,9 +66,9 @@ def _check_port(port: int | None) -> None:
         raise ValueError(f"port must be from 1 to 65535, got {port}")
 
 
-def _offers(
+def _load_entries(
     model: Sequence[str], weights: Sequence[Path], random_weights: bool, names: Path | None
-) -> list[Offer]:
+) -> list[CatalogEntry]:
     """The built-in model, and those that are named."""
     if weights and random_weights:
         raise ValueError("give --weights or --random-weights, not both")
@@ -79,10 +79,10 @@ def _offers(
     if len({BUILT_IN, *model}) != 1 + len(model):
         raise ValueError("give each --model once; the built-in one is there anyway")
     called = None if names is None else names_in(names)
-    offers = [Offer(BUILT_IN, load(BUILT_IN))]
+    entries = [CatalogEntry(BUILT_IN, load(BUILT_IN))]
     for number, name in enumerate(model):
         file = weights[number] if weights else None
         pretrained = file is None and not random_weights
         built = load(name, weights=file, pretrained=pretrained)
-        offers.append(Offer(name, built, called, own_weights=not pretrained))
-    return offers
+        entries.append(CatalogEntry(name, built, called, own_weights=not pretrained))
+    return entries

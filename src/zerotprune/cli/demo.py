@@ -10,17 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from ..backbones import backbone
 from ..budgets import schedule_for
 from ..data import demo as built_in
 from ..data.images import Batch
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
-from ..methods import resolve
-from ..plots.figure_files import check_figure_file, save
-from ..plots.figures import stages_figure
-from ..pruning import prune_, restore_
-from ..tracing import trace
+from ..methods import name_of, resolve
+from ..show.render import check_drawable, draw
+from ..show.scene import make_scene
 from .console import new_table, progress_bar
 
 METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
@@ -48,7 +45,7 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
     """
     if images < 1:
         raise ValueError(f"images must be at least 1, got {images}")
-    check_figure_file(out)
+    check_drawable(out)
     if csv is not None:
         records.check_rows_fit(csv)
     model = built_in.model()
@@ -122,10 +119,7 @@ def _table(results: list[Result], images: int) -> Table:
 
 def _draw(model: nn.Module, out: Path) -> None:
     images, labels = built_in.images(SCENES, SEED + 1)
-    prune_(model, cost=COSTS[1])
-    answers = model(images).argmax(dim=-1)
-    traces = trace(model, images)
-    restore_(model)
-    captions = [f"{label}, read as {answer}" for label, answer in zip(labels, answers, strict=True)]
-    grid = backbone(model).geometry.grid
-    save(stages_figure((images + 1) / 2, traces, grid, captions), out)
+    schedule = schedule_for(model, cost=COSTS[1])
+    captions = [f"a {label}" for label in labels.tolist()]
+    title = f"{name_of(schedule.method)} on the built-in model"
+    draw(make_scene(title, model, schedule, images, captions), out)

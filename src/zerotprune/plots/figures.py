@@ -1,4 +1,4 @@
-"""Figures: what each stage dropped, drawn on the pictures; accuracy against cost; speed-ups."""
+"""Figures: accuracy against cost and speed; speed-ups."""
 
 from __future__ import annotations
 
@@ -6,60 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from PIL import Image
-from torch import Tensor
 
 from ..files import check_writable, replacing
-from ..shapes import Float
-from ..show.painting import GONE, SIMILAR, UNIMPORTANT, fitted, paint
-from ..show.story import view_of
-from ..tracing import StageTrace
 
-SIDE = 112  # pixels of a painted picture
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours: they stay apart for every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
 SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # where a tick may stand
-
-
-def stages_figure(
-    pictures: Float[Tensor, "pictures 3 height width"],
-    traces: Sequence[StageTrace],
-    grid: tuple[int, int],
-    captions: Sequence[str],
-) -> Figure:
-    """A row for each picture: the picture, then after each stage what is dropped and what stays.
-
-    `pictures` hold values in [0, 1]; `captions` stand under the first and the last of a row.
-    """
-    rows, columns = len(pictures), 1 + len(traces)
-    figure = Figure(figsize=(1.55 * columns, 1.72 * rows + 0.75), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for row, picture in enumerate(pictures):
-        pixels = (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
-        image = Image.fromarray(np.ascontiguousarray(pixels))
-        _panel(axes[row][0], fitted(image, grid, SIDE))
-        axes[row][0].set_xlabel(captions[row], fontsize=9)
-        for column, stage in enumerate(traces, start=1):
-            view = view_of(stage, row, grid)
-            _panel(axes[row][column], paint(image, view, side=SIDE))
-            axes[row][column].set_xlabel(f"{view.kept} of {view.fate.numel()} kept", fontsize=9)
-    axes[0][0].set_title("picture", fontsize=10)
-    for column, stage in enumerate(traces, start=1):
-        axes[0][column].set_title(f"after block {stage.block}", fontsize=10)
-    legend = [
-        Patch(facecolor=SIMILAR, label="dropped here: similar to another"),
-        Patch(facecolor=UNIMPORTANT, label="dropped here: unimportant"),
-        Patch(facecolor=GONE, edgecolor="#888888", label="dropped before"),
-    ]
-    figure.legend(handles=legend, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
-    return figure
 
 
 class Point(NamedTuple):
@@ -183,11 +139,3 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure, whole or not at all."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix.lstrip("."))
-
-
-def _panel(axis: Any, image: Image.Image) -> None:
-    axis.imshow(np.asarray(image), interpolation="nearest")
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for side in axis.spines.values():
-        side.set_visible(False)

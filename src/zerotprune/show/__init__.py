@@ -1,1 +1,1 @@
-"""Show what was pruned: a picture's story, stage by stage, and the ways to draw it."""
+"""Show what was pruned: an image's story, stage by stage, and the ways to draw it."""

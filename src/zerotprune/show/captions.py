@@ -1,16 +1,17 @@
-"""What stands around the pictures: title and legend, predictions, verdicts, a film's progress."""
+"""What stands around the images: title and legend, predictions, verdicts, a film's progress."""
 
 from __future__ import annotations
 
-from .painting import COVER, GONE, UNIMPORTANT
-from .sheet import INK, OTHER, PALE, QUIET, SAME, WORDS, Box, Sheet, Text, font, shortened
+from .palette import BAR, COVER, GONE, INK, OTHER, PALE, QUIET, SAME, UNIMPORTANT
+from .scene import percent
+from .sheet import WORDS, Box, Sheet, Text, font, shortened
 from .story import Prediction, Story
 
 MARGIN, GAP = 20.0, 10.0
 LIST, ROW = 166.0, 24.0  # width of a list of predictions, height of a line in it
 
 
-def head(sheet: Sheet, outcome: bool = False) -> float:
+def add_header(sheet: Sheet, outcome: bool = False) -> float:
     """Title, what was run, and the legend; gives back where the rest begins."""
     wide = sheet.width - 2 * MARGIN
     scene = sheet.scene
@@ -27,22 +28,22 @@ def head(sheet: Sheet, outcome: bool = False) -> float:
     return y + 18
 
 
-def pruned(sheet: Sheet, story: Story, x: float, y: float, wide: float) -> None:
+def add_pruned(sheet: Sheet, story: Story, x: float, y: float, wide: float) -> None:
     """The pruned model's predictions, under what they mean for the answer."""
-    same = story.before[0].label == story.after[0].label
-    title = f"pruned: {'same' if same else 'other'} answer"
-    likeliest(sheet, title, story.after, x, y, wide, SAME if same else OTHER)
+    title = f"pruned: {'same' if story.same_answer else 'other'} answer"
+    colour = SAME if story.same_answer else OTHER
+    add_predictions(sheet, title, story.after, x, y, wide, colour)
 
 
-def likeliest(
-    sheet: Sheet, title: str, found: list[Prediction], x: float, y: float, wide: float, colour: str
+def add_predictions(
+    sheet: Sheet, title: str, said: list[Prediction], x: float, y: float, wide: float, colour: str
 ) -> None:
     """A heading and the likeliest classes, each on a bar as long as its share."""
     sheet.add(Text(x, y, title, 15, True, colour=colour))
     tint = PALE if colour == INK else colour
-    for number, each in enumerate(found):
+    for number, each in enumerate(said):
         top = y + 8 + number * ROW
-        sheet.add(Box(x, top, wide, ROW - 3, "#F6F7F8"))
+        sheet.add(Box(x, top, wide, ROW - 3, BAR))
         sheet.add(Box(x, top, max(2.0, wide * each.share), ROW - 3, tint,
                       opacity=1.0 if tint == PALE else 0.3))  # fmt: skip
         name = shortened(each.label, WORDS, wide - 60)
@@ -50,7 +51,7 @@ def likeliest(
         sheet.add(Text(x + wide - 6, top + 15, percent(each.share), WORDS, anchor="end"))
 
 
-def verdict(
+def add_verdict(
     sheet: Sheet,
     number: int,
     story: Story,
@@ -68,19 +69,19 @@ def verdict(
     if not story.before:
         return
     first, then = story.before[0], story.after[0]
-    same = first.label == then.label
     words, colour = f"{first.label}: {percent(first.share)}", INK
     if answer:
-        colour = SAME if same else OTHER
-        words += f" → {percent(then.share)}" if same else f" → {then.label}: {percent(then.share)}"
+        colour = SAME if story.same_answer else OTHER
+        words += " → " if story.same_answer else f" → {then.label}: "
+        words += percent(then.share)
     sheet.add(Text(x, y + 37, shortened(words, WORDS, wide), WORDS, True, colour=colour))
 
 
-def progress(sheet: Sheet, step: int, y: float) -> float:
+def add_progress(sheet: Sheet, step: int, y: float) -> float:
     """Where the film is: a bar with a part for each stage."""
     steps, wide = max(1, sheet.scene.steps), sheet.width - 2 * MARGIN
-    blocks = [stage.block for stage in sheet.scene.stories[0].stages]
-    words = f"after block {blocks[step - 1]}" if step and step <= len(blocks) else "all patches"
+    longest = max((story.moments() for story in sheet.scene.stories), key=len)
+    words = longest[step].title if step else "all patches"
     y += 8
     sheet.add(Text(MARGIN, y + 6, words, 16, True))
     part = (wide - 130) / steps
@@ -88,9 +89,3 @@ def progress(sheet: Sheet, step: int, y: float) -> float:
         fill = UNIMPORTANT if at < step else PALE
         sheet.add(Box(MARGIN + 130 + at * part, y - 3, part - 3, 8, fill))
     return y + 24
-
-
-def percent(share: float) -> str:
-    """With a digit more where it would read 0 or, of less than all, 100."""
-    whole = 0.0095 <= share < 0.995 or share >= 0.9995
-    return f"{100 * share:.{0 if whole else 1}f} %"

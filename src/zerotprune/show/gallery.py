@@ -1,4 +1,4 @@
-"""Pictures that users name: files, and folders of them."""
+"""Images that users name: files, and folders of them."""
 
 from __future__ import annotations
 
@@ -14,37 +14,41 @@ from ..data.images import decode, open_data
 MOST = 120  # in one drawing
 
 
-class Named(NamedTuple):
-    """A picture and what it is called."""
+class NamedImage(NamedTuple):
+    """An image and what it is called."""
 
     name: str
-    picture: Image.Image
+    image: Image.Image
 
 
-def gathered(
+def load_images(
     paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
-) -> list[Named]:
-    """Every picture of the files and folders, upright; a `limit` takes that many, evenly spread."""
-    found = [each for path in paths for each in _within(path)]
+) -> list[NamedImage]:
+    """Every image of the files and folders, upright; a `limit` takes that many, evenly spread."""
+    files = [file for path in paths for file in _list_files(path)]
     if limit is not None:
-        count = min(limit, len(found))
-        found = [found[number * len(found) // count] for number in range(count)]
-    if most is not None and len(found) > most:
+        count = min(limit, len(files))
+        files = [files[number * len(files) // count] for number in range(count)]
+    if most is not None:
+        check_count(len(files), most)
+    return [NamedImage(file.name, load_upright(file)) for file in files]
+
+
+def check_count(count: int, most: int = MOST) -> None:
+    if count > most:
         raise ValueError(
-            f"{len(found)} pictures are too many for one drawing: take up to {most} with --limit"
+            f"{count} images are too many for one drawing: take up to {most} with --limit"
         )
-    return [Named(Path(path).name, opened(path)) for path in found]
 
 
-def _within(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     return [Path(name) for name in open_data(path, labelled=False).paths]
 
 
-def opened(path: Path) -> Image.Image:
-    """One picture, turned as the camera that took it says."""
+def load_upright(path: Path) -> Image.Image:
+    """One image, turned as the camera that took it says."""
     if not path.exists():
-        raise FileNotFoundError(f"no picture at {path}")
-    picture = decode(io.BytesIO(path.read_bytes()), str(path))
-    return ImageOps.exif_transpose(picture)
+        raise FileNotFoundError(f"no image at {path}")
+    return ImageOps.exif_transpose(decode(io.BytesIO(path.read_bytes()), str(path)))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from .captions import MARGIN
 from .heads import HeadsView
-from .painting import REACH
-from .sheet import INK, OTHER, QUIET, WORDS, Heat, Sheet, Text, shortened
+from .palette import INK, OTHER, QUIET
+from .pixels import REACH, heat_scale
+from .sheet import WORDS, Heat, Sheet, Text, shortened
 from .story import Story
 
 EDGE, APART = 66.0, 6.0  # of one head's map, and from the next
 
 
-def head_maps(sheet: Sheet, story: Story, y: float) -> float:
+def add_head_maps(sheet: Sheet, story: Story, y: float) -> float:
     """A heat map for each head of every stage, with its variance, pale where VHF leaves it out.
 
     Gives back where the next thing may begin.
@@ -27,28 +26,28 @@ def head_maps(sheet: Sheet, story: Story, y: float) -> float:
     step = tall + 26
     each, deep = per_line * (EDGE + APART) + 16, 24 + math.ceil(heads / per_line) * step
     across = max(1, int((wide + 16 + APART) // each))
-    y = _title(sheet, story.heads, y + 16) + 26
+    y = _add_title(sheet, story.heads, y + 16) + 26
     for number, view in enumerate(story.heads):
         row, column = divmod(number, across)
         x, top = MARGIN + column * each, y + row * deep
-        words = shortened(_about(view), WORDS, each - 22)
+        words = shortened(_describe(view), WORDS, each - 22)
         sheet.add(Text(x, top, words, WORDS, colour=QUIET))
         for head in range(len(view.used)):
             line, place = divmod(head, per_line)
             at = x + place * (EDGE + APART), top + 8 + line * step
-            _tile(sheet, view, head, at, tall)
+            _add_map(sheet, view, head, at, tall)
     return y + math.ceil(len(story.heads) / across) * deep
 
 
-def _about(view: HeadsView) -> str:
+def _describe(view: HeadsView) -> str:
     if view.vhf is None:
         return f"block {view.block}: all count"
     return f"block {view.block}: none in range" if view.none_in_range else f"block {view.block}"
 
 
-def _title(sheet: Sheet, views: list[HeadsView], y: float) -> float:
+def _add_title(sheet: Sheet, views: list[HeadsView], y: float) -> float:
     sheet.add(Text(MARGIN, y, "What each head votes for, and the variance of its votes", 15, True))
-    ramp(sheet, y)
+    add_ramp(sheet, y)
     filtered = [view.vhf for view in views if view.vhf is not None]
     if not filtered:
         return y
@@ -57,7 +56,7 @@ def _title(sheet: Sheet, views: list[HeadsView], y: float) -> float:
     return y + 21
 
 
-def _tile(
+def _add_map(
     sheet: Sheet, view: HeadsView, head: int, place: tuple[float, float], tall: float
 ) -> None:
     (x, y), used, variance = place, view.used[head], view.variance[head]
@@ -67,10 +66,9 @@ def _tile(
     sheet.add(Text(x, y + tall + 16, words, 13, not used, colour=INK if used else OTHER))
 
 
-def ramp(sheet: Sheet, y: float, reach: float = REACH) -> None:
+def add_ramp(sheet: Sheet, y: float, reach: float = REACH) -> None:
     """What the colours of heat maps mean, at the right edge."""
     x = sheet.width - MARGIN - 280
     sheet.add(Text(x - 8, y, f"{1 / reach:g} of the mean", 13, anchor="end", colour=QUIET))
-    values = reach ** torch.linspace(-1, 1, 64)[None]
-    sheet.add(Heat(x, y - 11, 160, 13, values, reach=reach))
+    sheet.add(Heat(x, y - 11, 160, 13, heat_scale(reach), reach=reach))
     sheet.add(Text(x + 168, y, f"{reach:g} times the mean", 13, colour=QUIET))

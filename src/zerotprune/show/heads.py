@@ -4,7 +4,7 @@ count."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,10 +20,9 @@ from ..tokens import Reduction, together
 
 @dataclass(frozen=True)
 class HeadsView:
-    """The heads of one block, as its stage saw one picture."""
+    """The heads of one block, as its stage saw one image."""
 
     block: int
-    voting: Literal["I", "I′"]  # I′ where the stage drops similar patches only
     vhf: tuple[float, float] | None  # the variances between which a head counts, if they matter
     importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
     variance: tuple[float, ...]
@@ -39,7 +38,7 @@ class HeadsView:
 
 
 class _Note(NamedTuple):
-    """One vote over some pictures."""
+    """One vote over some images."""
 
     final: bool  # the I-stage's, not I′
     source: Int[Tensor, "batch patches"]
@@ -75,28 +74,27 @@ class _Recorder(Scorer):
 
 
 @dataclass(frozen=True)
-class Watched(ZeroTPrune):
+class RecordingZeroTPrune(ZeroTPrune):
     """Zero-TPrune that decides as ever, and keeps notes of its heads."""
 
     notes: dict[int, list[_Note]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, method: Method) -> Watched:
-        if not isinstance(method, ZeroTPrune):
-            raise no_heads(method)
+    def of(cls, method: Method) -> RecordingZeroTPrune:
+        check_heads(method)
         return cls(**{each.name: getattr(method, each.name) for each in fields(ZeroTPrune)})
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         recorder = _Recorder()
-        found = super().reduce(seen._replace(scorer=recorder), stage)
+        reduction = super().reduce(seen._replace(scorer=recorder), stage)
         if recorder.last is not None:
-            note = _Note(found.importance is not None, seen.tokens.source, *recorder.last)
+            note = _Note(reduction.importance is not None, seen.tokens.source, *recorder.last)
             self.notes.setdefault(stage.block, []).append(note)
-        return found
+        return reduction
 
     def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
-        """The heads of every stage that voted, for picture `at` of the batch."""
-        # A CPU scores a few pictures at a time: there are several notes of one block.
+        """The heads of every stage that voted, for image `at` of the batch."""
+        # A CPU scores a few images at a time: there are several notes of one block.
         votes = {block: together(notes) for block, notes in sorted(self.notes.items())}
         return [self._view(block, note, at, grid) for block, note in votes.items()]
 
@@ -106,7 +104,6 @@ class Watched(ZeroTPrune):
         shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
         return HeadsView(
             block,
-            "I" if note.final else "I′",
             self.vhf if note.final else None,
             shown.reshape(heads, *grid),
             tuple(note.variance[at].tolist()),
@@ -114,7 +111,9 @@ class Watched(ZeroTPrune):
         )
 
 
-def no_heads(method: Method) -> ValueError:
-    return ValueError(
-        f"{type(method).__name__} has no scores head by head to show: only Zero-TPrune votes so"
-    )
+def check_heads(method: Method) -> None:
+    """Refuse a method whose heads have no scores of their own."""
+    if not isinstance(method, ZeroTPrune):
+        raise ValueError(
+            f"{type(method).__name__} has no scores head by head to show: only Zero-TPrune votes so"
+        )

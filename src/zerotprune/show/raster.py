@@ -7,33 +7,74 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from .painting import fitted, heat, paint, rgb
-from .sheet import Box, Heat, Panel, Sheet, Text, font
+from .palette import COVER, EDGE, EDGE_STRENGTH, PARTNERS, rgb
+from .pixels import heat_map
+from .sheet import Box, Heat, Panel, Place, Sheet, Text, font
+from .story import StageView
 
 SCALE = 1.5  # sharp on most screens, and small enough to send
+_FINER = 3  # marks are drawn so many times larger and shrunk, which smooths them
 #: What the built-in face can draw; all else comes from one that has more.
 _KNOWN = frozenset(map(chr, range(32, 127))) | set("·±…")
 
 
-def drawn(sheet: Sheet, scale: float = SCALE) -> Image.Image:
+def rasterize(sheet: Sheet, scale: float = SCALE) -> Image.Image:
     """The sheet on white, `scale` times as large as on a screen."""
-    image = Image.new("RGB", (round(sheet.width * scale), round(sheet.height * scale)), "white")
-    draw = ImageDraw.Draw(image)
+    drawn = Image.new("RGB", (round(sheet.width * scale), round(sheet.height * scale)), "white")
+    pen = ImageDraw.Draw(drawn)
     for shape in sheet.shapes:
         if isinstance(shape, Text):
-            _write(draw, shape, scale)
+            _write(pen, shape, scale)
         elif isinstance(shape, Box):
-            _fill(draw, shape, scale)
+            _fill(pen, shape, scale)
         else:
-            corners = _corners(shape, scale)
-            size = (corners[2] - corners[0], corners[3] - corners[1])
-            image.paste(_pixels(sheet, shape, size), corners[:2])
-    return image
+            left, top, right, bottom = _corners(shape, scale)
+            drawn.paste(_pixels(sheet, shape, (right - left, bottom - top)), (left, top))
+    return drawn
 
 
-def _corners(shape: Box | Panel | Heat, scale: float) -> tuple[int, int, int, int]:
+def paint(
+    image: Image.Image, stage: StageView, size: tuple[int, int], *, lines: bool = False
+) -> Image.Image:
+    """The image with what `overlay` lays over it: covered patches, edges, lines to partners."""
+    large = size[0] * _FINER, size[1] * _FINER
+    rows, cols = stage.fate.shape
+    across, down = large[0] / cols, large[1] / rows
+    painted = image.convert("RGB").resize(large, Image.Resampling.BICUBIC)
+    for fate, (colour, strength) in COVER.items():
+        cover = (stage.fate == fate).to(torch.uint8) * round(255 * strength)
+        painted.paste(rgb(colour), (0, 0), _stretched(Image.fromarray(cover.numpy()), large))
+    edges, width = Image.new("L", large), max(1, round(EDGE * across))
+    pen = ImageDraw.Draw(edges)
+    for at in range(1, cols):
+        pen.line((at * across, 0, at * across, large[1]), round(255 * EDGE_STRENGTH), width)
+    for at in range(1, rows):
+        pen.line((0, at * down, large[0], at * down), round(255 * EDGE_STRENGTH), width)
+    painted.paste((255, 255, 255), (0, 0), edges)
+    if lines:
+        ends = [((x + 0.5) * across, (y + 0.5) * down, (u + 0.5) * across, (v + 0.5) * down)
+                for (x, y), (u, v) in stage.pairs()]  # fmt: skip
+        _draw_partner_lines(ImageDraw.Draw(painted), ends, across)
+    return painted.reduce(_FINER)
+
+
+def _draw_partner_lines(
+    pen: Any, ends: list[tuple[float, float, float, float]], unit: float
+) -> None:
+    for colour, width, dot in PARTNERS:
+        for line in ends:
+            pen.line(line, colour, max(1, round(width * unit)))
+            pen.circle(line[2:], dot * unit / 2, colour)
+
+
+def _stretched(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    return image.resize(size, Image.Resampling.NEAREST)
+
+
+def _corners(shape: Place, scale: float) -> tuple[int, int, int, int]:
     right, bottom = shape.x + shape.width, shape.y + shape.height
     left, top, right, bottom = (round(edge * scale) for edge in (shape.x, shape.y, right, bottom))
     return left, top, right, bottom
@@ -41,24 +82,21 @@ def _corners(shape: Box | Panel | Heat, scale: float) -> tuple[int, int, int, in
 
 def _pixels(sheet: Sheet, shape: Panel | Heat, size: tuple[int, int]) -> Image.Image:
     if isinstance(shape, Heat):
-        found = heat(shape.values, shape.reach).resize(size, Image.Resampling.NEAREST)
-        return Image.blend(found, Image.new("RGB", size, "white"), 0.6) if shape.pale else found
-    scene = sheet.scene
-    picture, grid = scene.pictures[shape.picture], scene.stories[shape.picture].grid
+        drawn = _stretched(heat_map(shape.values, shape.reach), size)
+        return Image.blend(drawn, Image.new("RGB", size, "white"), 0.6) if shape.pale else drawn
+    image = sheet.scene.images[shape.image]
     if shape.stage is None:
-        found = fitted(picture, grid, max(size))
-    else:
-        found = paint(picture, shape.stage, lines=scene.lines, side=max(size))
-    return found if found.size == size else found.resize(size, Image.Resampling.LANCZOS)
+        return image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    return paint(image, shape.stage, size, lines=sheet.scene.lines)
 
 
-def _fill(draw: Any, box: Box, scale: float) -> None:
+def _fill(pen: Any, box: Box, scale: float) -> None:
     left, top, right, bottom = _corners(box, scale)
     colour = tuple(round(255 + box.opacity * (each - 255)) for each in rgb(box.fill))
-    draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), colour, box.outline)
+    pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), colour, box.outline)
 
 
-def _write(draw: Any, text: Text, scale: float) -> None:
+def _write(pen: Any, text: Text, scale: float) -> None:
     runs = [
         (face := font(text.size * scale) if known else _wide_face(text.size * scale), run,
          face.getlength(run))
@@ -71,7 +109,7 @@ def _write(draw: Any, text: Text, scale: float) -> None:
     for step in (0, max(1, round(0.03 * text.size * scale))) if text.bold else (0,):
         at = x + step
         for face, run, length in runs:
-            draw.text((at, y), run, text.colour, face, anchor="ls")
+            pen.text((at, y), run, text.colour, face, anchor="ls")
             at += length
 
 

@@ -1,11 +1,11 @@
-"""A picture's story: the fate of its patches, stage by stage, and what the model said of it before
+"""An image's story: the fate of its patches, stage by stage, and what the model said of it before
 and after."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from ..pruning import prune_, pruned_blocks, restore_
 from ..schedule import Schedule
 from ..shapes import Float, Int, Shaped
 from ..tracing import Fate, StageTrace, trace
-from .heads import HeadsView, Watched, no_heads
+from .heads import HeadsView, RecordingZeroTPrune
 
 TOP = 5
 
@@ -32,32 +32,61 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StageView:
-    """What one stage made of one picture, on the grid of its patches."""
+    """What one stage made of one image, on the grid of its patches."""
 
     block: int
     fate: Int[Tensor, "rows cols"]  # values of `Fate`
     partner: Int[Tensor, "rows cols"]  # of a SIMILAR patch, as an index into the flat grid; else −1
     importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
-    kept: int
+
+    @property
+    def kept(self) -> int:
+        return self.count(Fate.KEPT)
 
     def count(self, fate: Fate) -> int:
         return int((self.fate == fate).sum())
 
+    def pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """(column, row) of each similar patch, and of the partner that made it redundant."""
+        cols = self.partner.shape[1]
+        return [
+            ((patch % cols, patch // cols), (partner % cols, partner // cols))
+            for patch, partner in enumerate(self.partner.flatten().tolist())
+            if partner >= 0
+        ]
+
+
+class Moment(NamedTuple):
+    """An image as it comes, or after a stage."""
+
+    title: str
+    kept: int
+    stage: StageView | None = None
+
 
 @dataclass(frozen=True)
 class Story:
-    """One picture."""
+    """One image."""
 
     grid: tuple[int, int]  # rows, columns
-    size: tuple[int, int]  # of the model's input in pixels: height, width
     stages: list[StageView]
     before: list[Prediction]  # the likeliest first; none of a model without a head
     after: list[Prediction]
     heads: list[HeadsView] | None = None
+    merges: bool = False  # are similar patches merged with their partners, not dropped?
 
     @property
     def patches(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def same_answer(self) -> bool:
+        return self.before[0].label == self.after[0].label
+
+    def moments(self) -> list[Moment]:
+        """What a strip shows, a film one after the other, and a slider one at a time."""
+        after = [Moment(f"after block {stage.block}", stage.kept, stage) for stage in self.stages]
+        return [Moment("image", self.patches), *after]
 
     def outcome(self) -> StageView:
         """All stages in one view: every dropped patch with the reason why it went."""
@@ -68,7 +97,7 @@ class Story:
             partner = torch.where(stage.partner >= 0, stage.partner, partner)
             importance = stage.importance
         block = self.stages[-1].block if self.stages else 0
-        return StageView(block, fate, partner, importance, int((fate == Fate.KEPT).sum()))
+        return StageView(block, fate, partner, importance)
 
 
 @torch.inference_mode()
@@ -81,7 +110,7 @@ def tell(
     heads: bool = False,
     names: Sequence[str] | None = None,
 ) -> list[Story]:
-    """The story of each picture of a batch that has been through the model's transform.
+    """The story of each image of a batch that has been through the model's transform.
 
     `names` are those of the classes; ImageNet's are known, others are numbered. With `heads`, the
     scores of every head are told too, for methods that vote head by head. The model itself is
@@ -91,26 +120,26 @@ def tell(
     copy, notes = restore_(sharing_copy(model)), None
     logits = copy(images)
     if heads:
-        method = notes = Watched.of(method)
+        method = notes = RecordingZeroTPrune.of(method)
     prune_(copy, schedule, method, backend="reference" if heads else "auto")
-    stages, pruned = _traced(copy, images)
+    stages, pruned = _run_traced(copy, images)
     labels = class_names(model) if names is None else names
-    grid, size = backbone(model).geometry.grid, (images.shape[-2], images.shape[-1])
+    grid = backbone(model).geometry.grid
     has_head = int(getattr(model, "num_classes", 0)) > 0
     return [
         Story(
             grid,
-            size,
-            [view_of(stage, at, grid) for stage in stages],
-            predictions(logits[at], labels) if has_head else [],
-            predictions(pruned[at], labels) if has_head else [],
+            [stage_view(stage, at, grid) for stage in stages],
+            top_predictions(logits[at], labels) if has_head else [],
+            top_predictions(pruned[at], labels) if has_head else [],
             None if notes is None else notes.views(at, grid),
+            merges_tokens(method),
         )
         for at in range(len(images))
     ]
 
 
-def _traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]:
+def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]:
     """The trace and the outputs of one and the same run."""
     outputs: list[Tensor] = []
 
@@ -127,19 +156,17 @@ def _traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]
     return stages, outputs[0]
 
 
-def view_of(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
-    """What a stage made of picture `at` of the batch."""
-    fate = stage.fate[at].reshape(grid).cpu()
+def stage_view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
+    """What a stage made of image `at` of the batch."""
     return StageView(
         stage.block,
-        fate,
+        stage.fate[at].reshape(grid).cpu(),
         stage.partner[at].reshape(grid).cpu(),
         stage.importance[at].reshape(grid).float().cpu(),
-        int((fate == Fate.KEPT).sum()),
     )
 
 
-def predictions(
+def top_predictions(
     logits: Float[Tensor, " classes"], names: Sequence[str], count: int = TOP
 ) -> list[Prediction]:
     """The likeliest classes."""
@@ -165,7 +192,17 @@ def class_names(model: nn.Module) -> list[str]:
     return [known.index_to_description(number).partition(",")[0] for number in range(count)]
 
 
-def check_heads(method: Method) -> None:
-    """Refuse a method whose heads have no scores of their own."""
-    if not isinstance(method, ZeroTPrune):
-        raise no_heads(method)
+def merges_tokens(method: Method) -> bool:
+    """Does the method merge similar patches with their partners, or drop them?"""
+    return bool(getattr(type(method), "merges", False))
+
+
+def name_fates(stories: Sequence[Story]) -> dict[Fate, str]:
+    """What the colours mean: methods side by side may differ in what becomes of similar patches."""
+    merging = {story.merges for story in stories}
+    similar = "merged with a similar one" if merging == {True} else "dropped: similar to another"
+    return {
+        Fate.SIMILAR: "dropped as similar, or merged" if len(merging) == 2 else similar,
+        Fate.UNIMPORTANT: "dropped: unimportant",
+        Fate.GONE: "dropped before",
+    }

@@ -1,0 +1,82 @@
+"""A scene: all that a drawing tells of some images, whatever it is drawn into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+from torch import Tensor, nn
+
+from ..backbones import backbone
+from ..budgets.contenders import Contender, measured_gmacs
+from ..measure.modes import sharing_copy
+from ..plan import Plan
+from ..pruning import gmacs
+from ..tracing import Fate
+from .pixels import as_image
+from .story import Story, name_fates, tell
+
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Images as the model sees them, and their stories."""
+
+    title: str
+    about: str
+    images: list[Image.Image]
+    stories: list[Story]
+    captions: list[str]
+    lines: bool = False  # from each similar patch to its partner
+
+    @property
+    def steps(self) -> int:
+        """Stages of the image that has most of them."""
+        return max((len(story.stages) for story in self.stories), default=0)
+
+    def legend(self, outcome: bool = False) -> dict[Fate, str]:
+        """What the colours that occur mean; in an outcome, nothing was dropped before."""
+        views = [view for story in self.stories
+                 for view in ([story.outcome()] if outcome else story.stages)]  # fmt: skip
+        return {
+            fate: words
+            for fate, words in name_fates(self.stories).items()
+            if any(view.count(fate) for view in views)
+        }
+
+
+def make_scene(
+    title: str,
+    model: nn.Module,
+    chosen: Contender,
+    images: Tensor,
+    captions: list[str],
+    *,
+    names: Sequence[str] | None = None,
+    lines: bool = False,
+    heads: bool = False,
+) -> Scene:
+    """The scene of images that have been through the model's transform."""
+    stories: list[Story] = []
+    for part in images.split(BATCH):
+        stories += tell(model, part, chosen.schedule, chosen.method, heads=heads, names=names)
+    full, cost = gmacs(model), count_gmacs(model, chosen, images)
+    about = f"{full:.3f} → {cost:.3f} GMACs ({percent(cost / full)}), nothing trained"
+    shown = [as_image(image, model) for image in images]
+    return Scene(title, about, shown, stories, captions, lines)
+
+
+def count_gmacs(model: nn.Module, chosen: Contender, images: Tensor) -> float:
+    """What the pruned model costs; where that depends on the image, the mean over these."""
+    if not chosen.method.adaptive:
+        return gmacs(model, chosen.schedule, chosen.method)
+    plan = Plan(chosen.schedule, chosen.method, backbone(model).geometry)
+    return measured_gmacs(sharing_copy(model), plan, images)
+
+
+def percent(share: float) -> str:
+    """With a digit more where it would read 0 or, of less than all, 100."""
+    whole = 0.0095 <= share < 0.995 or share >= 0.9995
+    return f"{100 * share:.{0 if whole else 1}f} %"

@@ -1,0 +1,142 @@
+"""What happens when somebody touches a control: tabs, mistakes, two at once, measuring."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from html import escape
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import zerotprune as ztp
+from tests.app import FORM, encode
+from zerotprune.app.catalog import Catalog, CatalogEntry
+from zerotprune.app.controller import NOT_DIGITS, UNEXPECTED, Controller, TabState
+from zerotprune.app.timing import time_methods
+from zerotprune.app.uploads import NOT_AN_IMAGE, TOO_LARGE
+from zerotprune.app.view_model import Selection, build_view_model
+from zerotprune.app.worker import Stopped, Worker
+from zerotprune.data import demo
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def controller(entry: CatalogEntry, examples: list[tuple[str, Image.Image]]) -> Controller:
+    return Controller(Worker(), Catalog([entry], examples[:2]))
+
+
+def test_a_tab_goes_through_the_page(controller: Controller) -> None:
+    own = TabState()
+    opened = controller.select(own, FORM)
+    assert opened.image is not None
+    turned = controller.set_budget(own, ("demo", "zero-tprune", "none", 40))
+    assert turned.image is None  # it has not changed
+    assert turned.percent is None  # the user's hand may be on it
+    schedule = ztp.Schedule((ztp.Stage(6, 0.5),))
+    edited = controller.edit(own, ("demo", "zero-tprune", "none", 40), {"text": schedule.to_json()})
+    cost = ztp.gmacs(demo.model(), schedule)
+    assert edited.percent == round(100 * cost / ztp.gmacs(demo.model()))
+    assert edited.facts is not None
+    assert f"{cost:.4f}" in edited.facts
+    assert controller.select(own, ("demo", "random", "none", 40)).stages == edited.stages
+    assert controller.set_budget(own, ("demo", "random", "none", 40)).stages != edited.stages
+    assert own.schedule is None
+    measured = controller.measure(own)
+    assert measured is not None
+    assert "pending" not in measured
+    assert controller.show_example(own, FORM, {"at": 1}).image != opened.image
+
+
+def test_an_error_leaves_the_tab_as_it_was(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = TabState()
+    controller.select(own, FORM)
+    before, stage = own.shown, '{"version": 1, "stages": [{"block": %s}]}'
+    for update, says in (
+        (controller.edit(own, FORM, {"text": stage % "0"}), "Block must be"),
+        (controller.edit(own, FORM, {"text": stage % "null"}), "whole number"),
+        (controller.show_example(own, FORM, {"at": 99}), "There is no such example."),
+        (controller.show_example(own, FORM, {"at": "../x"}), "There is no such example."),
+        (controller.upload(own, FORM, {"text": "QUJD"}), NOT_AN_IMAGE),
+        (controller.upload(own, FORM, {"refused": "large"}), TOO_LARGE),
+        (controller.select(own, ("/etc/passwd", "tome", "none", 65)), "The models are demo."),
+        (controller.select(own, ("demo", "no-such", "none", 65)), "Unknown method"),
+        (controller.select(own, ("demo", "tome", "no-such", 65)), "Unknown method"),
+        (controller.select(own, ("demo", "none", "none", 65)), "Unknown method"),
+        (controller.set_budget(own, ("demo", "evit", "none", 25)), "Evit cannot meet a budget"),
+        (
+            controller.set_budget(own, ("demo", "evit", "none", 8)),
+            "The budget goes from 25 to 100 %",
+        ),
+        (
+            controller.set_budget(own, ("demo", "evit", "none", float("nan"))),
+            "The budget goes from 25 to 100",
+        ),
+        (controller.set_budget(own, ("demo", "evit", "none", "65")), "The budget is a number"),
+        (controller.set_budget(own, ("demo", ["evit"], "none", 65)), "chosen by their names"),
+    ):
+        assert says in update.status
+        assert 'role="alert"' in update.status
+        assert update.view is None
+        assert own.shown is before
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("secret: /home/somebody/model.safetensors")
+
+    monkeypatch.setattr("zerotprune.app.controller.build_view_model", broken)
+    update = controller.select(own, FORM)
+    assert UNEXPECTED in update.status
+    assert "secret" not in update.status
+    assert "secret" in caplog.text  # for whoever started the page
+
+
+def test_an_image_of_ones_own_with_the_built_in_model(controller: Controller) -> None:
+    own = TabState()
+    text = base64.b64encode(encode(Image.effect_noise((300, 200), 60), "JPEG")).decode()
+    assert escape(NOT_DIGITS) in controller.upload(own, FORM, {"text": text}).status
+    assert controller.select(own, FORM).image is None  # it stays
+    assert controller.show_example(own, FORM, {"at": 0}).status == ""
+
+
+def test_two_tabs_at_once_do_not_disturb_each_other(controller: Controller) -> None:
+    alone = [TabState(), TabState()]
+    wanted = [("zero-tprune", 40, 0), ("tome", 80, 1)]
+
+    def go(tab: TabState, method: str, percent: int, at: int) -> list[str | None]:
+        update = controller.show_example(tab, ("demo", method, "none", percent), {"at": at})
+        return [update.view, update.facts, update.stages, update.lines]
+
+    expected = [go(own, *each) for own, each in zip(alone, wanted, strict=True)]
+    answers: dict[int, list[list[str | None]]] = {0: [], 1: []}
+
+    def many(who: int, tab: TabState) -> None:
+        answers[who] = [go(tab, *wanted[who]) for _ in range(4)]
+
+    threads = [threading.Thread(target=many, args=(who, TabState())) for who in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for who in (0, 1):
+        assert all(each == expected[who] for each in answers[who])
+
+
+def test_every_way_is_measured_and_stops_when_it_is_stale(
+    entry: CatalogEntry, image: Image.Image
+) -> None:
+    shown, worker = (
+        build_view_model(entry, entry.prepare(image), Selection("demo", "tome", "evit")),
+        Worker(),
+    )
+    times = time_methods(shown, worker)
+    assert times is not None
+    assert len(times) == 3
+    assert all(each > 0 for each in times)
+    assert time_methods(shown, worker, lambda: True) is None
+    worker.stop()
+    with pytest.raises(Stopped):
+        time_methods(shown, worker)

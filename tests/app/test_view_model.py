@@ -1,0 +1,129 @@
+"""What is on the page agrees with the API and with the Python lines that stand beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import zerotprune as ztp
+from zerotprune.app import panels
+from zerotprune.app.catalog import METHOD_NAMES, CatalogEntry
+from zerotprune.app.snippet import write_python
+from zerotprune.app.view_model import MOST_ROUNDS, Selection, build_view_model, parse_schedule
+from zerotprune.backbones import backbone
+from zerotprune.budgets.contenders import measured_gmacs
+from zerotprune.data import demo
+from zerotprune.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_agrees_with_the_api_and_with_its_python_lines(
+    entry: CatalogEntry, image: Image.Image, name: str
+) -> None:
+    given, geometry = entry.prepare(image), backbone(entry.model).geometry
+    shown = build_view_model(entry, given, Selection("demo", name, share=0.6))
+    (method,) = shown.methods
+    chosen = method.contender
+    plan = Plan(chosen.schedule, chosen.method, geometry)
+    expected = ztp.gmacs(entry.model, chosen.schedule, chosen.method)
+    if chosen.method.adaptive:
+        expected = measured_gmacs(demo.model(), plan, given.tensor)
+    assert method.gmacs == expected == pytest.approx(0.6 * ztp.gmacs(entry.model), rel=0.0101)
+    assert f'data-value="{expected!r}">{expected:.4f}<' in panels.render_facts(shown)
+    scope: dict[str, Any] = {"images": given.tensor}
+    with torch.inference_mode():
+        before = entry.model(given.tensor).softmax(-1)[0]
+        exec(write_python(shown), scope)
+    assert scope["schedule"] == chosen.schedule
+    assert ztp.gmacs(scope["model"]) == plan.gmacs()
+    for said, shares in ((method.story.before, before), (method.story.after, _shares(scope))):
+        assert said[0].label == f"digit {shares.argmax().item()}"
+        assert said[0].share == pytest.approx(shares.max().item(), abs=1e-5)
+
+
+def _shares(scope: dict[str, Any]) -> torch.Tensor:
+    shares: torch.Tensor = scope["logits"].softmax(-1)[0]
+    return shares
+
+
+def test_the_lines_of_a_rival_come_after(entry: CatalogEntry, image: Image.Image) -> None:
+    shown = build_view_model(entry, entry.prepare(image), Selection("demo", "random", "evit", 0.6))
+    scope: dict[str, Any] = {"images": shown.input.tensor}
+    exec(write_python(shown), scope)
+    assert scope["schedule"] == shown.methods[1].contender.schedule
+    assert shown.methods[1].gmacs == pytest.approx(shown.methods[0].gmacs, rel=0.0101)
+
+
+def test_own_stages_and_what_is_wrong_with_them(entry: CatalogEntry, image: Image.Image) -> None:
+    given = entry.prepare(image)
+    own = ztp.Schedule((ztp.Stage(4, 0.5, 7, 3),))
+    shown = build_view_model(
+        entry, given, Selection("demo", "zero-tprune", schedule=parse_schedule(own.to_json()))
+    )
+    assert shown.methods[0].contender.schedule == own
+    assert shown.methods[0].gmacs == ztp.gmacs(entry.model, own)
+    for schedule, says in (
+        (ztp.Schedule((ztp.Stage(12, 0.5),)), "stages go after blocks 1 to 11"),
+        (ztp.Schedule((ztp.Stage(3, 0.001),)), "leaves no patch token"),
+        (ztp.Schedule((ztp.Stage(3, 0.5, 0, 10**9),)), f"rounds may be at most {MOST_ROUNDS}"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            build_view_model(entry, given, Selection("demo", "zero-tprune", schedule=schedule))
+    for text, says in (
+        ("[" * 100_000, "at most 64 kB"),
+        ("[" * 60_000, "nested too deep"),
+        ("{", "bad JSON"),
+        (None, "not a schedule"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            parse_schedule(text)
+
+
+def test_stages_that_another_method_cannot_follow_give_way_to_the_slider(
+    entry: CatalogEntry, image: Image.Image
+) -> None:
+    given, own = entry.prepare(image), ztp.Schedule((ztp.Stage(4, 0.5),))
+    first = build_view_model(
+        entry, given, Selection("demo", "zero-tprune", share=0.7, schedule=own)
+    )
+    then = build_view_model(entry, given, Selection("demo", "tome", share=0.7, schedule=own), first)
+    assert then.selection.schedule is None
+    assert "do not fit here" in then.notes[0]
+    assert then.share == pytest.approx(0.7, rel=0.0101)
+    kept = build_view_model(
+        entry, given, Selection("demo", "random", share=0.7, schedule=own), first
+    )
+    assert kept.methods[0].contender.schedule == own
+
+
+def test_a_budget_of_all_prunes_nothing(entry: CatalogEntry, image: Image.Image) -> None:
+    shown = build_view_model(
+        entry, entry.prepare(image), Selection("demo", "zero-tprune", share=1.0)
+    )
+    assert shown.methods[0].story.stages == []
+    assert shown.methods[0].story.before == shown.methods[0].story.after
+    assert shown.methods[0].left == 196
+    assert "nothing is pruned" in write_python(shown)
+    assert 'data-blocks="[0]"' in panels.render_view(shown)
+
+
+def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
+    torch.manual_seed(0)
+    bare = CatalogEntry("test_vit", timm.create_model("test_vit", num_classes=0).eval())
+    shown = build_view_model(
+        bare, bare.prepare(image), Selection("test_vit", "zero-tprune", "slicing", 0.7)
+    )
+    assert shown.methods[0].story.grid == (10, 10)
+    assert panels.render_view(shown).count("This model has no head") == 3
+    pooled = CatalogEntry("pooled", timm.create_model("test_vit", global_pool="avg").eval())
+    shown = build_view_model(
+        pooled, pooled.prepare(image), Selection("pooled", "zero-tprune", "tome", 0.7)
+    )
+    assert len(shown.methods) == 1
+    assert "head pools the patch tokens" in shown.notes[0]

@@ -1,0 +1,174 @@
+"""`zerotprune show` as a user types it: all kinds of files, mistakes; the paper's figures."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from zerotprune import Schedule, Stage
+from zerotprune.cli import main
+from zerotprune.cli.show import show
+from zerotprune.data import demo
+from zerotprune.show.gallery import load_upright
+from zerotprune.show.pixels import as_image
+
+# `main` is called here as a user's shell calls it, which cyclopts takes for a slip in a test.
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
+
+def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The command as a user types it, in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["zerotprune", "show", *arguments])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("name", ["framework", "order", "heads", "mean", "rounds"])
+def test_the_papers_figures_are_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    figure = importlib.import_module(f"figure_{name}")
+    assert f"Command: python benchmarks/figure_{name}.py" in (figure.__doc__ or "")
+    out = tmp_path / f"{name}.svg"
+    monkeypatch.setattr(sys, "argv", [name, "--images", "3", "--out", str(out)])
+    figure.main()
+    ElementTree.fromstring(out.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "gif", "webp", "html"])
+def test_every_ending(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / f"drawn.{ending}"
+    assert run("--model", "demo", "--limit", "2", "--out", str(out), monkeypatch=monkeypatch) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    if ending == "svg":
+        ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    elif ending == "html":
+        assert out.read_text(encoding="utf-8").count("<article>") == 2
+    else:
+        with Image.open(out) as image:
+            assert image.format == ending.upper()
+            assert getattr(image, "n_frames", 1) == (1 if ending == "png" else 6)
+
+
+def test_images_from_files_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for number, image in enumerate(demo.pictures(3, seed=1)[0]):
+        as_image(image).save(folder / f"{number}.png")
+    single = tmp_path / "single.png"
+    shutil.copy(folder / "0.png", single)
+    (tmp_path / "names.txt").write_text("\n".join("abcdefghij"))
+    arguments = [str(single), str(folder), "--model", "demo", "--schedule", "ablation-is", "--grid",
+                 "--lines", "--names", str(tmp_path / "names.txt"),
+                 "--out", str(tmp_path / "a.svg")]  # fmt: skip
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "single.png: 65 of 196 patches left; " in said
+    digit = demo.pictures(1, seed=1)[1].item()
+    assert f"{'abcdefghij'[int(digit)]} 9" in said
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 4
+
+
+def test_a_photograph_stands_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # taken with the camera turned
+    Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=exif)
+    assert load_upright(tmp_path / "turned.jpg").size == (20, 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("no.png", "--model", "demo"), "no image at no.png"),
+        (("text.png", "--model", "demo"), "text.png is not a"),
+        (("half.jpg", "--model", "demo"), "half.jpg cannot be decoded"),
+        (("empty", "--model", "demo"), "empty"),
+        (("whole.png", "--model", "demo", "--out", "out.bmp"), "ending must be one of .png, .svg"),
+        (("whole.png", "--model", "demo", "--out", "out"), "the ending must be one of"),
+        (("whole.png", "--model", "demo", "--out", "no/out.png"), "no folder no"),
+        (("whole.png", "--model", "demo", "--out", "whole.png"), "is one of the images"),
+        (("whole.png", "--model", "resnet18"), "cannot prune timm's ResNet"),
+        (("whole.png", "--model", "no_such"), "unknown model 'no_such'"),
+        (("--model", "deit_tiny_patch16_224"), "give images to show"),
+        (("whole.png", "--model", "demo", "--schedule", "nope"), "neither a preset"),
+        (("whole.png", "--model", "demo", "--schedule", "deep.json"), "a stage at block 40"),
+        (("whole.png", "--model", "demo", "--schedule", "none.json"), "prunes 150 similar"),
+        (("whole.png", "--model", "demo", "--keep", "1.5"), "keep must be in (0, 1]"),
+        (("whole.png", "--model", "demo", "--keep", "0.001"), "cannot be met"),
+        (("whole.png", "--model", "demo", "--keep", "0.5", "--gmacs", "1"), "give one of"),
+        (("whole.png", "--model", "demo", "--method", "magic"), "unknown method 'magic'"),
+        (("whole.png", "--model", "demo", "--method", "tome", "--heads"), "no scores head by head"),
+        (("whole.png", "--model", "demo", "--heads", "--out", "a.gif"), "heads are drawn into"),
+        (("whole.png", "--model", "demo", "--grid", "--out", "a.html"), "a grid is drawn into"),
+        (("whole.png", "--model", "demo", "--names", "names.txt"), "names 2 classes"),
+        (("whole.png", "--model", "demo", "--names", "whole.png"), "is not a list of names"),
+        (("whole.png", "--model", "demo", "--limit", "0"), "limit must be at least 1"),
+        (("--model", "demo", "--limit", "0"), "limit must be at least 1"),
+        (("--model", "demo", "--limit", "121"), "too many for one drawing"),
+        (("whole.png", "--model", "demo", "--weights", "no.safetensors"), "no weights at"),
+        (("whole.png", "--model", "demo", "--device", "tpu9"), "unknown device 'tpu9'"),
+    ],
+)  # fmt: skip
+def test_mistakes_get_one_sentence_and_write_nothing(
+    arguments: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = as_image(demo.pictures(1, seed=1)[0][0])
+    whole.save("whole.png")
+    whole.save("half.jpg")
+    Path("half.jpg").write_bytes(Path("half.jpg").read_bytes()[:900])
+    Path("text.png").write_text("no image at all")
+    Path("names.txt").write_text("one\ntwo\n")
+    Path("empty").mkdir()
+    Schedule((Stage(40, 0.5),)).save("deep.json")
+    Schedule((Stage(3, 1.0, 150),)).save("none.json")
+    held = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    assert run(*arguments, monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err.strip()
+    assert says in said
+    assert len(said.splitlines()) == 1
+    assert held == {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_failure_while_drawing_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Image.Image, "save", fail)
+    out = tmp_path / "a.png"
+    assert run("--model", "demo", "--limit", "1", "--out", str(out), monkeypatch=monkeypatch) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_real_model_and_a_real_image(shared: Path, tmp_path: Path) -> None:
+    image = sorted((shared / "imagenet" / "tune" / "n02099601").iterdir())[0]
+    show(
+        image,
+        model="deit_tiny_patch16_224",
+        weights=shared / "weights" / "deit_tiny_patch16_224.safetensors",
+        schedule="ablation-is",
+        heads=True,
+        out=tmp_path / "dog.svg",
+    )
+    text = (tmp_path / "dog.svg").read_text(encoding="utf-8")
+    assert "golden retriever" in text
+    assert "65 of 196 kept" in text
+    assert "variance from 0.01 to 0.7" in text
