@@ -69,8 +69,8 @@ def timed(chosen: argparse.Namespace) -> float:
         if chosen.workers == 1:
             work(study, config, surface, Objective(model, ZeroTPrune(), stack, memory=20e9))
         else:
-            job = WorkerJob({"name": chosen.model}, chosen.device, precision, ZeroTPrune(), config, location,
-                      identity, 20e9 / chosen.workers, 1)  # fmt: skip
+            job = WorkerJob({"name": chosen.model}, chosen.device, precision, ZeroTPrune(), config,
+                            location, identity, 20e9 / chosen.workers, 1)  # fmt: skip
             run_workers(job, stack, chosen.workers, study, lambda log: None)
         seconds = time.perf_counter() - started
         assert len(read_trials(study, config)) == chosen.trials

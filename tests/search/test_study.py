@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 import torch
 from optuna.trial import TrialState
@@ -44,6 +45,12 @@ def by_stages(schedule: Schedule) -> Outcome:
     return Outcome(torch.full((2,), float(len(schedule.stages))), torch.ones(2).bool(), None)
 
 
+def work_until(study: optuna.Study, config: SearchConfig, stop: int) -> None:
+    """As if killed between two trials."""
+    log = TrialLog(study, config)
+    work(study, config, SMALL, by_stages, wanted=lambda: len(log.refresh().trials) < stop)
+
+
 @pytest.mark.parametrize(
     ("sampler", "stops"), [("random", (5, 16)), ("tpe", (5, 16)), ("nsga2", (16,))]
 )
@@ -56,9 +63,7 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
         config = config_for(16, sampler, seed=3)
         for stop in stops:
             study = opened(config, name)
-            log = TrialLog(study, config)
-            work(study, config, SMALL, by_stages,
-                 wanted=lambda log=log, stop=stop: len(log.refresh().trials) < stop)  # fmt: skip
+            work_until(study, config, stop)
         return read_trials(study, config)
 
     whole, parts = run("whole.db", 16), run("parts.db", *stops)
@@ -148,9 +153,7 @@ def test_nsga2_breeds_from_stored_generations(opened: Opener) -> None:
     for total in (20, 60):
         config = config_for(60, "nsga2")
         study = opened(config)
-        log = TrialLog(study, config)
-        work(study, config, SMALL, by_stages,
-             wanted=lambda log=log, total=total: len(log.refresh().trials) < total)  # fmt: skip
+        work_until(study, config, total)
     generations = [
         next(iter(trial.system_attrs.values()))
         for trial in study.get_trials()
