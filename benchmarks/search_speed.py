@@ -1,7 +1,7 @@
 """How long does a search take? The paper's took 3.8 hours on an A100 for 2,000 settings.
 
-Ours, for a model of DeiT-S's size: 2,000 trials on 1,024 pictures, with all that belongs to a
-trial (drawing a schedule, storing it), in less than five minutes on an H200. Weights and pictures
+Ours, for a model of DeiT-S's size: 2,000 trials on 1,024 images, with all that belongs to a
+trial (drawing a schedule, storing it), in less than five minutes on an H200. Weights and images
 are random, which time does not see.
 Command: python benchmarks/search_speed.py (a GPU).
 """
@@ -21,10 +21,11 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets.surface import Surface
 from zerotprune.data.models import load
 from zerotprune.measure import records
+from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Objective, Stack
-from zerotprune.search.storage import Place, open_study
-from zerotprune.search.study import Order, finished, work
-from zerotprune.search.workers import Job, run
+from zerotprune.search.storage import StudyLocation, open_study
+from zerotprune.search.study import read_trials, work
+from zerotprune.search.workers import WorkerJob, run_workers
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     add = parser.add_argument
     add("--model", default="deit_small_patch16_224")
     add("--trials", type=int, default=2000)
-    add("--pictures", type=int, default=1024)
+    add("--images", type=int, default=1024)
     add("--batch", type=int, default=512)
     add("--workers", type=int, default=1)
     add("--keep", type=float, default=0.65)
@@ -43,36 +44,36 @@ def main() -> None:
     chosen = parser.parse_args()
     seconds = timed(chosen)
     each = seconds / chosen.trials
-    row = {"table": "search speed", "model": chosen.model, "pictures": chosen.pictures,
+    row = {"table": "search speed", "model": chosen.model, "pictures": chosen.images,
            "measure": "a trial", "name": f"{chosen.trials} trials, {chosen.workers} workers",
            "batch": chosen.batch, "precision": chosen.precision,
            "latency_ms": round(1e3 * each, 2)}  # fmt: skip
     records.append(chosen.csv, [row])
-    print(f"{chosen.trials} trials on {chosen.pictures} pictures: {seconds:.0f} s, "
+    print(f"{chosen.trials} trials on {chosen.images} images: {seconds:.0f} s, "
           f"{1e3 * each:.1f} ms each")  # fmt: skip
 
 
 def timed(chosen: argparse.Namespace) -> float:
-    """Seconds for all trials, from nothing but the model and the pictures in memory."""
+    """Seconds for all trials, from nothing but the model and the images in memory."""
     precision: torch.dtype = getattr(torch, chosen.precision)
     model = load(chosen.model).to(chosen.device, precision)
-    images = torch.randn(chosen.pictures, 3, 224, 224).to(precision)
+    images = torch.randn(chosen.images, 3, 224, 224).to(precision)
     stack = Stack([part.to(chosen.device) for part in images.split(chosen.batch)], None)
     surface = Surface(backbone(model).geometry, ZeroTPrune())
-    order = Order(chosen.trials, chosen.keep * surface.unpruned, "kl")
+    config = SearchConfig(chosen.trials, chosen.keep * surface.unpruned, "kl")
     identity = {"what": "a measurement of time"}
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(str(Path(folder, "trials.db")))
+        location = StudyLocation(str(Path(folder, "trials.db")))
         started = time.perf_counter()
-        study = open_study(place, identity, order.directions)
+        study = open_study(location, identity, config.directions)
         if chosen.workers == 1:
-            work(study, order, surface, Objective(model, ZeroTPrune(), stack, memory=20e9))
+            work(study, config, surface, Objective(model, ZeroTPrune(), stack, memory=20e9))
         else:
-            job = Job({"name": chosen.model}, chosen.device, precision, ZeroTPrune(), order, place,
-                      identity, 20e9 / chosen.workers, 1)  # fmt: skip
-            run(job, stack, chosen.workers, study, lambda study: None)
+            job = WorkerJob({"name": chosen.model}, chosen.device, precision, ZeroTPrune(), config,
+                            location, identity, 20e9 / chosen.workers, 1)  # fmt: skip
+            run_workers(job, stack, chosen.workers, study, lambda log: None)
         seconds = time.perf_counter() - started
-        assert len(finished(study)) == chosen.trials
+        assert len(read_trials(study, config)) == chosen.trials
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Searched schedules against the paper's form at the same budget, on pictures they never saw.
+"""Searched schedules against the paper's form at the same budget, on images they never saw.
 
 The paper searches its schedules by Monte-Carlo simulation and does not say what that gains. Ours:
 tuned schedules, found on `tune` by tuning.py, should beat what `schedule_for` makes without them.

@@ -1,7 +1,7 @@
 """Tuned schedules: searched on `tune` for single models, shipped in src/zerotprune/tuned.
 
 Each is the winner of many schedules of its budget: ranked by their agreement with the unpruned
-model (KL of the outputs) on one half of the pictures, the best few judged on the other half. One
+model (KL of the outputs) on one half of the images, the best few judged on the other half. One
 that is there already gives way only to one that agrees better on all of `tune`.
 `schedule_for` gives them for these models; searched.py tests them on `report`.
 Command: python benchmarks/tuning.py --shared DIR (a GPU; several searches at a time).
@@ -56,7 +56,7 @@ TARGETS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--shared", type=Path, default=Path("../shared"), help="weights, pictures")
+    add("--shared", type=Path, default=Path("../shared"), help="weights, images")
     add("--out", type=Path, default=tuned.FOLDER)
     add("--only", nargs="+", default=[each.model for each in TARGETS], help="these models")
     add("--trials", type=int, default=1800)
@@ -65,7 +65,7 @@ def main() -> None:
     add("--jobs", type=int, default=6, help="searches at a time")
     add("--batch", type=int, default=500)
     add("--precision", default="bfloat16")
-    add("--limit", type=int, help="only so many pictures, to try it out")
+    add("--limit", type=int, help="only so many images, to try it out")
     chosen = parser.parse_args()
     chosen.out.mkdir(exist_ok=True)
     wanted = [each for each in TARGETS if each.model in chosen.only]
@@ -84,12 +84,12 @@ def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Names
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = getattr(torch, chosen.precision)
     model = read(target, chosen).to(device, precision)
-    pictures = open_data(chosen.shared / "imagenet" / "tune", transform=transform_for(model),
-                         limit=chosen.limit)  # fmt: skip
+    images = open_data(chosen.shared / "imagenet" / "tune", transform=transform_for(model),
+                       limit=chosen.limit)  # fmt: skip
     held = batches(
-        pictures, chosen.batch, workers=min(8, os.cpu_count() or 1), strict=True, report=print
+        images, chosen.batch, workers=min(8, os.cpu_count() or 1), strict=True, report=print
     )
-    stack = Stack([images.to(device, precision) for images, _, _ in held], None)
+    stack = Stack([each.to(device, precision) for each, _, _ in held], None)
     divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
     for new in found:
         path = chosen.out / f"{target.model}-{new.gmacs:g}.json"

@@ -1,4 +1,4 @@
-"""What `zerotprune search` is told of the model, the pictures and the budget."""
+"""What `zerotprune search` is told of the model and the images."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from pathlib import Path
 
 from cyclopts import Parameter
 
-from ..search.study import Measure
+from ..budgets.contenders import method_named
+from ..calibrate.calibration import Calibration
+from ..data.images import check_classes
+from ..data.models import load
+from ..search.session import SearchInputs
 from .session import Precision
-from .subject import Subject
+from .subject import Subject, chosen_device
+
+#: methods that act by a schedule's keep, similar and rounds, which is what is searched
+METHODS = ("zero-tprune", "zero-tprune-uni", "cls-attention", "average-attention",
+           "accumulated-attention", "random")  # fmt: skip
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class SearchSubject(Subject):
-    """Which model on which pictures, and what is searched for."""
+class SearchOptions(Subject):
+    """Which model on which images, and what is searched for."""
 
     labels: bool = True
     "Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs."
@@ -26,34 +34,18 @@ class SearchSubject(Subject):
     calibration: Path | None = None
     "The VHF range to search with: what `calibrate` wrote."
 
-    @property
-    def measure(self) -> Measure:
-        return "top1" if self.labels else "kl"
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent; nothing is said of it with --sampler nsga2."""
-
-    gmacs: float | None = None
-    "Multiply-accumulates for one picture, in units of 10⁹."
-    keep: float | None = None
-    "Share of the unpruned model's cost."
-    speedup: float | None = None
-    "Times the unpruned model's speed, measured on this machine at --batch."
-    latency_ms: float | None = None
-    "Milliseconds for one batch, measured on this machine."
-
-    @property
-    def given(self) -> dict[str, float]:
-        held = {"--gmacs": self.gmacs, "--keep": self.keep, "--speedup": self.speedup,
-                "--latency-ms": self.latency_ms}  # fmt: skip
-        return {name: value for name, value in held.items() if value is not None}
-
-    @property
-    def measured(self) -> bool:
-        return self.speedup is not None or self.latency_ms is not None
-
-    def __str__(self) -> str:
-        return " ".join(f"{name} {value:g}" for name, value in self.given.items())
+    def load_inputs(self, seed: int) -> SearchInputs:
+        device = chosen_device(self.device)
+        if self.method not in METHODS:
+            raise ValueError(f"a search is for one of {', '.join(METHODS)}, got {self.method!r}")
+        model, method = load(**self.named()), method_named(self.method)
+        if self.calibration is not None:
+            method = Calibration.load_for(self.calibration, self.model, model).method(method)
+        images = self.pictures(model, labelled=self.labels)
+        outputs = int(getattr(model, "num_classes", 0))
+        if self.labels and outputs:
+            check_classes(images, outputs)
+        return SearchInputs(
+            self.model, self.named(), model, method, images, self.data, self.labels, self.batch,
+            device, self.precision, seed, self.strict,
+        )  # fmt: skip

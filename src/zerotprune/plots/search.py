@@ -9,8 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..search.choice import Judged, front
+from ..search.config import Measure
 from ..search.objective import Outcome
-from ..search.study import Finished, Measure, best_first
+from ..search.study import FinishedTrial, best_first
 from .figures import COLOURS
 
 _LABELS = {"top1": "top-1, %", "kl": "KL divergence, unpruned ‖ pruned"}
@@ -18,7 +19,7 @@ _CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
 
 
 def search_figure(
-    trials: Sequence[Finished],
+    trials: Sequence[FinishedTrial],
     measure: Measure,
     judged: Sequence[Judged],
     chosen: Judged | None,
@@ -47,7 +48,7 @@ def search_figure(
 
 def _over_rank(
     axis: Any,
-    trials: Sequence[Finished],
+    trials: Sequence[FinishedTrial],
     measure: Measure,
     judged: Sequence[Judged],
     chosen: Judged,
@@ -78,7 +79,7 @@ def _over_rank(
 
 def _over_cost(
     axis: Any,
-    trials: Sequence[Finished],
+    trials: Sequence[FinishedTrial],
     measure: Measure,
     judged: Sequence[Judged],
     references: Sequence[Judged],
@@ -97,12 +98,12 @@ def _over_cost(
     axis.set_xlabel("GMACs, with patch embedding and scoring")
 
 
-def _better(trials: Sequence[Finished], value: float, measure: Measure) -> int:
+def _better(trials: Sequence[FinishedTrial], value: float, measure: Measure) -> int:
     sign = 1 if measure == "top1" else -1
     return sum(sign * _value(each, measure) > sign * value for each in trials)
 
 
-def _value(each: Finished, measure: Measure) -> float:
+def _value(each: FinishedTrial, measure: Measure) -> float:
     return each.top1 if measure == "top1" and each.top1 is not None else each.kl
 
 

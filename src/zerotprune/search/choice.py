@@ -1,4 +1,4 @@
-"""The final choice, on pictures that had no say in the ranking, and how far to trust it."""
+"""The final choice, on images that had no say in the ranking, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..schedule import Schedule
 from ..shapes import Float
-from .objective import Objective, Outcome
-from .study import Finished, Measure, best_first
+from .config import Measure
+from .objective import Outcome
+from .study import FinishedTrial, best_first
 
 _RESAMPLES = 2000
 
@@ -30,10 +31,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Curse:
-    """How much better than it is the best of several looks, on the pictures it was chosen by."""
+    """How much better than it is the best of several looks, on the images it was chosen by."""
 
     first: float  # observed: what the finalists lose on the second half, beyond the unpruned model
-    second: float  # expected: of the choice on the second half, by bootstrap over its pictures
+    second: float  # expected: of the choice on the second half, by bootstrap over its images
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,32 @@ class Choice:
     curse: Curse
 
 
-def finalists(found: Sequence[Finished], measure: Measure, count: int) -> list[Finished]:
+def finalists(trials: Sequence[FinishedTrial], measure: Measure, count: int) -> list[FinishedTrial]:
     """The best few that differ."""
-    distinct: dict[Schedule, Finished] = {}
-    for each in best_first(found, measure):
+    distinct: dict[Schedule, FinishedTrial] = {}
+    for each in best_first(trials, measure):
         distinct.setdefault(each.schedule, each)
     return list(distinct.values())[:count]
 
 
-def front(found: Sequence[Finished], measure: Measure) -> list[Finished]:
+def front(trials: Sequence[FinishedTrial], measure: Measure) -> list[FinishedTrial]:
     """Those that no other beats in both accuracy and cost, the cheapest first."""
-    rank = {each.number: at for at, each in enumerate(best_first(found, measure))}
+    rank = {each.number: at for at, each in enumerate(best_first(trials, measure))}
     best, kept = len(rank), []
-    for each in sorted(found, key=lambda each: (each.gmacs, rank[each.number])):
+    for each in sorted(trials, key=lambda each: (each.gmacs, rank[each.number])):
         if rank[each.number] < best:
             best = rank[each.number]
             kept.append(each)
     return kept
 
 
-def thinned(found: Sequence[Finished], count: int) -> list[Finished]:
+def thin_out(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]:
     """So many of them, spread evenly, with both ends."""
-    if len(found) <= count:
-        return list(found)
+    if len(trials) <= count:
+        return list(trials)
     if count == 1:
-        return [found[-1]]
-    return [found[round(at * (len(found) - 1) / (count - 1))] for at in range(count)]
-
-
-def judged(
-    name: str, schedule: Schedule, gmacs: float, first: Objective, second: Objective
-) -> Judged:
-    return Judged(name, schedule, gmacs, first(schedule), second(schedule))
+        return [trials[-1]]
+    return [trials[round(at * (len(trials) - 1) / (count - 1))] for at in range(count)]
 
 
 def choose(
@@ -95,15 +90,15 @@ def _rank(outcome: Outcome, measure: Measure) -> tuple[float, float]:
     return (0.0 if top1 is None else -top1), outcome.mean_kl
 
 
-def scores(outcome: Outcome, measure: Measure) -> Float[Tensor, " pictures"]:
-    """Picture by picture, more is better: hits in points, or what KL is below zero."""
+def scores(outcome: Outcome, measure: Measure) -> Float[Tensor, " images"]:
+    """Image by image, more is better: hits in points, or what KL is below zero."""
     if measure == "top1":
         assert outcome.hits is not None
         return 100 * outcome.hits.double()
     return -outcome.kl.double()
 
 
-def mean_and_error(values: Float[Tensor, " pictures"]) -> tuple[float, float]:
+def mean_and_error(values: Float[Tensor, " images"]) -> tuple[float, float]:
     """Mean, and the standard error of that mean."""
     count = len(values)
     spread = float(values.std()) if count > 1 else 0.0
@@ -111,7 +106,7 @@ def mean_and_error(values: Float[Tensor, " pictures"]) -> tuple[float, float]:
 
 
 def difference(own: Outcome, other: Outcome, measure: Measure) -> tuple[float, float]:
-    """Paired over the pictures, with its standard error; above zero where `own` is better."""
+    """Paired over the images, with its standard error; above zero where `own` is better."""
     return mean_and_error(scores(own, measure) - scores(other, measure))
 
 
@@ -133,14 +128,14 @@ def _lucky(measure: Measure, running: Sequence[Judged]) -> float:
 
 
 def expected_curse(
-    table: Float[Tensor, "candidates pictures"],
-    ties: Float[Tensor, "candidates pictures"],
+    table: Float[Tensor, "candidates images"],
+    ties: Float[Tensor, "candidates images"],
     seed: int = 0,
 ) -> float:
-    """How much the best of the candidates on a sample of these pictures drops on all of them.
+    """How much the best of the candidates on a sample of these images drops on all of them.
 
-    Each resample draws as many pictures as there are, with repetition; its best candidate won in
-    part by luck, and how much of it was luck shows on the pictures it was drawn from. Equal means
+    Each resample draws as many images as there are, with repetition; its best candidate won in
+    part by luck, and how much of it was luck shows on the images it was drawn from. Equal means
     are told apart by those of `ties`, as in the choice itself.
     """
     count = table.shape[1]

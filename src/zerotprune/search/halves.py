@@ -1,4 +1,4 @@
-"""Two halves of the pictures: schedules are ranked on the first and chosen on the second."""
+"""Two halves of the images: schedules are ranked on the first and chosen on the second."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 
 def split(labels: Sequence[int] | None, count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Which pictures are in which half: as many of each class as can be, by chance otherwise.
+    """Which images are in which half: as many of each class as can be, by chance otherwise.
 
-    The halves differ by one picture at most, and so do the pictures of one class in them.
+    The halves differ by one image at most, and so do the images of one class in them.
     """
     if count < 2:
-        raise ValueError(f"a search needs two pictures at least, one for each half; got {count}")
+        raise ValueError(f"a search needs two images at least, one for each half; got {count}")
     dice = random.Random(seed)
     classes: dict[int, list[int]] = {}
     for at in range(count):

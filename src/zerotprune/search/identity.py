@@ -12,10 +12,10 @@ from ..data.images import Pictures
 from . import space
 
 
-def data_hash(pictures: Pictures, labelled: bool) -> str:
-    """Of all pictures in their order, and their labels; where they lie does not matter."""
+def data_hash(images: Pictures, labelled: bool) -> str:
+    """Of all images in their order, and their labels; where they lie does not matter."""
     digest = hashlib.sha256()
-    for item in pictures.items:
+    for item in images.items:
         try:
             data = item.read()
         except OSError:
@@ -28,7 +28,7 @@ def data_hash(pictures: Pictures, labelled: bool) -> str:
 def identity(
     name: str,
     model: nn.Module,
-    pictures: Pictures,
+    images: Pictures,
     *,
     labelled: bool,
     budget: str,
@@ -41,10 +41,10 @@ def identity(
     return {
         "model": name,
         "weights": weights_hash(model)[:16],
-        "picture size": "×".join(map(str, size or ())),
+        "image size": "×".join(map(str, size or ())),
         # Before the data, whose hash tells of labels as well: the first difference is named.
         "objective": "top-1" if labelled else "KL divergence",
-        "data": f"{len(pictures)} pictures {data_hash(pictures, labelled)}",
+        "data": f"{len(images)} images {data_hash(images, labelled)}",
         "budget": budget,
         "method": repr(method),
         "precision": precision,

@@ -1,4 +1,4 @@
-"""How well a schedule does on pictures that lie in memory, from its first stage on."""
+"""How well a schedule does on images that lie in memory, from its first stage on."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 
 @dataclass(frozen=True)
 class Outcome:
-    """One schedule on some pictures, picture by picture."""
+    """One schedule on some images, image by image."""
 
-    kl: Float[Tensor, " pictures"]  # divergence of what is read, unpruned ‖ pruned
-    same: Bool[Tensor, " pictures"]  # is the same answer on top as in the unpruned model?
-    hits: Bool[Tensor, " pictures"] | None  # … the right class, where labels are known
+    kl: Float[Tensor, " images"]  # divergence of what is read, unpruned ‖ pruned
+    same: Bool[Tensor, " images"]  # is the same answer on top as in the unpruned model?
+    hits: Bool[Tensor, " images"] | None  # … the right class, where labels are known
 
     @cached_property
     def top1(self) -> float | None:
@@ -54,7 +54,7 @@ def _mean(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Stack:
-    """Pictures as the model takes them, in batches, and what they show where that is known."""
+    """Images as the model takes them, in batches, and what they show where that is known."""
 
     images: list[Tensor]
     labels: list[Int[Tensor, " batch"]] | None
@@ -64,7 +64,7 @@ class Stack:
 
 
 class Objective:
-    """The pictures of one half, the unpruned model's outputs for them, and how far they share
+    """The images of one half, the unpruned model's outputs for them, and how far they share
     their way through the model with any schedule.
 
     What a block gets before the first stage is the same for all schedules: it is kept for as many
@@ -78,7 +78,7 @@ class Objective:
         self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
         self.count = len(stack)
         kept = 0 if self._tail is None else self._blocks_that_fit(stack, memory)
-        #: of each batch the inputs of blocks 1, 2, …; or the pictures alone
+        #: of each batch the inputs of blocks 1, 2, …; or the images alone
         self._inputs: list[list[Tensor]] = []
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
@@ -134,8 +134,8 @@ class Objective:
 
 
 def divergence(
-    unpruned: Float[Tensor, "pictures choices"], pruned: Float[Tensor, "pictures choices"]
-) -> Float[Tensor, " pictures"]:
+    unpruned: Float[Tensor, "images choices"], pruned: Float[Tensor, "images choices"]
+) -> Float[Tensor, " images"]:
     """Kullback and Leibler's, unpruned ‖ pruned, of logarithms of what is read."""
     return (unpruned.exp() * (unpruned - pruned)).sum(dim=-1).clamp(min=0)
 

@@ -1,5 +1,5 @@
-"""What a model says of a picture, as probabilities: of its classes, or, of a model without a head,
-of the other pictures that this one may be most like."""
+"""What a model says of an image, as probabilities: of its classes, or, of a model without a head,
+of the other images that this one may be most like."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NEVER = -1e4  # a logit that is none; infinity less infinity would be no number
 
 class Reading(Protocol):
     def __call__(self, outputs: Sequence[Tensor]) -> list[Float[Tensor, "batch answers"]]:
-        """Logarithms of the probabilities, batch by batch, for all pictures in their order."""
+        """Logarithms of the probabilities, batch by batch, for all images in their order."""
 
-    def classes(self, answers: Int[Tensor, " pictures"]) -> Int[Tensor, " pictures"]:
+    def classes(self, answers: Int[Tensor, " images"]) -> Int[Tensor, " images"]:
         """The class that an answer stands for."""
 
 
 def reading(
-    model: nn.Module, outputs: Sequence[Tensor], labels: Int[Tensor, " pictures"] | None
+    model: nn.Module, outputs: Sequence[Tensor], labels: Int[Tensor, " images"] | None
 ) -> Reading:
     """How this model is read, given what it says unpruned."""
     if int(getattr(model, "num_classes", 0)):
@@ -42,13 +42,13 @@ class _Classes:
 
 
 class _Others:
-    """Likeness by the cosine to what the unpruned model made of every other picture, and classes
+    """Likeness by the cosine to what the unpruned model made of every other image, and classes
     by the nearest one: what a search by features would find."""
 
-    def __init__(self, features: Float[Tensor, "pictures width"], labels: Tensor | None) -> None:
+    def __init__(self, features: Float[Tensor, "images width"], labels: Tensor | None) -> None:
         if features.dim() != 2:
             raise ValueError(
-                "a search needs one feature vector for each picture of a model without a head, "
+                "a search needs one feature vector for each image of a model without a head, "
                 f"this model gives {tuple(features.shape[1:])}"
             )
         self._held, self._labels = F.normalize(features.float(), dim=-1), labels

@@ -19,48 +19,52 @@ from ..backbones import backbone
 from ..block import Method
 from ..budgets.surface import Surface
 from ..data.models import load
+from .config import SearchConfig
 from .objective import Objective, Stack
-from .storage import Place, open_study
-from .study import Order, tally, work
+from .storage import StudyLocation, open_study
+from .study import TrialLog, work
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """All that a worker needs: it starts as a bare process."""
 
     model: Mapping[str, Any]  # what `models.load` is told
     device: str
     precision: torch.dtype
     method: Method
-    order: Order
-    place: Place
+    config: SearchConfig
+    location: StudyLocation
     identity: Mapping[str, str]
     memory: float  # bytes for what blocks get, of each worker
     threads: int  # of each worker, on a CPU
 
 
-def run(job: Job, stack: Stack, count: int, study: Study, advance: Callable[[Study], None]) -> None:
+def run_workers(
+    job: WorkerJob, stack: Stack, count: int, study: Study, advance: Callable[[TrialLog], None]
+) -> None:
     """Start so many workers, and wait until all have ended.
 
-    The pictures reach them as a file that they map into memory: it is there once for all of them,
+    The images reach them as a file that they map into memory: it is there once for all of them,
     and unlike shared memory it is not limited to a fraction of it.
     """
+    log = TrialLog(study, job.config)
     with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
-        file = Path(folder, "pictures.pt")
+        file = Path(folder, "images.pt")
         torch.save({"images": [each.cpu() for each in stack.images],
                     "labels": stack.labels}, file)  # fmt: skip
         context = multiprocessing.get_context("spawn")
         workers = [
-            context.Process(target=_worker, args=(job, file, os.getpid()), daemon=True)
+            context.Process(target=_work_on, args=(job, file, os.getpid()), daemon=True)
             for _ in range(count)
         ]
         try:
             for worker in workers:
                 worker.start()
             while any(worker.is_alive() for worker in workers):
-                advance(study)
+                advance(log.refresh())
                 time.sleep(0.3)
-            advance(study)
+            advance(log.refresh())
         finally:  # after Ctrl-C, which has reached them as well
             for worker in workers:
                 if worker.pid is not None:
@@ -68,23 +72,24 @@ def run(job: Job, stack: Stack, count: int, study: Study, advance: Callable[[Stu
                     worker.kill()
                     worker.join()
     broken = [worker.exitcode for worker in workers if worker.exitcode]
-    if broken and tally(study, job.order)[0] < job.order.trials:
+    if broken and not log.full:
         raise ChildProcessError(
             f"{len(broken)} of {count} workers ended early (exit code {broken[0]}); what is "
             "finished is kept, the same command goes on from there"
         )
 
 
-def _worker(job: Job, file: Path, parent: int) -> None:
+def _work_on(job: WorkerJob, file: Path, parent: int) -> None:
     torch.set_num_threads(job.threads)
     try:
         held = torch.load(file, mmap=True, weights_only=True)
         stack = Stack([each.to(job.device) for each in held["images"]], held["labels"])
         model = load(**job.model).to(job.device, job.precision)
-        study = open_study(job.place, job.identity, job.order.directions)
+        study = open_study(job.location, job.identity, job.config.directions)
         surface = Surface(backbone(model).geometry, job.method)
         objective = Objective(model, job.method, stack, job.memory)
         # A parent that was killed can stop nobody: its workers look whether it is still theirs.
-        work(study, job.order, surface, objective, wanted=lambda: os.getppid() == parent)
+        work(study, job.config, surface, objective, alone=False,
+             wanted=lambda: os.getppid() == parent)  # fmt: skip
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

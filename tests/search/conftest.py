@@ -1,0 +1,96 @@
+"""Fixtures of the search: studies that are closed, a folder of images, a PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.cli.test_evaluate import _save
+from tests.search.studies import Opener
+from zerotprune.data import demo
+from zerotprune.search.config import SearchConfig
+from zerotprune.search.storage import StudyLocation, open_study
+
+
+@pytest.fixture
+def connections() -> Iterator[list[Any]]:
+    """All that are made to databases; closed afterwards."""
+    made: list[Any] = []
+
+    def note(connection: Any, record: object) -> None:
+        made.append(connection)
+
+    event.listen(Engine, "connect", note)
+    yield made
+    event.remove(Engine, "connect", note)
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, connections: list[Any]) -> Opener:
+    """Opens studies in files."""
+
+    def make(config: SearchConfig, name: str = "x.db", **who: str) -> optuna.Study:
+        location = StudyLocation(str(tmp_path / name))
+        return open_study(location, who or {"a": "b"}, config.directions)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two of the demo's images for each of its ten classes."""
+    root = tmp_path_factory.mktemp("data") / "digits"
+    images, labels = demo.pictures(80, seed=8)
+    for number in range(10):
+        (root / str(number)).mkdir(parents=True)
+        for at in (labels == number).nonzero()[:2, 0].tolist():
+            _save(images[at], root / str(number) / f"{at:03d}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A PostgreSQL server of our own, as long as the tests need it."""
+    import pwd
+    import shutil
+    import socket
+
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = [shutil.which("initdb")] + [str(place / "initdb") for place in places]
+    binaries = next((Path(each).parent for each in found if each and Path(each).exists()), None)
+    if binaries is None:
+        pytest.skip("no PostgreSQL server is installed here (initdb is not to be found)")
+    # Not in pytest's folder, which another run may close to all users but its own.
+    root, user = Path(tempfile.mkdtemp(prefix="zerotprune-postgres-")), None
+    if os.geteuid() == 0:  # it refuses to run as root
+        try:
+            user = pwd.getpwnam("postgres").pw_name
+        except KeyError:
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        shutil.chown(root, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(*arguments: str) -> None:
+        subprocess.run([str(binaries / arguments[0]), *arguments[1:]], user=user, check=True,
+                       cwd=root, stdout=subprocess.DEVNULL, timeout=60)  # fmt: skip
+
+    data = str(root / "data")
+    call("initdb", "-D", data, "-U", "tester", "-A", "trust", "--no-sync")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {root}"
+    call("pg_ctl", "-D", data, "-w", "-l", str(root / "log"), "-o", options, "start")
+    yield f"postgresql+psycopg://tester@127.0.0.1:{port}/postgres"
+    call("pg_ctl", "-D", data, "-m", "immediate", "stop")
+    shutil.rmtree(root)

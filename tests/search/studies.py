@@ -1,0 +1,46 @@
+"""What the tests of the search share: geometries, studies in files, a search that costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import torch
+from optuna.trial import FrozenTrial
+from sqlalchemy.pool import NullPool
+
+from tests import commands
+from tests.families import plain_geometry
+from zerotprune import Schedule
+from zerotprune.budgets.surface import Surface
+from zerotprune.methods import ZeroTPrune
+from zerotprune.search.objective import Outcome
+
+GEOMETRIES = {
+    "deit-ti": plain_geometry(12, 14, 1, 192),
+    "deep": plain_geometry(24, 16, 5, 384),
+    "small grid": plain_geometry(12, 7, 1, 96),
+    "shallow": plain_geometry(4, 6, 0, 48),
+    "two blocks": plain_geometry(2, 14, 1, 64),
+}
+SURFACES = {name: Surface(geometry, ZeroTPrune()) for name, geometry in GEOMETRIES.items()}
+
+Opener = Callable[..., optuna.Study]
+
+
+def easy_outcome(schedule: Schedule) -> Outcome:
+    hits = torch.arange(10) < len(schedule.stages)
+    return Outcome(torch.ones(10), hits, hits)
+
+
+def command(*arguments: str) -> list[str]:
+    named = () if "--model" in arguments else ("--model", "demo")
+    return commands.command("search", *named, *arguments)
+
+
+def trials_in(where: Path | str) -> list[FrozenTrial]:
+    """As Optuna itself reads them, without our help."""
+    url = where if isinstance(where, str) else f"sqlite:///{where}"
+    storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+    return optuna.load_study(study_name="search", storage=storage).get_trials()

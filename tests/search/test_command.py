@@ -1,0 +1,171 @@
+"""`zerotprune search` as a user types it."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import timm
+from optuna.trial import TrialState
+from safetensors.torch import save_file
+
+from tests.commands import quickly
+from tests.search.studies import command, trials_in
+from zerotprune import Schedule
+from zerotprune.backbones import backbone
+from zerotprune.budgets.surface import Surface
+from zerotprune.cli.search import search as search_command
+from zerotprune.cli.search_options import SearchOptions
+from zerotprune.data import demo
+from zerotprune.methods import ZeroTPrune
+from zerotprune.search.budget import SearchBudget
+from zerotprune.search.sampling import stored
+
+
+def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path) -> None:
+    common = ("--data", str(folder), "--keep", "0.4", "--finalists", "3", "--figure", "search.png",
+              "--csv", "rows.csv")  # fmt: skip
+    done = quickly("search", "--model", "demo", *common, "--trials", "5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for text in ("paper's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
+        assert text in done.stdout
+    schedule = Schedule.load(tmp_path / "schedule.json")
+    surface = Surface(backbone(demo.untrained()).geometry, ZeroTPrune())
+    assert surface.price(schedule) == pytest.approx(0.4 * surface.unpruned, rel=0.005)
+    assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "rows.csv").read_text().count("\n") == 4
+    held = {path.name for path in tmp_path.iterdir()}
+    kept = {"schedule.json", "schedule.trials.db", "search.png", "rows.csv"}
+    assert {name for name in held if not name.endswith(("-wal", "-shm"))} == kept
+    assert len(_values(tmp_path / "schedule.trials.db")) == 5
+    again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
+                    cwd=tmp_path)  # fmt: skip
+    assert "5 trials of 5 are there already, begun by --sampler random" in again.stdout
+    with pytest.raises(ValueError, match=r"its budget is --keep 0.4, here it is --keep 0.5;"):
+        search_command(
+            SearchOptions("demo", str(folder)),
+            SearchBudget(keep=0.5),
+            out=tmp_path / "schedule.json",
+        )
+
+
+def test_without_labels_any_model_and_any_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole front of a model from a file, whose classes have nothing to do with the data."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for path in sorted(folder.rglob("*.png"))[:6]:
+        (flat / path.name).write_bytes(path.read_bytes())
+    save_file(timm.create_model("test_vit").state_dict(), tmp_path / "own.safetensors")
+    options = SearchOptions("test_vit", str(flat), tmp_path / "own.safetensors", labels=False)
+    search_command(options, sampler="nsga2", trials=6, finalists=2, out=tmp_path / "schedule.json",
+                   figure=tmp_path / "front.svg")  # fmt: skip
+    assert "believe the second" in capsys.readouterr().out
+    written = list(tmp_path.glob("schedule-*.json"))
+    assert 1 <= len(written) <= 2
+    assert all(Schedule.load(path) for path in written)
+
+
+def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> None:
+    """Killed in the middle of a trial, then stopped by Ctrl-C, then left to finish."""
+    arguments = ("--data", str(folder), "--keep", "0.5", "--finalists", "1", "--trials", "20")
+    path, kept = tmp_path / "schedule.trials.db", dict[int, object]()
+    for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command(*arguments), cwd=tmp_path, stdout=pipe, stderr=pipe, text=True
+        )
+        _wait_for_trials(path, number)
+        process.send_signal(blow)
+        out, error = process.communicate(timeout=60)
+        now = _values(path)
+        assert number <= len(now) < 20
+        assert kept.items() <= now.items()
+        kept = now
+    assert process.returncode == 130, error
+    assert "of 20 trials: the same command" in out.replace("\n", " ")
+    assert "Traceback" not in error
+    assert Schedule.load(tmp_path / "schedule.json").stages
+    done = quickly("search", "--model", "demo", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(kept)} trials of 20 are there already\n" in done.stdout
+    finished = _values(path)
+    assert kept.items() <= finished.items()
+    assert len(finished) == 20
+    assert len(set(map(str, finished.values()))) == 20
+
+
+def _wait_for_trials(path: Path, count: int) -> None:
+    """By a look into the file that makes nothing in it."""
+    for _ in range(600):
+        if path.exists():
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as held:
+                try:
+                    [[finished]] = held.execute("SELECT COUNT(*) FROM trials")
+                except sqlite3.OperationalError:
+                    finished = 0  # the file is there, the table not yet
+            if finished >= count:
+                return
+        time.sleep(0.05)
+    raise AssertionError("no trials came")
+
+
+def _values(path: Path) -> dict[int, object]:
+    trials = trials_in(path)
+    assert {each.state for each in trials} == {TrialState.COMPLETE}
+    return {each.number: (stored(each)["params"], each.values) for each in trials}
+
+
+def test_workers_share_one_file_exactly(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search_command(SearchOptions("demo", str(folder)), SearchBudget(keep=0.5), trials=30,
+                   finalists=1, workers=2, out=tmp_path / "schedule.json")  # fmt: skip
+    assert "demo, 30 trials, 20 images in two halves" in capsys.readouterr().out
+    trials = trials_in(tmp_path / "schedule.trials.db")
+    assert 30 <= len(trials) <= 31  # one more at most, which does not count
+    assert len({str(stored(each)["params"]) for each in trials}) == len(trials)
+    assert len({stored(each)["worker"] for each in trials}) == 2
+
+
+MISTAKES: list[tuple[tuple[str, ...], str]] = [
+    ((), "give one budget"),
+    (("--keep", "0.5", "--gmacs", "0.2"), "give one budget"),
+    (("--keep", "0.5", "--sampler", "nsga2"), "nsga2 searches all budgets"),
+    (("--gmacs", "0.001"), "this model takes 0.3545 unpruned and 0.0"),
+    (("--gmacs", "5"), "this model takes 0.3545 unpruned and 0.0"),
+    (("--speedup", "0.9"), "--speedup must be above 1"),
+    (("--latency-ms", "-1"), "--latency-ms must be a positive number"),
+    (("--keep", "0.5", "--trials", "0"), "--trials must be at least 1"),
+    (("--keep", "0.5", "--workers", "21"), "too few images: 20"),
+    (("--keep", "0.5", "--limit", "1"), "too few images: 1"),
+    (("--keep", "0.5", "--data", "nowhere"), "no data at nowhere"),
+    (("--keep", "0.5", "--data", "empty", "--no-labels"), "no pictures in empty"),
+    (("--keep", "0.5", "--method", "tome"), "a search is for one of zero-tprune"),
+    (("--keep", "0.5", "--out", "no/x.json"), "no folder no"),
+    (("--keep", "0.5", "--figure", "x.txt"), "the ending must be one of"),
+    (("--keep", "0.5", "--storage", "no/x.db"), "no folder no"),
+    (("--keep", "0.5", "--storage", "postgresql+psycopg://u:secret@127.0.0.1:1/x"),
+     "cannot keep trials in postgresql+psycopg://u:***@127.0.0.1:1/x"),
+    (("--keep", "0.5", "--storage", "nosuch://x"), "cannot keep trials in nosuch://x"),
+    (("--keep", "0.5", "--storage", "text"), "cannot keep trials in text"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("extra", "says"), MISTAKES)
+def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("not a database, but long enough to be read as one" * 40)
+    data = () if "--data" in extra else ("--data", str(folder))
+    done = quickly("search", "--model", "demo", *data, *extra, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]

@@ -1,0 +1,42 @@
+"""Where trials are kept: one search a study, notes, and many who come at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from sqlalchemy.pool import NullPool
+
+from tests.search.studies import Opener
+from zerotprune.search.config import SearchConfig
+from zerotprune.search.storage import StudyLocation, read_note, write_note_once
+
+
+def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: Path) -> None:
+    config, mine = SearchConfig(1, 0.2, "top1"), {"model": "demo", "weights": "a", "data": "b"}
+    for _ in range(2):
+        opened(config, **mine)
+    for name in mine:
+        with pytest.raises(ValueError, match=f"its {name} is {mine[name]}, here it is other"):
+            opened(config, **{**mine, name: "other"})
+    url = f"sqlite:///{tmp_path / 'y.db'}"
+    storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+    foreign = optuna.create_study(storage=storage, study_name="search", direction="maximize")
+    foreign.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    with pytest.raises(ValueError, match="that is not of this command"):
+        opened(config, "y.db", **mine)
+
+
+def test_a_note_is_written_once_and_read_by_all(opened: Opener) -> None:
+    config = SearchConfig(1, 0.2, "top1")
+    mine, theirs = opened(config), opened(config)
+    assert read_note(mine, "gmacs") is None
+    assert write_note_once(mine, "gmacs", 0.25) == 0.25
+    assert write_note_once(theirs, "gmacs", 0.5) == 0.25
+    assert read_note(theirs, "gmacs") == 0.25
+
+
+def test_a_location_is_shown_without_its_password() -> None:
+    assert str(StudyLocation("postgresql+psycopg://me:secret@host/x")).count("secret") == 0
+    assert StudyLocation("trials.db").url == "sqlite:///trials.db"
