@@ -66,7 +66,7 @@ def subject(chosen: argparse.Namespace) -> Subject:
     check_writable(chosen.out)
     model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
     if not chosen.data and chosen.model == "demo":
-        images, labels = demo.pictures(chosen.images, SEED)
+        images, labels = demo.images(chosen.images, SEED)
         return Subject(
             "the built-in model", model, images, [f"a {label}" for label in labels.tolist()]
         )

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 import torch
+from zerotprune.budgets.contenders import Contender
 
 from zerotprune import prune_
-from zerotprune.budgets.contenders import Contender
 from zerotprune.data.models import load
 from zerotprune.measure import speed as bench
 

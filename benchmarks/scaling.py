@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from table import Table, main
 from torch import Tensor, nn
+from zerotprune.budgets.contenders import Contender
 
 from zerotprune import schedule_for
-from zerotprune.budgets.contenders import Contender
 
 SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 

@@ -16,10 +16,10 @@ import dinov2
 import torch
 from table import MODELS, Claim, Table, decoded, options, write
 from torch import Tensor, nn
+from zerotprune.budgets.contenders import Contender
 
 from zerotprune import ZeroTPrune, schedule_for
 from zerotprune.backbones import backbone
-from zerotprune.budgets.contenders import Contender
 from zerotprune.budgets.tuned import name_of, tuned_at
 from zerotprune.data.models import load
 from zerotprune.measure import records

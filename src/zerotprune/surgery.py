@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 
-from .backbones import Backbone, BlockCall, backbone, unwrap
+from .backbones import Backbone, BlockCall, backbone, transformer
 from .backbones.prefix_only import as_forward, is_prefix_only
 from .block import Parts, Task, run, run_prefix_only
 from .cost import Compute
@@ -23,7 +23,7 @@ def attach(
     model: Model, schedule: Schedule, compute: Compute = "needed", backend: Backend = "auto"
 ) -> Model:
     """Run the model by the schedule from the next call on, whatever it was run by before."""
-    taken_apart, inner = backbone(model), cast(Any, unwrap(model))
+    taken_apart, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, taken_apart.geometry)
     plan.check()
     _refuse_foreign(taken_apart, prefix_only=compute == "needed" and plan.prefix_only)
@@ -45,7 +45,7 @@ def attach(
 
 def restore_(model: Model) -> Model:
     """Take every trace of pruning off the model; does nothing to a model that has none."""
-    inner = unwrap(model)
+    inner = transformer(model)
     for module in inner.modules():
         if plan_of(module) is not None:
             del module.forward
@@ -59,7 +59,7 @@ def restore_(model: Model) -> Model:
 
 def current_plan(model: nn.Module) -> Plan | None:
     """The plan that a model is pruned by, if it is."""
-    plans = (plan_of(module) for module in unwrap(model).modules())
+    plans = (plan_of(module) for module in transformer(model).modules())
     return next((plan for plan in plans if plan is not None), None)
 
 
@@ -67,7 +67,7 @@ def pruned_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
     """The blocks that run our forward, each with its task and how it is called."""
     pruned = (
         (module, module.__dict__["forward"].args)
-        for module in unwrap(model).modules()
+        for module in transformer(model).modules()
         if plan_of(module) is not None
     )
     return [(module, task, call) for module, (_, task, _, call) in pruned]

@@ -100,7 +100,7 @@ def test_it_opens_offline_and_agrees_with_the_api(
     shown = expected(entry, image, 65, "zero-tprune", "tome")
     rival = shown.methods[1].contender
     assert rival.method == ToMe()
-    assert costs["tome"] == f"{ztp.gmacs(model, rival.schedule, rival.method):.4f}"
+    assert costs["tome"] == f"{ztp.gmacs(model, rival.schedule.by(rival.method)):.4f}"
     page.wait_for(shown)
     page.until(lambda: not page.all("#facts .pending"))
     times = [float(cell.text) for cell in page.all("#facts .ms")]

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from zerotprune.budgets.contenders import measured_gmacs
 
 import zerotprune as ztp
 from zerotprune.app import panels
@@ -15,7 +16,6 @@ from zerotprune.app.catalog import METHOD_NAMES, CatalogEntry
 from zerotprune.app.snippet import write_python
 from zerotprune.app.view_model import MOST_ROUNDS, Selection, build_view_model, parse_schedule
 from zerotprune.backbones import backbone
-from zerotprune.budgets.contenders import measured_gmacs
 from zerotprune.data import demo
 from zerotprune.plan import Plan
 
@@ -30,8 +30,8 @@ def test_every_method_agrees_with_the_api_and_with_its_python_lines(
     shown = build_view_model(entry, given, Selection("demo", name, share=0.6))
     (method,) = shown.methods
     chosen = method.contender
-    plan = Plan(chosen.schedule, chosen.method, geometry)
-    expected = ztp.gmacs(entry.model, chosen.schedule, chosen.method)
+    plan = Plan(chosen.schedule.by(chosen.method), geometry)
+    expected = ztp.gmacs(entry.model, chosen.schedule.by(chosen.method))
     if chosen.method.adaptive:
         expected = measured_gmacs(demo.model(), plan, given.tensor)
     assert method.gmacs == expected == pytest.approx(0.6 * ztp.gmacs(entry.model), rel=0.0101)

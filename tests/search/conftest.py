@@ -51,7 +51,7 @@ def opened(tmp_path: Path, connections: list[Any]) -> Opener:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two of the demo's images for each of its ten classes."""
     root = tmp_path_factory.mktemp("data") / "digits"
-    images, labels = demo.pictures(80, seed=8)
+    images, labels = demo.images(80, seed=8)
     for number in range(10):
         (root / str(number)).mkdir(parents=True)
         for at in (labels == number).nonzero()[:2, 0].tolist():

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from zerotprune.budgets.latency import Timed, budget_for
+from zerotprune.search.budget import SearchBudget, Timing, refuse_missed_time, time_in_turn
 
 from tests.families import build
 from tests.search.studies import trials_in
 from zerotprune import Schedule, Stage, cli
 from zerotprune.backbones import backbone
 from zerotprune.budgets import latency
-from zerotprune.budgets.latency import Timed, budget_for
 from zerotprune.budgets.surface import Surface
 from zerotprune.methods import ZeroTPrune
 from zerotprune.search import session
-from zerotprune.search.budget import SearchBudget, Timing, refuse_missed_time, time_in_turn
 
 
 def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_from_the_middle_is_the_whole_model_bit_for_bit(family: str) -> None:
     for block in (1, 2, depth - 1):
         schedule = Schedule((Stage(block, 0.5, 3),))
         pruned = torch.cat(objective.outputs(schedule))
-        prune_(model, schedule, ZeroTPrune(start="uniform"))
+        prune_(model, schedule.by(ZeroTPrune(start="uniform")))
         with torch.inference_mode():
             whole = torch.cat([model(images) for images in stack.images])
         assert torch.equal(pruned, whole)
@@ -77,7 +77,7 @@ def test_a_method_that_remembers_all_blocks_is_run_from_the_first() -> None:
     model, method = build("deit"), TopK("accumulated")
     stack, schedule = stack_of(model), Schedule((Stage(4, 0.5),))
     pruned = torch.cat(Objective(model, method, stack, memory=1e9).outputs(schedule))
-    prune_(model, schedule, method)
+    prune_(model, schedule.by(method))
     with torch.inference_mode():
         assert torch.equal(pruned, torch.cat([model(images) for images in stack.images]))
 

@@ -39,7 +39,7 @@ def test_every_sample_is_valid_and_costs_the_budget(
     surface = SURFACES[name]
     budget = surface.lowest + level * (surface.unpruned - surface.lowest)
     schedule = propose(drawn(data, surface, budget), surface, budget)
-    Plan(schedule, surface.method, surface.geometry).check()
+    Plan(schedule.by(surface.method), surface.geometry).check()
     assert len(schedule.stages) <= MOST_STAGES
     assert surface.price(schedule) == pytest.approx(budget, rel=0.01)
     assert Schedule.from_json(schedule.to_json()) == schedule

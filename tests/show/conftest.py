@@ -19,7 +19,7 @@ def model() -> nn.Module:
 
 @pytest.fixture(scope="session")
 def images() -> Tensor:
-    return demo.pictures(6, seed=7)[0]
+    return demo.images(6, seed=7)[0]
 
 
 @pytest.fixture(scope="session")

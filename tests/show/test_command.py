@@ -65,7 +65,7 @@ def test_images_from_files_and_folders(
 ) -> None:
     folder = tmp_path / "some"
     folder.mkdir()
-    for number, image in enumerate(demo.pictures(3, seed=1)[0]):
+    for number, image in enumerate(demo.images(3, seed=1)[0]):
         as_image(image).save(folder / f"{number}.png")
     single = tmp_path / "single.png"
     shutil.copy(folder / "0.png", single)
@@ -76,7 +76,7 @@ def test_images_from_files_and_folders(
     assert run(*arguments, monkeypatch=monkeypatch) == 0
     said = capsys.readouterr().out
     assert "single.png: 65 of 196 patches left; " in said
-    digit = demo.pictures(1, seed=1)[1].item()
+    digit = demo.images(1, seed=1)[1].item()
     assert f"{'abcdefghij'[int(digit)]} 9" in said
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 4
 
@@ -129,7 +129,7 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    whole = as_image(demo.pictures(1, seed=1)[0][0])
+    whole = as_image(demo.images(1, seed=1)[0][0])
     whole.save("whole.png")
     whole.save("half.jpg")
     Path("half.jpg").write_bytes(Path("half.jpg").read_bytes()[:900])

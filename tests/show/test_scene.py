@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from torch import Tensor, nn
+from zerotprune.budgets.contenders import Contender, measured_gmacs
 
 import zerotprune as ztp
 from tests.show import SCHEDULE
 from zerotprune import Schedule, Stage
 from zerotprune.backbones import backbone
-from zerotprune.budgets.contenders import Contender, measured_gmacs
 from zerotprune.data import demo
 from zerotprune.methods import ATS, ToMe
 from zerotprune.plan import Plan
@@ -51,7 +51,7 @@ def test_a_scene_says_what_was_spent(
 
 def test_what_depends_on_the_image_is_measured(model: nn.Module, images: Tensor) -> None:
     schedule, method = Schedule((Stage(4, 0.5), Stage(7, 0.5))), ATS(60)
-    plan = Plan(schedule, method, backbone(model).geometry)
+    plan = Plan(schedule.by(method), backbone(model).geometry)
     for some in (images[:1], images):
         spent = count_gmacs(model, Contender("ats", schedule, method), some)
         assert spent == pytest.approx(measured_gmacs(demo.model(), plan, some))

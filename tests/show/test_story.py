@@ -11,11 +11,11 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from zerotprune.budgets.contenders import METHODS, contender
 
 import zerotprune as ztp
 from tests.show import SCHEDULE, hand_made
 from zerotprune import Schedule, Stage
-from zerotprune.budgets.contenders import METHODS, contender
 from zerotprune.data import demo
 from zerotprune.methods import ToMe
 from zerotprune.show.story import Story, class_names, merges_tokens, name_fates, tell
@@ -141,7 +141,7 @@ def test_a_method_says_itself_whether_it_merges(stories: list[Story], model: nn.
     assert merges_tokens(Merging())
     assert not merges_tokens(ztp.ZeroTPrune())
     schedule = Schedule((Stage(3, 1.0, 20),))
-    merged = tell(model, demo.pictures(1, seed=7)[0], schedule, Merging())
+    merged = tell(model, demo.images(1, seed=7)[0], schedule, Merging())
     assert name_fates(merged)[Fate.SIMILAR] == "merged with a similar one"
     assert name_fates(stories)[Fate.SIMILAR] == "dropped: similar to another"
     both = [stories[0], replace(stories[0], merges=True)]

@@ -10,15 +10,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets.contenders import METHODS
 from ..data import demo
-from ..data.images import transform_for
+from ..data.models import DEMO
 from ..pruning import gmacs
 from ..show.pixels import LARGEST, as_image, photo_url
-from ..show.story import class_names
 
-BUILT_IN = "demo"
-METHOD_NAMES = tuple(METHODS)
+BUILT_IN = DEMO
 _SEED = 7
 _CLUTTER = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35)  # of each example
 
@@ -50,7 +47,7 @@ class CatalogEntry:
 
     @cached_property
     def labels(self) -> list[str]:
-        return list(class_names(self.model) if self.names is None else self.names)
+        return list(backbone(self.model).class_names() if self.names is None else self.names)
 
     @property
     def depth(self) -> int:
@@ -58,10 +55,11 @@ class CatalogEntry:
 
     def prepare(self, image: Image.Image) -> ModelInput:
         """Through the model's own transform."""
-        values = shown = transform_for(self.model)(image)
-        rows, cols = backbone(self.model).geometry.grid
+        apart = backbone(self.model)
+        values = shown = apart.transform()(image)
+        rows, cols = apart.geometry.grid
         if rows == cols:  # the same crop, finer: what the model sees is often too coarse to look at
-            shown = transform_for(self.model, LARGEST)(image)
+            shown = apart.transform(LARGEST)(image)
         return ModelInput(values[None], photo_url(as_image(shown, self.model)))
 
 
@@ -97,6 +95,6 @@ def generate_examples() -> list[tuple[str, Image.Image]]:
     """Images for the built-in model, each with what it shows."""
     examples = []
     for number, clutter in enumerate(_CLUTTER):
-        images, labels = demo.pictures(1, _SEED, first=number, clutter=clutter)
+        images, labels = demo.images(1, _SEED, first=number, clutter=clutter)
         examples.append((f"digit {labels.item()}", as_image(images[0])))
     return examples

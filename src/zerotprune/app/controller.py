@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 
+from ..methods import DEFAULT
 from ..schedule import Schedule
 from . import controls, panels
 from .catalog import BUILT_IN, Catalog, ModelInput
@@ -25,7 +26,7 @@ from .worker import Stopped, Worker
 
 EventData = Mapping[str, object]  # what our own controls send along
 LOG = logging.getLogger(__name__)
-METHOD, RIVAL, PERCENT = "zero-tprune", "tome", 65
+METHOD, RIVAL, PERCENT = DEFAULT, "tome", 65
 UNEXPECTED = "Something went wrong here; your image and settings are as they were."
 NOT_DIGITS = (
     "The built-in model reads one digit among clutter. On other images you see how it prunes; "
@@ -152,8 +153,8 @@ class Controller:
             None if same_image else panels.render_image(shown),
             panels.render_view(shown),
             panels.render_facts(shown),
-            controls.render_stages(shown.methods[0].contender.schedule),
+            controls.render_stages(shown.methods[0].schedule),
             write_python(shown),
             # A slider that moves under the hand cannot be set: it follows own stages alone.
-            None if selection.schedule is None else round(100 * shown.share),
+            None if selection.schedule is None else round(100 * shown.cost),
         )

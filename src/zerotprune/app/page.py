@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 
+from ..methods import names
 from . import controls
-from .catalog import METHOD_NAMES
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
 from .firewall import ADDRESS, Firewall
 from .uploads import MOST_BYTES
@@ -43,11 +43,9 @@ def build(controller: Controller) -> gr.Blocks:
                     elem_id="chooser",
                 )
                 model = gr.Dropdown(list(catalog.entries), label="Model", elem_id="model")
-                method = gr.Dropdown(
-                    list(METHOD_NAMES), value=METHOD, label="Method", elem_id="method"
-                )
+                method = gr.Dropdown(names(), value=METHOD, label="Method", elem_id="method")
                 rival = gr.Dropdown(
-                    [NO_RIVAL, *METHOD_NAMES], value=RIVAL, label="Beside it, at the same budget",
+                    [NO_RIVAL, *names()], value=RIVAL, label="Beside it, at the same budget",
                     elem_id="rival",
                 )  # fmt: skip
                 with gr.Accordion("Edit the stages", open=False, elem_id="edit"):

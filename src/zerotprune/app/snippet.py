@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-
-from ..methods import Method, ZeroTPrune
+from ..methods import name_of, to_data
 from ..schedule import Schedule, Stage
 from .catalog import BUILT_IN
 from .view_model import ViewModel
@@ -12,23 +10,17 @@ from .view_model import ViewModel
 
 def write_python(shown: ViewModel) -> str:
     """Ready to run: the model, the stages, the method. A rival comes after, at the same budget."""
-    methods = [type(each.contender.method) for each in shown.methods]
-    methods = [kind for kind in dict.fromkeys(methods) if kind is not ZeroTPrune]
     built_in = shown.entry.name == BUILT_IN
     lines = ["import zerotprune as ztp"] if built_in else ["import timm, zerotprune as ztp"]
     if built_in:
         lines.append("from zerotprune.data import demo")
-    if methods:
-        names = ", ".join(sorted(kind.__name__ for kind in methods))
-        lines.append(f"from zerotprune.methods import {names}")
     lines += ["", f"model = {_write_model(shown)}"]
     for number, each in enumerate(shown.methods):
-        chosen = each.contender
         if number:
-            lines += ["", f"# beside it: {chosen.name} at the same budget"]
+            lines += ["", f"# beside it: {each.name} at the same budget"]
         else:
-            lines.append(f"# {chosen.name}: {each.gmacs:.4f} of {shown.entry.unpruned:.4f} GMACs")
-        lines += [*_write_schedule(chosen.schedule), _write_call(chosen.method)]
+            lines.append(f"# {each.name}: {each.gmacs:.4f} of {shown.entry.unpruned:.4f} GMACs")
+        lines += [*_write_schedule(each.schedule), "ztp.prune_(model, schedule)"]
         if not number:
             lines.append("logits = model(images)  # the same call as before")
     return "\n".join(lines) + "\n"
@@ -45,7 +37,7 @@ def _write_schedule(schedule: Schedule) -> list[str]:
     if not schedule.stages:
         return ["schedule = ztp.Schedule()  # nothing is pruned"]
     stages = [f"    {_write_stage(stage)}," for stage in schedule.stages]
-    return ["schedule = ztp.Schedule((", *stages, "))"]
+    return ["schedule = ztp.Schedule((", *stages, f"), {_write_method(schedule)})"]
 
 
 def _write_stage(stage: Stage) -> str:
@@ -57,19 +49,10 @@ def _write_stage(stage: Stage) -> str:
     return f"ztp.Stage({', '.join(given)})"
 
 
-def _write_call(method: Method) -> str:
-    made = _write_method(method)
-    return f"ztp.prune_(model, schedule{'' if made == 'ztp.ZeroTPrune()' else ', ' + made})"
-
-
-def _write_method(method: Method) -> str:
-    """The method as it is written, with all that differs from its defaults."""
-    assert is_dataclass(method)
-    usual = type(method)()
-    given = [
-        f"{each.name}={getattr(method, each.name)!r}"
-        for each in fields(method)
-        if getattr(method, each.name) != getattr(usual, each.name)
-    ]
-    prefix = "ztp." if isinstance(method, ZeroTPrune) else ""
-    return f"{prefix}{type(method).__name__}({', '.join(given)})"
+def _write_method(schedule: Schedule) -> str:
+    """By its name, where that says all; else with the options that differ from its defaults."""
+    data, name = to_data(schedule.method), name_of(schedule.method)
+    if not data["options"] or name != data["name"]:
+        return f'"{name}"'
+    options = ", ".join(f"{key}={value!r}" for key, value in data["options"].items())
+    return f"ztp.methods.{type(schedule.method).__name__}({options})"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from ..measure.clock import now, quartiles
 from ..measure.modes import sharing_copy
 from ..pruning import prune_
 from .view_model import ViewModel
@@ -30,7 +29,7 @@ def time_methods(
     """
     models = worker.run(partial(_build_models, shown))
     seconds: list[list[float]] = [[] for _ in models]
-    started = time.perf_counter()
+    started = now("cpu")
     for turn in range(ROUNDS + 1):
         for model, taken in zip(models, seconds, strict=True):
             if stale():
@@ -38,21 +37,21 @@ def time_methods(
             took = worker.run(partial(_time_call, model, shown.input.tensor))
             if turn:  # the first call of each finds caches cold
                 taken.append(took)
-        if turn >= ENOUGH and time.perf_counter() - started > SECONDS:
+        if turn >= ENOUGH and now("cpu") - started > SECONDS:
             break
-    return [1e3 * statistics.median(taken) for taken in seconds]
+    return [1e3 * quartiles(taken)[1] for taken in seconds]
 
 
 def _build_models(shown: ViewModel) -> list[nn.Module]:
     models = [sharing_copy(shown.entry.model)]
     for each in shown.methods:
         pruned = sharing_copy(shown.entry.model)
-        models.append(prune_(pruned, each.contender.schedule, each.contender.method))
+        models.append(prune_(pruned, each.schedule))
     return models
 
 
 @torch.inference_mode()
 def _time_call(model: nn.Module, image: Tensor) -> float:
-    started = time.perf_counter()
+    started = now("cpu")
     model(image)
-    return time.perf_counter() - started
+    return now("cpu") - started

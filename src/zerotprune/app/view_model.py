@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from ..backbones import backbone
-from ..budgets.contenders import Contender, contender, method_named
+from ..budgets import schedule_for
 from ..measure.modes import sharing_copy
-from ..methods import Method
+from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule
 from ..show.scene import count_gmacs
@@ -33,7 +33,7 @@ class Selection:
     model: str
     method: str
     rival: str = NO_RIVAL
-    share: float = 0.65  # of the unpruned GMACs
+    cost: float = 0.65  # share of the unpruned compute
     schedule: Schedule | None = None
 
 
@@ -41,13 +41,13 @@ class Selection:
 class MethodView:
     """One method: what it is set to, what it costs, what it did to the image."""
 
-    contender: Contender
+    schedule: Schedule
     gmacs: float
     story: Story
 
     @property
     def name(self) -> str:
-        return self.contender.name
+        return name_of(self.schedule.method)
 
     @property
     def left(self) -> int:
@@ -66,7 +66,7 @@ class ViewModel:
     notes: tuple[str, ...] = ()
 
     @property
-    def share(self) -> float:
+    def cost(self) -> float:
         """Of the unpruned cost, as it came out."""
         return self.methods[0].gmacs / self.entry.unpruned
 
@@ -83,7 +83,7 @@ def build_view_model(
     left alone: all that prunes does so on a copy that shares its weights.
     """
     if selection.rival != NO_RIVAL:
-        method_named(selection.rival)  # an unknown name is an error; a budget not met, a note
+        resolve(selection.rival)  # an unknown name is an error; a budget not met, a note
     notes = list[str]()
     chosen, note = _configure(entry, given.tensor, selection, before)
     if note:
@@ -97,44 +97,37 @@ def build_view_model(
         except ValueError as error:
             notes.append(f"No second method: {error}")
     if chosen.method.adaptive:
-        notes.append(
-            f"How many patches {chosen.name} keeps depends on the image, and its setting is part "
-            "of the method: the Python lines hold it, the schedule does not."
-        )
+        name = name_of(chosen.method)
+        notes.append(f"How many patches {name} keeps depends on the image.")
     return ViewModel(selection, entry, given, tuple(methods), tuple(notes))
 
 
 def _configure(
     entry: CatalogEntry, image: Tensor, selection: Selection, before: ViewModel | None
-) -> tuple[Contender, str]:
+) -> tuple[Schedule, str]:
     """The chosen method, set; and what the user has to know about it, if anything."""
-    name, schedule, budget = selection.method, selection.schedule, selection.share * entry.unpruned
+    schedule, budget = selection.schedule, selection.cost * entry.unpruned
     if schedule is None:
-        return _meet_budget(entry, name, budget, image), ""
-    method = _keep_settings(name, before)
+        return _meet_budget(entry, selection.method, budget, image), ""
+    if name_of(schedule.method) != selection.method:
+        schedule = schedule.by(resolve(selection.method))
     _check_rounds(schedule)
     try:
-        Plan(schedule, method, backbone(entry.model).geometry).check()
+        Plan(schedule, backbone(entry.model).geometry).check()
     except ValueError as error:
-        if before is None or (before.selection.method, before.entry.name) == (name, entry.name):
+        now = (selection.method, entry.name)
+        if before is None or (before.selection.method, before.entry.name) == now:
             raise
         # The stages were made for another method or model: keep the budget instead.
         note = f"Your stages do not fit here ({error}): the budget slider took over."
-        return _meet_budget(entry, name, budget, image), note
-    return Contender(name, schedule, method), ""
+        return _meet_budget(entry, selection.method, budget, image), note
+    return schedule, ""
 
 
-def _meet_budget(entry: CatalogEntry, name: str, budget: float, image: Tensor) -> Contender:
-    if method_named(name).adaptive:  # runs the model, so not the one that others are using
-        return contender(name, sharing_copy(entry.model), budget, image)
-    return contender(name, entry.model, budget)
-
-
-def _keep_settings(name: str, before: ViewModel | None) -> Method:
-    """The method with the settings that it has on the page now, else with its defaults."""
-    if before is not None and before.methods[0].name == name:
-        return before.methods[0].contender.method
-    return method_named(name)
+def _meet_budget(entry: CatalogEntry, name: str, budget: float, image: Tensor) -> Schedule:
+    if resolve(name).adaptive:  # runs the model, so not the one that others are using
+        return schedule_for(sharing_copy(entry.model), gmacs=budget, method=name, images=image)
+    return schedule_for(entry.model, gmacs=budget, method=name)
 
 
 def _check_rounds(schedule: Schedule) -> None:
@@ -145,10 +138,10 @@ def _check_rounds(schedule: Schedule) -> None:
             )
 
 
-def _run(entry: CatalogEntry, image: Tensor, chosen: Contender) -> MethodView:
-    cost = count_gmacs(entry.model, chosen, image)
-    (story,) = tell(entry.model, image, chosen.schedule, chosen.method, names=entry.labels)
-    return MethodView(chosen, cost, story)
+def _run(entry: CatalogEntry, image: Tensor, schedule: Schedule) -> MethodView:
+    cost = count_gmacs(entry.model, schedule, image)
+    (story,) = tell(entry.model, image, schedule, names=entry.labels)
+    return MethodView(schedule, cost, story)
 
 
 def parse_selection(values: FormValues, schedule: Schedule | None = None) -> Selection:

@@ -106,25 +106,32 @@ class Backbone(ABC):
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`, and the one
-    Vision Transformer in an `nn.Sequential`, which calls it and does nothing else to it."""
+    """The model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
             inner = model.module
-        if type(model) is nn.Sequential:
-            supported = [child for child in model if _home(child) is not None]
-            inner = supported[0] if len(supported) == 1 else None
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def transformer(model: nn.Module) -> nn.Module:
+    """The Vision Transformer itself: without wrappers, and out of an `nn.Sequential` that has one,
+    which calls it and does nothing else to it."""
+    model = unwrap(model)
+    if type(model) is nn.Sequential:
+        supported = [child for child in model if _home(child) is not None]
+        if len(supported) == 1:
+            return transformer(supported[0])
+    return model
 
 
 def backbone(model: object) -> Backbone:
     """Take a model apart, or say in one sentence why it cannot be pruned."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
-    model = unwrap(model)
+    model = transformer(model)
     home = _home(model)
     if home is None:
         raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ..measure import records
+from ..measure.latency import TimeBudget
+from ..measure.statistics import Mean
 from ..plan import Plan
-from ..plots import figures
+from ..plots.figure_files import save
 from ..plots.search import search_figure
 from ..schedule import Schedule
-from ..search.budget import SearchBudget, refuse_missed_time
 from ..search.choice import (
     Choice,
     Judged,
     difference,
     front,
-    mean_and_error,
     scores,
     thin_out,
 )
@@ -44,7 +44,7 @@ def report_choice(
     run: SearchRun,
     trials: list[FinishedTrial],
     count: int,
-    budget: SearchBudget,
+    time: TimeBudget | None,
     targets: ReportTargets,
     console: Console,
 ) -> None:
@@ -57,16 +57,16 @@ def report_choice(
     console.print(table_of(title, measure, choice.unpruned, default, rows, chosen))
     for line in remarks(choice, len(trials)):
         console.print(line)
-    if budget.timed:
-        timing = run.time(chosen.schedule)
+    if time is not None:
+        timed = run.time(chosen.schedule)
         console.print(f"measured in turn at batch {run.inputs.batch} on {run.inputs.device}: "
-                      f"{timing}")  # fmt: skip
-        refuse_missed_time(budget, timing)
+                      f"{timed}")  # fmt: skip
+        time.check(timed, "no schedule was written, the finished trials are kept")
     chosen.schedule.save(targets.out)
     references = [choice.unpruned, *([] if default is None else [default])]
     if targets.figure is not None:
         drawing = search_figure(trials, measure, rows, chosen, references, title)
-        figures.save(drawing, targets.figure)
+        save(drawing, targets.figure)
     _append_rows(run, targets, [*references, replace(chosen, name="search")], choice.unpruned)
     console.print(f"chosen: {chosen.name}: {in_words(chosen.schedule)}")
     console.print(f"written: [bold]{targets.out}[/bold]")
@@ -88,7 +88,7 @@ def report_front(
                   "it. Differences are paired, on the second half, ± standard errors.")  # fmt: skip
     if targets.figure is not None:
         drawing = search_figure(trials, measure, rows, None, [unpruned], title)
-        figures.save(drawing, targets.figure)
+        save(drawing, targets.figure)
     _append_rows(run, targets, [unpruned, *rows], unpruned)
     for each in rows:
         number = each.name.replace(" ", "-")
@@ -137,7 +137,7 @@ def table_of(
 
 
 def _value(outcome: Outcome, measure: Measure) -> str:
-    mean, error = mean_and_error(scores(outcome, measure))
+    mean, error = Mean.of(scores(outcome, measure))
     return f"{mean:.1f} ± {error:.1f}" if measure == "top1" else f"{abs(mean):.3f} ± {error:.3f}"
 
 
@@ -199,15 +199,15 @@ def _row(run: SearchRun, each: Judged, unpruned: Judged) -> dict[str, object]:
         return outcome if labelled else Outcome(outcome.kl, outcome.same, outcome.same)
 
     own, other = right(each.second), right(unpruned.second)
-    mean, error = mean_and_error(scores(own, "top1"))
+    mean, error = Mean.of(scores(own, "top1"))
     change, change_error = difference(own, other, "top1")
     pruned = bool(each.schedule.stages)
-    paper = Plan(each.schedule, method, run.surface.geometry).gmacs("paper")
+    paper = Plan(each.schedule, run.surface.geometry).gmacs("paper")
     return {
         "pictures": len(each.second.kl),
         "measure": "top1" if labelled else "agreement",
         "name": each.name,
-        "method": repr(method) if pruned else "",
+        "method": records.described(each.schedule),
         "schedule": each.schedule.one_line(),
         "gmacs": round(each.gmacs, 6),
         "gmacs_paper": round(paper, 6),

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..backbones import backbone
+from ..budgets import Budget
+from ..calibrate.calibration import Calibration
+from ..data.images import check_classes
+from ..data.models import load
 from ..files import check_writable
 from ..measure import records
-from ..plots import figures
-from ..pruning import restore_
-from ..search.budget import SearchBudget
+from ..measure.latency import TimeBudget
+from ..methods import DEFAULT, name_of, names, resolve
+from ..plots.figure_files import check_figure_file
+from ..schedule import Schedule
 from ..search.config import SamplerName, SearchConfig
-from ..search.session import SearchRun, prepare
+from ..search.session import SearchInputs, SearchRun, prepare
 from ..search.storage import StudyLocation, check_location, write_note_once
 from ..search.study import TrialLog, read_trials
+from ..surgery import restore_
+from .console import progress_bar
+from .options import (
+    BudgetOptions,
+    DataOptions,
+    ModelOptions,
+    Precision,
+    chosen_device,
+    refuse_torchrun,
+)
 from .report_search import ReportTargets, report_choice, report_front
-from .search_options import SearchOptions
 
 
 def search(
-    options: SearchOptions,
-    budget: Annotated[SearchBudget | None, Parameter(name="*")] = None,
+    model: str,
+    data: str,
     *,
+    budget: BudgetOptions | None = None,
+    method: str = DEFAULT,
+    labels: bool = True,
+    loading: ModelOptions | None = None,
+    reading: DataOptions | None = None,
+    precision: Precision = "float32",
+    calibration: Path | None = None,
     out: Path = Path("schedule.json"),
     trials: int = 200,
     sampler: SamplerName = "random",
@@ -46,8 +64,22 @@ def search(
     The same command again goes on where it was stopped or killed. Ctrl-C ends it with the best so
     far, and exit code 130.
 
+    Example: `zerotprune search deit_small_patch16_224 images --cost 0.6 --trials 1000`
+
     Parameters
     ----------
+    model
+        `demo` or the name of a timm model.
+    data
+        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
+    method
+        One that acts by a stage's keep, similar and rounds, or FILE.py:CLASS.
+    labels
+        Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
+    precision
+        Of the model; scores are float32 in any case.
+    calibration
+        The VHF range to search with: what `calibrate` wrote.
     out
         The schedule, for --schedule of other commands. With nsga2, a file for each schedule that
         is shown of the front, with its GMACs in the name.
@@ -74,17 +106,20 @@ def search(
     seed
         Of the sampler and of the halves.
     """
+    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
+    reading = reading or DataOptions()
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
-    budget, targets = budget or SearchBudget(), ReportTargets(out, figure, csv)
-    _check_numbers(trials=trials, finalists=finalists, workers=workers, batch=options.batch)
-    _check_budget(budget, sampler)
+    targets = ReportTargets(out, figure, csv)
+    _check_numbers(trials=trials, finalists=finalists, workers=workers, batch=reading.batch)
+    limits = _limits(budget, sampler)
     _check_files(targets, location)
     if not cache_gb >= 0:
         raise ValueError(f"--cache-gb must be 0 or more, got {cache_gb}")
     console = Console(highlight=False)
     with console.status("reading model and images, measuring where the budget is a time"):
-        run = prepare(options.load_inputs(seed), budget, location, workers=workers,
-                      memory=1e9 * cache_gb, say=console.print)  # fmt: skip
+        inputs = _load(model, data, method, labels, loading, reading, precision, calibration, seed)
+        run = prepare(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
+                      say=console.print)  # fmt: skip
     config = SearchConfig(trials, run.gmacs, run.inputs.measure, sampler, seed)
     _tell_of_earlier(run, config, console)
     with _progress_bar(console, config) as advance:
@@ -96,7 +131,7 @@ def search(
     if finished and config.budget is None:
         report_front(run, finished, finalists, targets, console)
     elif finished:
-        report_choice(run, finished, finalists, budget, targets, console)
+        report_choice(run, finished, finalists, budget.time, targets, console)
     restore_(run.inputs.model)
     if not whole:
         raise KeyboardInterrupt
@@ -118,30 +153,59 @@ def _check_numbers(**numbers: int) -> None:
             raise ValueError(f"--{name} must be at least 1, got {value}")
 
 
-def _check_budget(budget: SearchBudget, sampler: SamplerName) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("a search has its own --workers: start it without torchrun")
+def _limits(budget: BudgetOptions, sampler: SamplerName) -> Budget | TimeBudget | None:
+    refuse_torchrun("a search has its own --workers")
+    if budget.schedule is not None or budget.tuned:
+        raise ValueError("a search finds a schedule: give it a budget, not --schedule or --tuned")
     if sampler == "nsga2" and budget.given:
         raise ValueError("nsga2 searches all budgets at once: give it none")
     if sampler != "nsga2" and len(budget.given) != 1:
-        raise ValueError("give one budget: --gmacs, --keep, --speedup or --latency-ms")
+        raise ValueError("give one budget: --cost, --gmacs, --speedup or --latency-ms")
     budget.check()
+    if not budget.given:
+        return None
+    return budget.time or Budget(budget.cost, budget.gmacs)
+
+
+def _load(
+    name: str,
+    data: str,
+    method: str,
+    labels: bool,
+    loading: ModelOptions,
+    reading: DataOptions,
+    precision: Precision,
+    calibration: Path | None,
+    seed: int,
+) -> SearchInputs:
+    chosen, device = resolve(method), chosen_device(loading.device)
+    if not chosen.searchable:
+        searchable = ", ".join(name for name in names() if resolve(name).searchable)
+        raise ValueError(f"a search is for one of {searchable}, got {name_of(chosen)}")
+    model = load(**loading.named(name))
+    if calibration is not None:
+        applied = Calibration.load_for(calibration, name, model).applied(Schedule((), chosen))
+        chosen = applied.method
+    images = reading.open(data, model, loading.size, labelled=labels)
+    outputs = backbone(model).outputs
+    if labels and outputs:
+        check_classes(images, outputs)
+    return SearchInputs(name, loading.named(name), model, chosen, images, data, labels,
+                        reading.batch, device, precision, seed, reading.strict)  # fmt: skip
 
 
 def _check_files(targets: ReportTargets, location: StudyLocation) -> None:
     check_writable(targets.out)
     if targets.figure is not None:
-        figures.check_target(targets.figure)
+        check_figure_file(targets.figure)
     if targets.csv is not None:
-        records.check_target(targets.csv)
+        records.check_rows_fit(targets.csv)
     check_location(location)
 
 
 @contextmanager
 def _progress_bar(console: Console, config: SearchConfig) -> Iterator[Callable[[TrialLog], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TextColumn("{task.fields[note]}"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task("searching", total=config.trials, note="")
 
         def advance(log: TrialLog) -> None:

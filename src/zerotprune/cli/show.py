@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from cyclopts import Parameter
 from rich.console import Console
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets.contenders import Contender, contender, method_named
 from ..data import demo as built_in
-from ..data.images import transform_for
-from ..data.models import load, outline
+from ..data.models import DEMO, load, outline
 from ..files import names_in
-from ..pruning import gmacs as unpruned_gmacs
+from ..methods import DEFAULT, name_of, resolve
 from ..show.gallery import check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
 from ..show.scene import Scene, make_scene, percent
-from .arguments import preset_or_file
-from .subject import chosen_device
+from .options import BudgetOptions, Flag, ModelOptions, chosen_device
 
+COST = 0.65
 SEED = 2025  # of the built-in model's own images; those of the demo
 
 
 def show(
     *images: Path,
     model: str,
-    weights: Path | None = None,
-    size: int | None = None,
-    schedule: str | None = None,
-    gmacs: float | None = None,
-    keep: float | None = None,
-    method: str = "zero-tprune",
-    lines: Annotated[bool, Parameter(negative=())] = False,
-    heads: Annotated[bool, Parameter(negative=())] = False,
-    grid: Annotated[bool, Parameter(negative=())] = False,
+    budget: BudgetOptions | None = None,
+    method: str | None = None,
+    loading: ModelOptions | None = None,
+    lines: Flag = False,
+    heads: Flag = False,
+    grid: Flag = False,
     names: Path | None = None,
     limit: int | None = None,
-    device: str = "auto",
     out: Path = Path("show.png"),
 ) -> None:
     """Draw which patches each stage drops and keeps, with the predictions before and after.
+
+    Without a budget the cost is 0.65.
+
+    Example: `zerotprune show cat.jpg --model deit_small_patch16_224 --cost 0.6 --lines`
 
     Parameters
     ----------
@@ -52,19 +49,8 @@ def show(
         Files, or folders of them. Without any, the built-in model gets images of its own.
     model
         `demo` or the name of a timm model.
-    weights
-        Local weights: safetensors, or a pickle of tensors alone. Default: timm's pretrained ones.
-    size
-        Side of the images in pixels, if not the model's own.
-    schedule
-        A preset of the paper (ablation-is, zero-tp-a, …) or a JSON file.
-    gmacs
-        Set the method to this budget.
-    keep
-        Set the method to this share of the unpruned cost; the default is 0.65.
     method
-        zero-tprune, zero-tprune-uni, tome, tome-uni, ats, evit, diffrate, cls-attention,
-        average-attention, accumulated-attention, random or slicing.
+        A method's name, or FILE.py:CLASS for one of your own; `zerotprune info` lists them.
     lines
         Draw a line from each patch dropped as similar to the one that made it redundant.
     heads
@@ -75,29 +61,31 @@ def show(
         A text file with the name of a class on each line.
     limit
         Take only so many images, spread evenly; of the built-in model's own, 4 if not given.
-    device
-        cpu, cuda, or auto: cuda where there is one.
     out
         PNG, SVG, HTML, or stage by stage an animated GIF or WebP, by the file's ending.
     """
+    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
+    if not budget.given:
+        budget = replace(budget, cost=COST)
+    budget.check()
     check_drawable(out, heads=heads, tiles=grid)
-    _check(images, model, out, [schedule, gmacs, keep], method, heads, limit)
-    where = chosen_device(device)
+    _check(images, model, out, method, heads, limit)
+    device = chosen_device(loading.device)
     named = load_images(images, limit) if images else []
-    built = load(model, weights=weights, pretrained=weights is None, size=size).to(where)
+    built = load(**loading.named(model)).to(device)
     classes = None if names is None else _read_names(names, built)
     if named:
-        transform = transform_for(built, size)
+        transform = backbone(built).transform(loading.size)
         captions = [each.name for each in named]
         batch = torch.stack([transform(each.image) for each in named])
     else:
         batch, captions = _generate(built, limit)
-    batch = batch.to(where)
-    chosen = _configure(method, built, schedule, gmacs, keep, batch)
-    title = f"{method} on {'the built-in model' if model == 'demo' else model}"
-    scene = make_scene(
-        title, built, chosen, batch, captions, names=classes, lines=lines, heads=heads
-    )
+    batch = batch.to(device)
+    schedule = budget.solve(built, method, lambda: batch, print)
+    assert schedule is not None
+    about = "the built-in model" if model == DEMO else model
+    scene = make_scene(f"{name_of(schedule.method)} on {about}", built, schedule, batch, captions,
+                       names=classes, lines=lines, heads=heads)  # fmt: skip
     draw(scene, out, tiles=grid)
     _report(scene, out)
 
@@ -106,17 +94,12 @@ def _check(
     images: tuple[Path, ...],
     model: str,
     out: Path,
-    budget: list[str | float | None],
-    method: str,
+    method: str | None,
     heads: bool,
     limit: int | None,
 ) -> None:
     """Say what is wrong before weights are fetched and images read."""
-    if sum(given is not None for given in budget) > 1:
-        raise ValueError("give one of --schedule, --gmacs and --keep, not several")
-    if isinstance(budget[0], str):
-        preset_or_file(budget[0])
-    named = method_named(method)
+    named = resolve(method or DEFAULT)
     if heads:
         check_heads(named)
     if limit is not None and limit < 1:
@@ -124,13 +107,13 @@ def _check(
     if any(out.resolve() == path.resolve() for path in images):
         raise ValueError(f"{out} is one of the images: give another name with --out")
     backbone(outline(model))
-    if not images and model != "demo":
+    if not images and model != DEMO:
         raise ValueError(f"give images to show: only the built-in model has its own, not {model}")
 
 
 def _read_names(path: Path, model: nn.Module) -> list[str]:
     names = names_in(path)
-    classes = int(getattr(model, "num_classes", 0))
+    classes = backbone(model).outputs
     if len(names) != classes:
         raise ValueError(f"{path} names {len(names)} classes, the model has {classes}")
     return names
@@ -142,27 +125,8 @@ def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
     check_count(count)
     if backbone(model).geometry.grid != (14, 14):
         raise ValueError("the built-in model's own images are of one size: leave --size out")
-    images, labels = built_in.pictures(count, SEED)
+    images, labels = built_in.images(count, SEED)
     return images, [f"a {label}" for label in labels.tolist()]
-
-
-def _configure(
-    method: str,
-    model: nn.Module,
-    schedule: str | None,
-    gmacs: float | None,
-    keep: float | None,
-    images: Tensor,
-) -> Contender:
-    """The method by the user's schedule, or set to the budget by its own knob."""
-    named = method_named(method)
-    if schedule is not None:
-        return Contender(method, preset_or_file(schedule), named)
-    share = 0.65 if keep is None else keep
-    if not 0 < share <= 1:
-        raise ValueError(f"keep must be in (0, 1], got {share}")
-    budget = share * unpruned_gmacs(model) if gmacs is None else gmacs
-    return contender(method, model, budget, images if named.adaptive else None)
 
 
 def _report(scene: Scene, out: Path) -> None:

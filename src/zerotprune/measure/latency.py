@@ -69,16 +69,13 @@ class TimeBudget:
         assert self.latency_ms is not None
         return timed.unpruned / self.latency_ms
 
-    def check(self, timed: Timed) -> None:
+    def check(self, timed: Timed, what_now: str = "try again, or give a cost") -> None:
         """Refuse a measurement that misses the budget, or that tells nothing."""
-        wanted = self.wanted(timed)
+        asked = f"{self} was asked for, and this was measured: {timed}"
         if not timed.told:
-            raise ValueError(f"{self} cannot be told on this machine, it is too busy: {timed}")
-        if abs(timed.speedup / wanted - 1) > TOLERANCE:
-            raise ValueError(
-                f"{self} was asked for, and this was measured: {timed}; on a busy machine try "
-                "again, or give a cost"
-            )
+            raise ValueError(f"{asked}: the machine is too busy to tell; {what_now}")
+        if abs(timed.speedup / self.wanted(timed) - 1) > TOLERANCE:
+            raise ValueError(f"{asked}, more than {TOLERANCE:.0%} off; {what_now}")
 
     def __str__(self) -> str:
         if self.speedup is not None:

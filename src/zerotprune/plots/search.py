@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..search.choice import Judged, front
 from ..search.config import Measure
 from ..search.objective import Outcome
 from ..search.study import FinishedTrial, best_first
-from .figures import COLOURS
+from .figure_files import COLOURS, new_figure
 
 _LABELS = {"top1": "top-1, %", "kl": "KL divergence, unpruned ‖ pruned"}
 _CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
@@ -28,8 +27,7 @@ def search_figure(
 ) -> Figure:
     """Trials of one budget stand by their rank, as all cost the same; those of a whole front by
     their cost. `judged` are drawn on both halves, `references` as lines or stars."""
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure()
     axis = figure.subplots()
     if chosen is None:
         _over_cost(axis, trials, measure, judged, references)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..measure.statistics import Mean
 from ..schedule import Schedule
 from ..shapes import Float
 from .config import Measure
@@ -98,16 +99,9 @@ def scores(outcome: Outcome, measure: Measure) -> Float[Tensor, " images"]:
     return -outcome.kl.double()
 
 
-def mean_and_error(values: Float[Tensor, " images"]) -> tuple[float, float]:
-    """Mean, and the standard error of that mean."""
-    count = len(values)
-    spread = float(values.std()) if count > 1 else 0.0
-    return float(values.mean()), spread / math.sqrt(count)
-
-
-def difference(own: Outcome, other: Outcome, measure: Measure) -> tuple[float, float]:
+def difference(own: Outcome, other: Outcome, measure: Measure) -> Mean:
     """Paired over the images, with its standard error; above zero where `own` is better."""
-    return mean_and_error(scores(own, measure) - scores(other, measure))
+    return Mean.of(scores(own, measure) - scores(other, measure))
 
 
 def _lost(measure: Measure, unpruned: Judged, candidates: Sequence[Judged]) -> float:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 from torch import nn
 
-from ..block import Method
-from ..calibrate.calibration import weights_hash
-from ..data.images import Pictures
+from ..backbones import backbone
+from ..data.images import ImageDataset
+from ..data.models import weights_hash
+from ..method import Method
+from ..methods import to_data
 from . import space
 
 
-def data_hash(images: Pictures, labelled: bool) -> str:
+def data_hash(images: ImageDataset, labelled: bool) -> str:
     """Of all images in their order, and their labels; where they lie does not matter."""
     digest = hashlib.sha256()
     for item in images.items:
@@ -28,7 +31,7 @@ def data_hash(images: Pictures, labelled: bool) -> str:
 def identity(
     name: str,
     model: nn.Module,
-    images: Pictures,
+    images: ImageDataset,
     *,
     labelled: bool,
     budget: str,
@@ -37,16 +40,16 @@ def identity(
     seed: int,
 ) -> dict[str, str]:
     """Taken before the weights are cast to another precision."""
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    _, height, width = backbone(model).input_shape
     return {
         "model": name,
         "weights": weights_hash(model)[:16],
-        "image size": "×".join(map(str, size or ())),
+        "image size": f"{height}×{width}",
         # Before the data, whose hash tells of labels as well: the first difference is named.
         "objective": "top-1" if labelled else "KL divergence",
         "data": f"{len(images)} images {data_hash(images, labelled)}",
         "budget": budget,
-        "method": repr(method),
+        "method": json.dumps(to_data(method)),
         "precision": precision,
         "seed": str(seed),
         "space": str(space.VERSION),

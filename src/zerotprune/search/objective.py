@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..backbones import Backbone, backbone
-from ..block import Method
+from ..backbones import Backbone, BlockCall, backbone
+from ..measure.statistics import divergence
+from ..method import Method
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int
@@ -73,21 +74,21 @@ class Objective:
 
     def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:
         self.model, self.method = restore_(model), method
-        found = backbone(model)
-        self._tail, self._geometry = found.tail(), found.geometry
+        apart = backbone(model)
+        self._midway, self._geometry = apart.midway(), apart.geometry
         self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
         self.count = len(stack)
-        kept = 0 if self._tail is None else self._blocks_that_fit(stack, memory)
+        kept = 0 if self._midway is None else self._blocks_that_fit(stack, memory)
         #: of each batch the inputs of blocks 1, 2, …; or the images alone
         self._inputs: list[list[Tensor]] = []
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
-                logits, inputs = _recorded(model, found, images, kept)
+                logits, inputs = _recorded(model, apart, images, kept)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
         self._cached = kept
-        self._read = reading(model, outputs, self.labels)
+        self._read = reading(apart.outputs > 0, outputs, self.labels)
         self._reference = self._read(outputs)
 
     @property
@@ -101,7 +102,7 @@ class Objective:
 
     def outputs(self, schedule: Schedule) -> list[Tensor]:
         """What the pruned model gives, batch by batch."""
-        prune_(self.model, schedule, self.method)
+        prune_(self.model, schedule.by(self.method))
         acting = [stage.block for stage in schedule.stages if stage.prunes]
         first = min(acting, default=self._geometry.depth)
         if self.method.wants_history():
@@ -110,11 +111,11 @@ class Objective:
             return [self._run(inputs, first) for inputs in self._inputs]
 
     def _run(self, inputs: Sequence[Tensor], first: int) -> Tensor:
-        if self._tail is None or not self._cached:
-            found: Tensor = self.model(inputs[0])
-            return found
+        if self._midway is None or not self._cached:
+            outputs: Tensor = self.model(inputs[0])
+            return outputs
         block = min(first, self._cached)
-        return self._tail(inputs[block - 1], block)
+        return self._midway(inputs[block - 1], block)
 
     def unpruned(self) -> Outcome:
         return self._outcome(self._reference)
@@ -133,20 +134,14 @@ class Objective:
         return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
 
 
-def divergence(
-    unpruned: Float[Tensor, "images choices"], pruned: Float[Tensor, "images choices"]
-) -> Float[Tensor, " images"]:
-    """Kullback and Leibler's, unpruned ‖ pruned, of logarithms of what is read."""
-    return (unpruned.exp() * (unpruned - pruned)).sum(dim=-1).clamp(min=0)
-
-
 def _recorded(
-    model: nn.Module, found: Backbone, images: Tensor, kept: int
+    model: nn.Module, apart: Backbone, images: Tensor, kept: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs of the unpruned model, and what its first blocks got."""
     inputs: list[Tensor] = []
     hooks = [
-        block.register_forward_pre_hook(partial(_note, inputs)) for block in found.blocks[:kept]
+        block.register_forward_pre_hook(partial(_note, inputs, apart.call), with_kwargs=True)
+        for block in apart.blocks[:kept]
     ]
     try:
         logits: Tensor = model(images)
@@ -156,5 +151,13 @@ def _recorded(
     return logits, inputs
 
 
-def _note(inputs: list[Tensor], block: nn.Module, given: tuple[Any, ...]) -> None:
-    inputs.append(given[0])
+def _note(
+    inputs: list[Tensor],
+    call: BlockCall,
+    block: nn.Module,
+    args: tuple[Any, ...],
+    given: dict[str, Any],
+) -> None:
+    x, _ = call.read(args, given)
+    assert isinstance(x, Tensor)
+    inputs.append(x)

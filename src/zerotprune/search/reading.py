@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..measure.probe import TEMPERATURE
 from ..shapes import Float, Int
@@ -25,10 +25,10 @@ class Reading(Protocol):
 
 
 def reading(
-    model: nn.Module, outputs: Sequence[Tensor], labels: Int[Tensor, " images"] | None
+    has_head: bool, outputs: Sequence[Tensor], labels: Int[Tensor, " images"] | None
 ) -> Reading:
-    """How this model is read, given what it says unpruned."""
-    if int(getattr(model, "num_classes", 0)):
+    """How a model is read, given what it says unpruned."""
+    if has_head:
         return _Classes()
     return _Others(torch.cat(list(outputs)), labels)
 

@@ -12,14 +12,16 @@ from optuna.study import Study
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..block import Method
+from ..budgets import Budget, schedule_for
 from ..budgets.surface import Surface
-from ..data.images import Pictures, batches
+from ..data.images import ImageDataset, batches
+from ..measure import latency
+from ..measure.latency import TimeBudget, Timed, cost_for, time_schedule
 from ..measure.speed import Precision
-from ..pruning import schedule_for
+from ..method import Method
 from ..schedule import Schedule
+from ..surgery import restore_
 from . import choice, storage
-from .budget import SearchBudget, Timing, measure_budget, refuse_other_measurement, time_in_turn
 from .choice import Choice, Judged
 from .config import Measure, SearchConfig, directions
 from .halves import split
@@ -40,7 +42,7 @@ class SearchInputs:
     source: Mapping[str, Any]  # what `models.load` is told: workers load the model themselves
     model: nn.Module  # as it was loaded
     method: Method
-    images: Pictures
+    images: ImageDataset
     data: str  # where they are from
     labelled: bool
     batch: int
@@ -115,8 +117,7 @@ class SearchRun:
     def judge_default(self) -> Judged | None:
         """What one gets without a search: the paper's form."""
         try:
-            schedule = schedule_for(self.inputs.model, gmacs=self.gmacs,
-                                    method=self.inputs.method, tuned=False)  # fmt: skip
+            schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
         except ValueError:  # the paper's form does not reach as far as the space does
             return None
         return self.judge("paper's form", schedule)
@@ -127,15 +128,14 @@ class SearchRun:
         best = self.judge_trials(choice.finalists(trials, measure, count))
         return choice.choose(measure, self.judge_unpruned(), self.judge_default(), best)
 
-    def time(self, schedule: Schedule) -> Timing:
-        inputs = self.inputs
-        return time_in_turn(inputs.model, schedule, inputs.method, precision=inputs.precision,
-                            batch=inputs.batch, device=inputs.device)  # fmt: skip
+    def time(self, schedule: Schedule) -> Timed:
+        images = take_batch(self.halves[0], self.inputs.batch)
+        return time_schedule(restore_(self.inputs.model), schedule, images, rounds=20)
 
 
 def prepare(
     inputs: SearchInputs,
-    budget: SearchBudget,
+    budget: Budget | TimeBudget | None,
     location: StudyLocation,
     *,
     workers: int = 1,
@@ -145,31 +145,48 @@ def prepare(
     """All that can be wrong with what the user gave is found here, before anything is written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
     surface = Surface(backbone(model).geometry, method)
-    gmacs = budget.in_gmacs(surface)
+    gmacs = None
+    if isinstance(budget, Budget):
+        gmacs = budget.gmacs_of(surface.unpruned)
+        surface.check(gmacs)
     if count < max(2, workers):
         raise ValueError(f"too few images: {count}, for two halves and {workers} workers")
     who = identity(inputs.name, model, inputs.images, labelled=inputs.labelled,
                    budget=_in_words(budget, inputs), method=method, precision=inputs.precision,
                    seed=inputs.seed)  # fmt: skip
-    goals = directions(inputs.measure, front=not budget.given)
+    goals = directions(inputs.measure, front=budget is None)
     # A file is made only when all else is ready; what is there already is looked at first of all.
     study = storage.open_study(location, who, goals) if storage.exists(location) else None
     model.to(inputs.device, inputs.dtype)
     halves = _decode(inputs, say)
     measured = None
-    if budget.timed:
-        measured = measure_budget(budget, model, method, take_batch(halves[0], inputs.batch), say)
+    if isinstance(budget, TimeBudget):
+        cost, timed = cost_for(model, budget, take_batch(halves[0], inputs.batch), method)
+        measured = cost * surface.unpruned
+        say(f"measured at batch {inputs.batch} on {inputs.device}: {measured:.3f} GMACs; {timed}")
     study = study or storage.open_study(location, who, goals)
     if measured is not None:
-        gmacs = storage.write_note_once(study, "gmacs", measured)
-        refuse_other_measurement(budget, gmacs, measured)
+        gmacs = float(storage.write_note_once(study, "gmacs", measured))
+        _refuse_other_measurement(budget, gmacs, measured)
     return SearchRun(inputs, location, surface, who, halves, study, gmacs, memory)
 
 
-def _in_words(budget: SearchBudget, inputs: SearchInputs) -> str:
-    if budget.timed:
-        return f"{budget} measured at batch {inputs.batch} on {inputs.device}"
-    return str(budget) if budget.given else "the whole front"
+def _in_words(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
+    if budget is None:
+        return "the whole front"
+    if isinstance(budget, Budget):
+        return " ".join(f"--{name} {value:g}" for name, value in budget.given.items())
+    return f"{budget} measured at batch {inputs.batch} on {inputs.device}"
+
+
+def _refuse_other_measurement(budget: object, noted: float, now: float) -> None:
+    """A time means other GMACs on another machine, or on one that is busy."""
+    if abs(now / noted - 1) > latency.TOLERANCE:
+        raise ValueError(
+            f"{budget} was {noted:.3f} GMACs when this study began and is {now:.3f} as measured "
+            "now: the machine is another or was busy; wait until it is idle, or give another "
+            "--study"
+        )
 
 
 def take_batch(stack: Stack, batch: int) -> Tensor:

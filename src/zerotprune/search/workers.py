@@ -16,9 +16,9 @@ import torch
 from optuna.study import Study
 
 from ..backbones import backbone
-from ..block import Method
 from ..budgets.surface import Surface
 from ..data.models import load
+from ..method import Method
 from .config import SearchConfig
 from .objective import Objective, Stack
 from .storage import StudyLocation, open_study

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..block import Seen
+from ..batching import concat
+from ..method import Seen
 from ..methods import Method, ZeroTPrune
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, head_variance, heads_in_range
 from ..scoring.scorer import Scorer
 from ..shapes import Bool, Float, Int
-from ..tokens import Reduction, together
+from ..tokens import Reduction
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class RecordingZeroTPrune(ZeroTPrune):
     def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
         """The heads of every stage that voted, for image `at` of the batch."""
         # A CPU scores a few images at a time: there are several notes of one block.
-        votes = {block: together(notes) for block, notes in sorted(self.notes.items())}
+        votes = {block: concat(notes) for block, notes in sorted(self.notes.items())}
         return [self._view(block, note, at, grid) for block, note in votes.items()]
 
     def _view(self, block: int, note: _Note, at: int, grid: tuple[int, int]) -> HeadsView:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..backbones import backbone
 from ..shapes import Float
 from .palette import GONE, HEAT, rgb
 
@@ -21,10 +22,10 @@ def as_image(
     values: Float[Tensor, "3 height width"], model: nn.Module | None = None
 ) -> Image.Image:
     """What the model was shown, as an image to look at: its normalisation undone."""
-    config = getattr(model, "pretrained_cfg", None) or {}
+    even = (0.5, 0.5, 0.5)
     mean, std = (
-        torch.tensor(tuple(config.get(name) or (0.5, 0.5, 0.5)), dtype=torch.float32)
-        for name in ("mean", "std")
+        torch.tensor(tuple(channels), dtype=torch.float32)
+        for channels in ((even, even) if model is None else backbone(model).normalization)
     )
     shown = values.detach().float().cpu() * std[:, None, None] + mean[:, None, None]
     pixels = (shown.clamp(0, 1) * 255).round().to(torch.uint8)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from PIL import Image
 from torch import Tensor, nn
 
-from ..backbones import backbone
-from ..budgets.contenders import Contender, measured_gmacs
+from ..budgets.adaptive import measured_gmacs
 from ..measure.modes import sharing_copy
-from ..plan import Plan
 from ..pruning import gmacs
+from ..schedule import Schedule
 from ..tracing import Fate
 from .pixels import as_image
 from .story import Story, name_fates, tell
@@ -50,7 +49,7 @@ class Scene:
 def make_scene(
     title: str,
     model: nn.Module,
-    chosen: Contender,
+    schedule: Schedule,
     images: Tensor,
     captions: list[str],
     *,
@@ -61,19 +60,18 @@ def make_scene(
     """The scene of images that have been through the model's transform."""
     stories: list[Story] = []
     for part in images.split(BATCH):
-        stories += tell(model, part, chosen.schedule, chosen.method, heads=heads, names=names)
-    full, cost = gmacs(model), count_gmacs(model, chosen, images)
+        stories += tell(model, part, schedule, heads=heads, names=names)
+    full, cost = gmacs(model), count_gmacs(model, schedule, images)
     about = f"{full:.3f} → {cost:.3f} GMACs ({percent(cost / full)}), nothing trained"
     shown = [as_image(image, model) for image in images]
     return Scene(title, about, shown, stories, captions, lines)
 
 
-def count_gmacs(model: nn.Module, chosen: Contender, images: Tensor) -> float:
+def count_gmacs(model: nn.Module, schedule: Schedule, images: Tensor) -> float:
     """What the pruned model costs; where that depends on the image, the mean over these."""
-    if not chosen.method.adaptive:
-        return gmacs(model, chosen.schedule, chosen.method)
-    plan = Plan(chosen.schedule, chosen.method, backbone(model).geometry)
-    return measured_gmacs(sharing_copy(model), plan, images)
+    if not schedule.method.adaptive:
+        return gmacs(model, schedule)
+    return measured_gmacs(sharing_copy(model), schedule, images)
 
 
 def percent(share: float) -> str:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..measure.modes import sharing_copy
-from ..methods import Method, ZeroTPrune
-from ..pruning import prune_, pruned_blocks, restore_
+from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Float, Int, Shaped
+from ..surgery import pruned_blocks
 from ..tracing import Fate, StageTrace, trace
 from .heads import HeadsView, RecordingZeroTPrune
 
@@ -105,7 +105,6 @@ def tell(
     model: nn.Module,
     images: Shaped[Tensor, "batch 3 height width"],
     schedule: Schedule,
-    method: Method | None = None,
     *,
     heads: bool = False,
     names: Sequence[str] | None = None,
@@ -116,16 +115,16 @@ def tell(
     scores of every head are told too, for methods that vote head by head. The model itself is
     left alone: a copy of it is pruned, which shares its weights.
     """
-    method = ZeroTPrune() if method is None else method
     copy, notes = restore_(sharing_copy(model)), None
     logits = copy(images)
     if heads:
-        method = notes = RecordingZeroTPrune.of(method)
-    prune_(copy, schedule, method, backend="reference" if heads else "auto")
+        notes = RecordingZeroTPrune.of(schedule.method)
+        schedule = schedule.by(notes)
+    prune_(copy, schedule, backend="reference" if heads else "auto")
     stages, pruned = _run_traced(copy, images)
-    labels = class_names(model) if names is None else names
-    grid = backbone(model).geometry.grid
-    has_head = int(getattr(model, "num_classes", 0)) > 0
+    apart = backbone(model)
+    labels = apart.class_names() if names is None else names
+    grid, has_head = apart.geometry.grid, apart.outputs > 0
     return [
         Story(
             grid,
@@ -133,7 +132,7 @@ def tell(
             top_predictions(logits[at], labels) if has_head else [],
             top_predictions(pruned[at], labels) if has_head else [],
             None if notes is None else notes.views(at, grid),
-            merges_tokens(method),
+            schedule.method.merges,
         )
         for at in range(len(images))
     ]
@@ -146,7 +145,7 @@ def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Ten
     def note(_: nn.Module, __: Any, out: Tensor) -> None:
         outputs.append(out)
 
-    if all(task.stage is None or task.last for _, task in pruned_blocks(model)):
+    if all(task.stage is None or task.last for _, task, _ in pruned_blocks(model)):
         return [], model(images)
     hook = model.register_forward_hook(note)
     try:
@@ -175,26 +174,6 @@ def top_predictions(
         Prediction(names[number] if number < len(names) else f"class {number}", share)
         for number, share in zip(classes.tolist(), shares.tolist(), strict=True)
     ]
-
-
-def class_names(model: nn.Module) -> list[str]:
-    """What the classes are called, where timm knows it; the built-in model's are digits."""
-    count = int(getattr(model, "num_classes", 0))
-    if not getattr(model, "pretrained_cfg", None):
-        return [f"digit {number}" for number in range(count)] if count == 10 else []
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
-    subset = infer_imagenet_subset(model)
-    if subset is None:
-        return []
-    known = ImageNetInfo(subset)
-    # timm's descriptions list synonyms: the first one names the class.
-    return [known.index_to_description(number).partition(",")[0] for number in range(count)]
-
-
-def merges_tokens(method: Method) -> bool:
-    """Does the method merge similar patches with their partners, or drop them?"""
-    return bool(getattr(type(method), "merges", False))
 
 
 def name_fates(stories: Sequence[Story]) -> dict[Fate, str]:
