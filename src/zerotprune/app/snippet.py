@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from typing import Any
 
 from ..methods import Method, ZeroTPrune
 from ..schedule import Schedule, Stage
@@ -44,32 +45,23 @@ def _write_model(shown: ViewModel) -> str:
 def _write_schedule(schedule: Schedule) -> list[str]:
     if not schedule.stages:
         return ["schedule = ztp.Schedule()  # nothing is pruned"]
-    stages = [f"    {_write_stage(stage)}," for stage in schedule.stages]
+    given = ([str(stage.block), *_list_changes(stage, Stage(stage.block))]
+             for stage in schedule.stages)  # fmt: skip
+    stages = [f"    ztp.Stage({', '.join(each)})," for each in given]
     return ["schedule = ztp.Schedule((", *stages, "))"]
 
 
-def _write_stage(stage: Stage) -> str:
-    given = [f"{stage.block}"]
-    for name, usual in (("keep", 1.0), ("similar", 0), ("rounds", None)):
-        value = getattr(stage, name)
-        if value != usual:
-            given.append(f"{name}={value!r}")
-    return f"ztp.Stage({', '.join(given)})"
-
-
 def _write_call(method: Method) -> str:
-    made = _write_method(method)
+    made = f"{type(method).__name__}({', '.join(_list_changes(method, type(method)()))})"
+    if isinstance(method, ZeroTPrune):
+        made = f"ztp.{made}"
     return f"ztp.prune_(model, schedule{'' if made == 'ztp.ZeroTPrune()' else ', ' + made})"
 
 
-def _write_method(method: Method) -> str:
-    """The method as it is written, with all that differs from its defaults."""
-    assert is_dataclass(method)
-    usual = type(method)()
-    given = [
-        f"{each.name}={getattr(method, each.name)!r}"
-        for each in fields(method)
-        if getattr(method, each.name) != getattr(usual, each.name)
+def _list_changes(made: Any, usual: Any) -> list[str]:
+    """What differs from the defaults, as keyword arguments."""
+    return [
+        f"{each.name}={getattr(made, each.name)!r}"
+        for each in fields(made)
+        if getattr(made, each.name) != getattr(usual, each.name)
     ]
-    prefix = "ztp." if isinstance(method, ZeroTPrune) else ""
-    return f"{prefix}{type(method).__name__}({', '.join(given)})"
