@@ -13,6 +13,7 @@ from PIL import Image
 
 from zerotprune import Schedule, Stage
 from zerotprune.cli import main
+from zerotprune.cli.demo import SCENES, _draw
 from zerotprune.cli.show import show
 from zerotprune.data import demo
 from zerotprune.show.gallery import load_upright
@@ -43,6 +44,16 @@ def test_the_papers_figures_are_commands(
     monkeypatch.setattr(sys, "argv", [name, "--images", "3", "--out", str(out)])
     figure.main()
     ElementTree.fromstring(out.read_text(encoding="utf-8"))
+
+
+def test_the_demo_draws_a_strip_for_each_image(tmp_path: Path) -> None:
+    _draw(demo.model(), tmp_path / "demo.svg")
+    text = (tmp_path / "demo.svg").read_text(encoding="utf-8")
+    words = [each.text or "" for each in ElementTree.fromstring(text).iter()]
+    assert text.count("data:image/jpeg") == SCENES == words.count("unpruned")
+    assert words.count("image") == 1
+    stages = sum(each.startswith("after block ") for each in words)
+    assert sum(each.endswith(" of 196 kept") for each in words) == SCENES * stages > 0
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "gif", "webp", "html"])

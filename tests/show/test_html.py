@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -55,6 +56,9 @@ def test_the_page_needs_nothing_else_and_trusts_no_name(scene: Scene) -> None:
             assert stage["fate"] == "".join(map(str, view.fate.flatten().tolist()))
             partner = {at: to for at, to in enumerate(view.partner.flatten().tolist()) if to >= 0}
             assert stage["partner"] == {str(at): to for at, to in partner.items()}
+            shares = [math.nan if each is None else each for each in stage["importance"]]
+            exact = view.importance.flatten() / view.importance.nanmean()
+            assert shares == pytest.approx(exact.tolist(), rel=0.06, nan_ok=True)
 
 
 def test_the_page_in_a_browser(scene: Scene, tmp_path: Path) -> None:

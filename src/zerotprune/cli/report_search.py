@@ -112,7 +112,7 @@ def table_of(
 ) -> Table:
     """Both halves of every row, and paired differences on the second. Without a chosen one the
     rows are a front, of several costs."""
-    table = Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=0)
+    table = new_table(title)
     table.add_column("schedule", overflow="fold", min_width=12)
     what = "top-1 %" if measure == "top1" else "KL"
     top1, several = measure == "top1", chosen is None
@@ -193,7 +193,7 @@ def _append_rows(
 
 def _row(run: SearchRun, each: Judged, unpruned: Judged) -> dict[str, object]:
     """Of the second half: top-1, or without labels the equal predictions."""
-    labelled, method = run.inputs.labelled, run.inputs.method
+    labelled = run.inputs.labelled
 
     def right(outcome: Outcome) -> Outcome:
         return outcome if labelled else Outcome(outcome.kl, outcome.same, outcome.same)
@@ -201,10 +201,9 @@ def _row(run: SearchRun, each: Judged, unpruned: Judged) -> dict[str, object]:
     own, other = right(each.second), right(unpruned.second)
     mean, error = Mean.of(scores(own, "top1"))
     change, change_error = difference(own, other, "top1")
-    pruned = bool(each.schedule.stages)
     paper = Plan(each.schedule, run.surface.geometry).gmacs("paper")
     return {
-        "pictures": len(each.second.kl),
+        "images": len(each.second.kl),
         "measure": "top1" if labelled else "agreement",
         "name": each.name,
         "method": records.described(each.schedule),

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from torch import Tensor
-
 from ..tracing import Fate
 from .heads import HeadsView
 from .overlay import overlay
@@ -152,15 +150,10 @@ def _data(scene: Scene) -> dict[str, object]:
 def _stage_data(stage: StageView) -> dict[str, object]:
     """Fates as one string of digits; importance as shares of the mean."""
     partner = stage.partner.flatten().tolist()
+    relative = (stage.importance / stage.importance.nanmean()).flatten().tolist()
     return {
         "block": stage.block,
         "fate": "".join(map(str, stage.fate.flatten().tolist())),
         "partner": {at: other for at, other in enumerate(partner) if other >= 0},
-        "importance": _relative(stage.importance),
+        "importance": [None if math.isnan(each) else float(f"{each:.2g}") for each in relative],
     }
-
-
-def _relative(importance: Tensor) -> list[float | None]:
-    values = importance.flatten()
-    values = values / values.nanmean()
-    return [None if math.isnan(each) else float(f"{each:.2g}") for each in values.tolist()]
