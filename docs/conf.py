@@ -15,27 +15,31 @@ html_title = "zerotprune"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# A comment above a block tells the tests about it; readers need not see it.
-suppress_warnings = ["myst.header"]
 
 default_role = "code"  # what stands in single backticks in a docstring is code
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 # Types of other libraries, and our own that have no entry of their own: nothing to link to.
-nitpick_ignore_regex = [(r"py:(class|data|obj)", r".*")]
+_OURS = r"zerotprune\.([A-Z]|(method|methods|tokens|tracing)\.)"
+nitpick_ignore_regex = [("py:class", rf"(?!{_OURS}).*")]
 
 _OPTION = re.compile(r"^(\w+(?:, \w+)*):\s+(?=\S)")
 
 
-def _options_as_fields(app, what, name, obj, options, lines):
-    """Docstrings list options as `name: what it does`; for Sphinx that is `:name: …`."""
+def _list_options(app, what, name, obj, options, lines):
+    """Docstrings explain options in lines `name: what it does`; for Sphinx that is a list."""
+    listing = False
     for number, line in enumerate(lines):
         found = _OPTION.match(line)
-        begins = number == 0 or not lines[number - 1].strip()
-        if found and (begins or lines[number - 1].startswith((":", " "))):
-            lines[number] = f":{found[1]}: {line[found.end() :]}"
+        if found and (listing or number == 0 or not lines[number - 1]):
+            names = ", ".join(f"``{each}``" for each in found[1].split(", "))
+            lines[number], listing = f"* {names}: {line[found.end() :]}", True
+        elif listing and line.startswith(" "):
+            lines[number] = f"  {line.strip()}"
+        else:
+            listing = False
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", _options_as_fields)
+    app.connect("autodoc-process-docstring", _list_options)
