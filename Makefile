@@ -1,8 +1,8 @@
-# Two commands: `make demo` shows it, `make test` checks it. Both set up .venv first.
+# `make demo` shows it, `make test` checks it, `make docs` builds the pages. All set up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test browser
+.PHONY: demo test docs browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -13,6 +13,12 @@ test: .venv/installed browser
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+# Strict: a warning is an error. `make test` builds the pages as well, in tests/docs.
+docs: .venv/installed
+	$(BIN)/python docs/map.py
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
 
 # The page is tested in a real browser, where Debian's can be had.
 browser:

@@ -1,0 +1,34 @@
+"""The examples in docstrings run, and every public name has one."""
+
+from __future__ import annotations
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import zerotprune
+
+SOURCE = Path(zerotprune.__file__).parent
+#: public names that still want an example
+WITHOUT = {"Method", "Stage", "ZeroTPrune", "restore_", "trace"}
+
+
+def _modules() -> list[str]:
+    """Every module with an example in it."""
+    files = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text("utf-8")]
+    parts = [path.relative_to(SOURCE.parent).with_suffix("").parts for path in files]
+    return [".".join(part for part in each if part != "__init__") for each in parts]
+
+
+@pytest.mark.parametrize("module", _modules())
+def test_examples_run(module: str) -> None:
+    found = doctest.testmod(import_module(module))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("name", sorted(set(zerotprune.__all__) - {"methods"} - WITHOUT))
+def test_public_names_have_an_example(name: str) -> None:
+    assert ">>> " in (getattr(zerotprune, name).__doc__ or "")
