@@ -13,6 +13,8 @@ import pytest
 import timm
 from optuna.trial import TrialState
 from safetensors.torch import save_file
+from zerotprune.cli.search_options import SearchOptions
+from zerotprune.search.budget import SearchBudget
 
 from tests.commands import quickly
 from tests.search.studies import command, trials_in
@@ -20,10 +22,8 @@ from zerotprune import Schedule
 from zerotprune.backbones import backbone
 from zerotprune.budgets.surface import Surface
 from zerotprune.cli.search import search as search_command
-from zerotprune.cli.search_options import SearchOptions
 from zerotprune.data import demo
 from zerotprune.methods import ZeroTPrune
-from zerotprune.search.budget import SearchBudget
 from zerotprune.search.sampling import stored
 
 

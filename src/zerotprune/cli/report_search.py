@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +28,7 @@ from ..search.config import Measure
 from ..search.objective import Outcome
 from ..search.session import SearchRun
 from ..search.study import FinishedTrial
+from .console import new_table
 
 
 @dataclass(frozen=True)
