@@ -73,8 +73,8 @@ class Objective:
 
     def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:
         self.model, self.method = restore_(model), method
-        found = backbone(model)
-        self._tail, self._geometry = found.tail(), found.geometry
+        adapter = backbone(model)
+        self._tail, self._geometry = adapter.tail(), adapter.geometry
         self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
         self.count = len(stack)
         kept = 0 if self._tail is None else self._blocks_that_fit(stack, memory)
@@ -83,7 +83,7 @@ class Objective:
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
-                logits, inputs = _recorded(model, found, images, kept)
+                logits, inputs = _record(model, adapter, images, kept)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
         self._cached = kept
@@ -111,8 +111,8 @@ class Objective:
 
     def _run(self, inputs: Sequence[Tensor], first: int) -> Tensor:
         if self._tail is None or not self._cached:
-            found: Tensor = self.model(inputs[0])
-            return found
+            outputs: Tensor = self.model(inputs[0])
+            return outputs
         block = min(first, self._cached)
         return self._tail(inputs[block - 1], block)
 
@@ -122,9 +122,9 @@ class Objective:
     def __call__(self, schedule: Schedule) -> Outcome:
         return self._outcome(self._read(self.outputs(schedule)))
 
-    def _outcome(self, found: Sequence[Tensor]) -> Outcome:
+    def _outcome(self, answers: Sequence[Tensor]) -> Outcome:
         kl, same, top = [], [], []
-        for wanted, came in zip(self._reference, found, strict=True):
+        for wanted, came in zip(self._reference, answers, strict=True):
             kl.append(divergence(wanted, came))
             top.append(came.argmax(dim=-1))
             same.append(top[-1] == wanted.argmax(dim=-1))
@@ -140,13 +140,13 @@ def divergence(
     return (unpruned.exp() * (unpruned - pruned)).sum(dim=-1).clamp(min=0)
 
 
-def _recorded(
-    model: nn.Module, found: Backbone, images: Tensor, kept: int
+def _record(
+    model: nn.Module, adapter: Backbone, images: Tensor, kept: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs of the unpruned model, and what its first blocks got."""
     inputs: list[Tensor] = []
     hooks = [
-        block.register_forward_pre_hook(partial(_note, inputs)) for block in found.blocks[:kept]
+        block.register_forward_pre_hook(partial(_note, inputs)) for block in adapter.blocks[:kept]
     ]
     try:
         logits: Tensor = model(images)
