@@ -54,13 +54,13 @@ def divergences(results: Sequence[Result], claims: Sequence[Claim]) -> list[dict
     """Rows for the same claims by KL (unpruned ‖ pruned): how much less the first one's is."""
     unpruned = torch.cat(results[0].outputs).log_softmax(dim=-1)
 
-    found = {
+    divergence_of = {
         result.contender.name: divergence(unpruned, torch.cat(result.outputs).log_softmax(dim=-1))
         for result in results[1:]
     }
     rows: list[dict[str, object]] = []
     for claim in claims:
-        less = found[claim.second] - found[claim.first]
+        less = divergence_of[claim.second] - divergence_of[claim.first]
         change, error = paired_difference(less.tolist())
         rows.append({
             "name": f"{claim.text}, by KL", "measure": f"KL of {claim.second} − {claim.first}",
@@ -72,8 +72,8 @@ def divergences(results: Sequence[Result], claims: Sequence[Claim]) -> list[dict
 
 def table_of(model: nn.Module) -> Table:
     """A contender of either kind, and a claim, for each budget that there is a schedule for."""
-    found = tuned_at(model, backbone(model).geometry.tokens, repr(ZeroTPrune()))
-    budgets = sorted((each.gmacs for each in found), reverse=True)
+    schedules = tuned_at(model, backbone(model).geometry.tokens, repr(ZeroTPrune()))
+    budgets = sorted((each.gmacs for each in schedules), reverse=True)
     if not budgets:
         raise SystemExit(f"no tuned schedule of {name_of(model)} is there: run tuning.py first")
 

@@ -79,7 +79,7 @@ def main() -> None:
             contest(target, [each for each in done if each is not None], chosen)
 
 
-def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
+def contest(target: Target, candidates: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
     """Write those that agree better with the unpruned model than what is there."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = getattr(torch, chosen.precision)
@@ -91,7 +91,7 @@ def contest(target: Target, found: Sequence[tuned.Tuned], chosen: argparse.Names
     )
     stack = Stack([each.to(device, precision) for each, _, _ in held], None)
     divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
-    for new in found:
+    for new in candidates:
         path = chosen.out / f"{target.model}-{new.gmacs:g}.json"
         now = divergence(new.schedule).mean_kl
         before = divergence(tuned.read(path).schedule).mean_kl if path.exists() else math.inf
@@ -109,8 +109,8 @@ def asked(chosen: argparse.Namespace) -> list[str]:
 
 
 def weights(target: Target, chosen: argparse.Namespace) -> Path:
-    found: Path = chosen.shared / "weights" / f"{target.weights}.safetensors"
-    return found
+    path: Path = chosen.shared / "weights" / f"{target.weights}.safetensors"
+    return path
 
 
 def read(target: Target, chosen: argparse.Namespace) -> nn.Module:

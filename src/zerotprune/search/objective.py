@@ -84,7 +84,7 @@ class Objective:
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
-                logits, inputs = _recorded(model, apart, images, kept)
+                logits, inputs = _record(model, apart, images, kept)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
         self._cached = kept
@@ -123,9 +123,9 @@ class Objective:
     def __call__(self, schedule: Schedule) -> Outcome:
         return self._outcome(self._read(self.outputs(schedule)))
 
-    def _outcome(self, found: Sequence[Tensor]) -> Outcome:
+    def _outcome(self, answers: Sequence[Tensor]) -> Outcome:
         kl, same, top = [], [], []
-        for wanted, came in zip(self._reference, found, strict=True):
+        for wanted, came in zip(self._reference, answers, strict=True):
             kl.append(divergence(wanted, came))
             top.append(came.argmax(dim=-1))
             same.append(top[-1] == wanted.argmax(dim=-1))
@@ -134,7 +134,7 @@ class Objective:
         return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
 
 
-def _recorded(
+def _record(
     model: nn.Module, apart: Backbone, images: Tensor, kept: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs of the unpruned model, and what its first blocks got."""

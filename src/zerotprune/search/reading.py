@@ -54,13 +54,13 @@ class _Others:
         self._held, self._labels = F.normalize(features.float(), dim=-1), labels
 
     def __call__(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        found, first = [], 0
+        answers, first = [], 0
         for each in outputs:
             likeness = F.normalize(each.float(), dim=-1) @ self._held.T / TEMPERATURE
             own = torch.arange(first, first + len(each), device=each.device).unsqueeze(1)
-            found.append(likeness.scatter(1, own, _NEVER).log_softmax(dim=-1))
+            answers.append(likeness.scatter(1, own, _NEVER).log_softmax(dim=-1))
             first += len(each)
-        return found
+        return answers
 
     def classes(self, answers: Tensor) -> Tensor:
         assert self._labels is not None

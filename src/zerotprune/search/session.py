@@ -57,8 +57,8 @@ class SearchInputs:
 
     @property
     def dtype(self) -> torch.dtype:
-        found: torch.dtype = getattr(torch, self.precision)
-        return found
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
 
 
 @dataclass
