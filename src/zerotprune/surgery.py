@@ -23,20 +23,20 @@ def attach(
     model: Model, schedule: Schedule, compute: Compute = "needed", backend: Backend = "auto"
 ) -> Model:
     """Run the model by the schedule from the next call on, whatever it was run by before."""
-    taken_apart, inner = backbone(model), cast(Any, transformer(model))
-    plan = Plan(schedule, taken_apart.geometry)
+    vit, inner = backbone(model), cast(Any, transformer(model))
+    plan = Plan(schedule, vit.geometry)
     plan.check()
-    _refuse_foreign(taken_apart, prefix_only=compute == "needed" and plan.prefix_only)
+    _refuse_foreign(vit, prefix_only=compute == "needed" and plan.prefix_only)
     restore_(model)
     if not plan.stages:
         return model
-    for block, task in zip(taken_apart.blocks, plan.tasks(compute, backend), strict=True):
+    for block, task in zip(vit.blocks, plan.tasks(compute, backend), strict=True):
         if task is not None:
-            parts, call = taken_apart.parts(block), taken_apart.call
+            parts, call = vit.parts(block), vit.call
             block.forward = functools.partial(_pruned_forward, parts, task, plan, call)
     if compute == "needed" and plan.prefix_only:
-        inner.forward = as_forward(taken_apart.prefix_only())
-    for name in taken_apart.unserved:
+        inner.forward = as_forward(vit.prefix_only())
+    for name in vit.unserved:
         if hasattr(inner, name):
             setattr(inner, name, functools.partial(_unserved, name))
     inner.extra_repr = functools.partial(_described, plan, type(inner).extra_repr(inner))
@@ -114,11 +114,11 @@ def _described(plan: Plan, others: str) -> str:
     return f"{others}, {line}" if others else line
 
 
-def _refuse_foreign(taken_apart: Backbone, prefix_only: bool) -> None:
-    for number, block in enumerate(taken_apart.blocks, start=1):
+def _refuse_foreign(vit: Backbone, prefix_only: bool) -> None:
+    for number, block in enumerate(vit.blocks, start=1):
         if "forward" in block.__dict__ and plan_of(block) is None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
-    forward = taken_apart.model.__dict__.get("forward")
+    forward = vit.model.__dict__.get("forward")
     if prefix_only and forward is not None and not is_prefix_only(forward):
         raise TypeError(
             "the model has a forward that was replaced by something else: "

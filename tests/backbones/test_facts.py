@@ -25,30 +25,30 @@ LIBRARIES = {"timm", "torchvision", "transformers", "open_clip"}
 @pytest.mark.parametrize("family", FAMILIES)
 def test_facts_are_those_of_the_model(family: str) -> None:
     model: Any = build(family)
-    apart = backbone(model)
-    assert (1, *apart.input_shape) == tuple(images_for(model, 1).shape)
-    assert apart.outputs == model.num_classes
+    vit = backbone(model)
+    assert (1, *vit.input_shape) == tuple(images_for(model, 1).shape)
+    assert vit.outputs == model.num_classes
     with torch.inference_mode():
-        assert model(images_for(model, 1)).shape[-1] == (apart.outputs or model.num_features)
+        assert model(images_for(model, 1)).shape[-1] == (vit.outputs or model.num_features)
 
 
 def test_names_transform_and_classes_of_a_published_model() -> None:
     with torch.device("meta"):
-        apart = backbone(timm.create_model("deit_tiny_patch16_224"))
+        vit = backbone(timm.create_model("deit_tiny_patch16_224"))
         features = backbone(timm.create_model("vit_small_patch14_dinov2", img_size=224))
-    assert apart.name == "deit_tiny_patch16_224.fb_in1k"
-    assert apart.class_names()[:2] == ["tench", "goldfish"]
-    assert len(apart.class_names()) == apart.outputs == 1000
-    assert apart.normalization[0] == pytest.approx((0.485, 0.456, 0.406))
+    assert vit.name == "deit_tiny_patch16_224.fb_in1k"
+    assert vit.class_names()[:2] == ["tench", "goldfish"]
+    assert len(vit.class_names()) == vit.outputs == 1000
+    assert vit.normalization[0] == pytest.approx((0.485, 0.456, 0.406))
     assert features.outputs == 0
     assert features.input_shape == (3, 224, 224)
 
 
 def test_the_built_in_model_names_its_digits() -> None:
-    apart = backbone(demo.untrained())
-    assert apart.class_names() == [f"digit {number}" for number in range(10)]
-    assert apart.normalization == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    assert apart.name == ""
+    vit = backbone(demo.untrained())
+    assert vit.class_names() == [f"digit {number}" for number in range(10)]
+    assert vit.normalization == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert vit.name == ""
 
 
 def test_a_model_set_to_another_size() -> None:

@@ -625,9 +625,9 @@ def test_the_demo_model_sees_its_own_range() -> None:
     noise = torch.randint(0, 256, (112, 112, 3), dtype=torch.uint8)
     seen = backbone(demo.untrained()).transform()(Image.fromarray(noise.numpy()))
     torch.testing.assert_close(seen, noise.permute(2, 0, 1) / 127.5 - 1)
-    apart, image = backbone(demo.untrained()), Image.new("RGB", (300, 200))
-    assert apart.transform()(image).shape == (3, 112, 112)
-    assert apart.transform(64)(image).shape == (3, 64, 64)
+    vit, image = backbone(demo.untrained()), Image.new("RGB", (300, 200))
+    assert vit.transform()(image).shape == (3, 112, 112)
+    assert vit.transform(64)(image).shape == (3, 64, 64)
 
 
 def test_the_transform_follows_the_size_the_model_has_now() -> None:

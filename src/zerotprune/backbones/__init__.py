@@ -1,5 +1,5 @@
 """Backbones: all that anybody wants to know of a library's Vision Transformer, and how it comes
-apart. A library is imported only when one of its models is at hand or is asked for by name."""
+vit. A library is imported only when one of its models is at hand or is asked for by name."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def backbone(model: object) -> Backbone:
     home = _home(model)
     if home is None:
         raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
-    apart: Backbone = import_module(f".{home}", __name__).take_apart(model)
-    return apart
+    vit: Backbone = import_module(f".{home}", __name__).take_apart(model)
+    return vit
 
 
 def _home(model: nn.Module) -> str | None:

@@ -51,14 +51,14 @@ def survey(
     """
     if current_plan(model) is not None:
         raise ValueError("the model is pruned: restore_(model) before it is calibrated")
-    apart = backbone(model)
-    prefix, cls = apart.geometry.prefix, apart.geometry.cls
-    seen: list[list[BlockSurvey]] = [[] for _ in apart.blocks]
+    vit = backbone(model)
+    prefix, cls = vit.geometry.prefix, vit.geometry.cls
+    seen: list[list[BlockSurvey]] = [[] for _ in vit.blocks]
     hooks = [
         block.register_forward_pre_hook(
-            _watch(apart.parts(block), apart.call, prefix, cls, notes), with_kwargs=True
+            _watch(vit.parts(block), vit.call, prefix, cls, notes), with_kwargs=True
         )
-        for block, notes in zip(apart.blocks, seen, strict=True)
+        for block, notes in zip(vit.blocks, seen, strict=True)
     ]
     try:
         with torch.inference_mode():

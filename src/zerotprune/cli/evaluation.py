@@ -144,14 +144,14 @@ def prepare(
     if calibration is not None:  # before the weights are cast to another precision
         calibrated = Calibration.load_for(calibration, model, built)
     dataset, train = reading.open(data, built, loading.size), None
-    apart = backbone(built)
+    vit = backbone(built)
     if probing.train is not None:
-        train = open_data(probing.train, transform=apart.transform(loading.size))
+        train = open_data(probing.train, transform=vit.transform(loading.size))
         check_classes(dataset, train.classes)
-    elif apart.outputs == 0:
+    elif vit.outputs == 0:
         raise ValueError(f"{model} has no head: give --probe and --train")
     else:
-        check_classes(dataset, apart.outputs)
+        check_classes(dataset, vit.outputs)
     dtype: torch.dtype = getattr(torch, precision)
     setting = Setting(device, dtype, keep_outputs=train is not None)
     return Evaluation(model, data, reading, probing.probe, built.to(device, dtype), dataset, train,

@@ -74,8 +74,8 @@ class Objective:
 
     def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:
         self.model, self.method = restore_(model), method
-        apart = backbone(model)
-        self._midway, self._geometry = apart.midway(), apart.geometry
+        vit = backbone(model)
+        self._midway, self._geometry = vit.midway(), vit.geometry
         self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
         self.count = len(stack)
         kept = 0 if self._midway is None else self._blocks_that_fit(stack, memory)
@@ -84,11 +84,11 @@ class Objective:
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
-                logits, inputs = _record(model, apart, images, kept)
+                logits, inputs = _record(model, vit, images, kept)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
         self._cached = kept
-        self._read = reading(apart.outputs > 0, outputs, self.labels)
+        self._read = reading(vit.outputs > 0, outputs, self.labels)
         self._reference = self._read(outputs)
 
     @property
@@ -135,13 +135,13 @@ class Objective:
 
 
 def _record(
-    model: nn.Module, apart: Backbone, images: Tensor, kept: int
+    model: nn.Module, vit: Backbone, images: Tensor, kept: int
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs of the unpruned model, and what its first blocks got."""
     inputs: list[Tensor] = []
     hooks = [
-        block.register_forward_pre_hook(partial(_note, inputs, apart.call), with_kwargs=True)
-        for block in apart.blocks[:kept]
+        block.register_forward_pre_hook(partial(_note, inputs, vit.call), with_kwargs=True)
+        for block in vit.blocks[:kept]
     ]
     try:
         logits: Tensor = model(images)

@@ -14,7 +14,7 @@ from .prefix_only import head_reads_prefix_only
 
 
 def attentions(block: Any) -> list[Any]:
-    """The attention modules of a block; the block itself where it has none apart."""
+    """The attention modules of a block; the block itself where it has none vit."""
     if isinstance(block, vit.ParallelThingsBlock):
         return [branch.attn for branch in block.attns]
     return [getattr(block, "attn", block)]

@@ -36,8 +36,8 @@ def all_tuned() -> tuple[Tuned, ...]:
 
 def tuned_at(model: nn.Module, method: Method | None = None) -> list[Tuned]:
     """All that was searched for this model at its size, by this method or by any."""
-    apart = backbone(model)
-    wanted = (apart.name, apart.geometry.tokens)
+    vit = backbone(model)
+    wanted = (vit.name, vit.geometry.tokens)
     return [
         each
         for each in all_tuned()
