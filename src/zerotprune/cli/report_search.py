@@ -15,16 +15,9 @@ from ..plan import Plan
 from ..plots import figures
 from ..plots.search import search_figure
 from ..schedule import Schedule
+from ..search import choice as choosing
 from ..search.budget import SearchBudget, refuse_missed_time
-from ..search.choice import (
-    Choice,
-    Judged,
-    difference,
-    front,
-    mean_and_error,
-    scores,
-    thin_out,
-)
+from ..search.choice import Choice, Judged, difference, mean_and_error, scores
 from ..search.config import Measure
 from ..search.objective import Outcome
 from ..search.session import SearchRun
@@ -81,7 +74,7 @@ def report_front(
 ) -> None:
     measure = run.inputs.measure
     with console.status("measuring the front on the second half"):
-        rows = run.judge_trials(thin_out(front(trials, measure), count))
+        rows = run.judge_trials(choosing.thin_out(choosing.front(trials, measure), count))
     unpruned, title = run.judge_unpruned(), _title(run, len(trials))
     console.print(table_of(title, measure, unpruned, None, rows, None))
     console.print("The front was found on the first half; believe the second, which had no say in "
