@@ -259,7 +259,7 @@ def test_wrong_arguments(model: Any) -> None:
     with pytest.raises(ValueError, match="a schedule or a budget, not both"):
         ztp.prune_(model, SCHEDULE, cost=0.6)
     with pytest.raises(ValueError, match=r"schedule\.by\(method\)"):
-        ztp.prune_(model, SCHEDULE.by("tome"))
+        ztp.prune_(model, SCHEDULE, method="tome")
     with pytest.raises(ValueError, match="a budget is either cost"):
         ztp.prune_(model)
 

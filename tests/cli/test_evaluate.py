@@ -88,7 +88,7 @@ def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> No
         "--csv", str(tmp_path / "rows.csv"), "--plots", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "Zero-TPrune − ToMe" in done.stdout
+    assert "zero-tprune − tome" in done.stdout
     for name in ("accuracy-gmacs.png", "accuracy-speed.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "rows.csv").open(newline="") as file:
@@ -121,7 +121,7 @@ def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Pa
         (("--data", "no/such/folder"), "no data at no/such/folder"),
         (("--weights", "nowhere.safetensors"), "no weights at nowhere.safetensors"),
         (("--method", "topme", "--cost", "0.5"), "unknown method 'topme'"),
-        (("--cost", "0.5", "--gmacs", "1"), "give one of"),
+        (("--cost", "0.5", "--gmacs", "1"), "give one budget, not several"),
         (("--cost", "0.001"), "cannot be met"),
         (("--schedule", "nope"), "neither a preset"),
         (("--probe", "knn"), "--probe and --train go together"),

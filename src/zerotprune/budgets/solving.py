@@ -41,7 +41,7 @@ def schedule_for(
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
     >>> schedule_for(model, cost=0.7, method="tome").stages[0]
-    Stage(block=1, keep=1.0, similar=11, rounds=None)
+    Stage(block=1, keep=1.0, similar=9, rounds=None)
     """
     budget = Budget(cost, gmacs)
     method = resolve(DEFAULT if method is None else method)

@@ -228,7 +228,7 @@ def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
     rows = rows.select_columns([image]).cast_column(image, kinds.Image(decode=False))
     reads = [partial(_cell, rows, image, at) for at in range(len(labels))]
     items = [Item(f"{name} row {at}", reads[at], each) for at, each in enumerate(labels)]
-    return items, features[label].num_classes if named else None
+    return items, len(features[label].names) if named else None
 
 
 def _cell(rows: Any, column: str, at: int) -> bytes:

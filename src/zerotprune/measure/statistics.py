@@ -15,8 +15,9 @@ from ..shapes import Float
 class Mean(NamedTuple):
     """A mean over images and its standard error.
 
-    >>> Mean.of([1.0, 0.0, 1.0, 0.0])
-    Mean(value=0.5, error=0.2886751345948129)
+    >>> value, error = Mean.of([1.0, 0.0, 1.0, 0.0])
+    >>> f"{value} ± {error:.3f}"
+    '0.5 ± 0.289'
     """
 
     value: float
