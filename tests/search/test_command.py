@@ -13,14 +13,13 @@ import pytest
 import timm
 from optuna.trial import TrialState
 from safetensors.torch import save_file
-from zerotprune.cli.search_options import SearchOptions
-from zerotprune.search.budget import SearchBudget
 
 from tests.commands import quickly
 from tests.search.studies import command, trials_in
 from zerotprune import Schedule
 from zerotprune.backbones import backbone
 from zerotprune.budgets.surface import Surface
+from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.search import search as search_command
 from zerotprune.data import demo
 from zerotprune.methods import ZeroTPrune
@@ -28,7 +27,7 @@ from zerotprune.search.sampling import stored
 
 
 def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path) -> None:
-    common = ("--data", str(folder), "--keep", "0.4", "--finalists", "3", "--figure", "search.png",
+    common = ("--data", str(folder), "--cost", "0.4", "--finalists", "3", "--figure", "search.png",
               "--csv", "rows.csv")  # fmt: skip
     done = quickly("search", "--model", "demo", *common, "--trials", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -46,11 +45,9 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
                     cwd=tmp_path)  # fmt: skip
     assert "5 trials of 5 are there already, begun by --sampler random" in again.stdout
-    with pytest.raises(ValueError, match=r"its budget is --keep 0.4, here it is --keep 0.5;"):
+    with pytest.raises(ValueError, match=r"its budget is --cost 0.4, here it is --cost 0.5;"):
         search_command(
-            SearchOptions("demo", str(folder)),
-            SearchBudget(keep=0.5),
-            out=tmp_path / "schedule.json",
+            "demo", str(folder), budget=BudgetOptions(cost=0.5), out=tmp_path / "schedule.json"
         )
 
 
@@ -63,9 +60,9 @@ def test_without_labels_any_model_and_any_folder(
     for path in sorted(folder.rglob("*.png"))[:6]:
         (flat / path.name).write_bytes(path.read_bytes())
     save_file(timm.create_model("test_vit").state_dict(), tmp_path / "own.safetensors")
-    options = SearchOptions("test_vit", str(flat), tmp_path / "own.safetensors", labels=False)
-    search_command(options, sampler="nsga2", trials=6, finalists=2, out=tmp_path / "schedule.json",
-                   figure=tmp_path / "front.svg")  # fmt: skip
+    search_command("test_vit", str(flat), loading=ModelOptions(tmp_path / "own.safetensors"),
+                   labels=False, sampler="nsga2", trials=6, finalists=2,
+                   out=tmp_path / "schedule.json", figure=tmp_path / "front.svg")  # fmt: skip
     assert "believe the second" in capsys.readouterr().out
     written = list(tmp_path.glob("schedule-*.json"))
     assert 1 <= len(written) <= 2
@@ -74,7 +71,7 @@ def test_without_labels_any_model_and_any_folder(
 
 def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> None:
     """Killed in the middle of a trial, then stopped by Ctrl-C, then left to finish."""
-    arguments = ("--data", str(folder), "--keep", "0.5", "--finalists", "1", "--trials", "20")
+    arguments = ("--data", str(folder), "--cost", "0.5", "--finalists", "1", "--trials", "20")
     path, kept = tmp_path / "schedule.trials.db", dict[int, object]()
     for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):
         pipe = subprocess.PIPE
@@ -125,7 +122,7 @@ def _values(path: Path) -> dict[int, object]:
 def test_workers_share_one_file_exactly(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search_command(SearchOptions("demo", str(folder)), SearchBudget(keep=0.5), trials=30,
+    search_command("demo", str(folder), budget=BudgetOptions(cost=0.5), trials=30,
                    finalists=1, workers=2, out=tmp_path / "schedule.json")  # fmt: skip
     assert "demo, 30 trials, 20 images in two halves" in capsys.readouterr().out
     trials = trials_in(tmp_path / "schedule.trials.db")
@@ -136,25 +133,25 @@ def test_workers_share_one_file_exactly(
 
 MISTAKES: list[tuple[tuple[str, ...], str]] = [
     ((), "give one budget"),
-    (("--keep", "0.5", "--gmacs", "0.2"), "give one budget"),
-    (("--keep", "0.5", "--sampler", "nsga2"), "nsga2 searches all budgets"),
+    (("--cost", "0.5", "--gmacs", "0.2"), "give one budget"),
+    (("--cost", "0.5", "--sampler", "nsga2"), "nsga2 searches all budgets"),
     (("--gmacs", "0.001"), "this model takes 0.3545 unpruned and 0.0"),
     (("--gmacs", "5"), "this model takes 0.3545 unpruned and 0.0"),
-    (("--speedup", "0.9"), "--speedup must be above 1"),
-    (("--latency-ms", "-1"), "--latency-ms must be a positive number"),
-    (("--keep", "0.5", "--trials", "0"), "--trials must be at least 1"),
-    (("--keep", "0.5", "--workers", "21"), "too few images: 20"),
-    (("--keep", "0.5", "--limit", "1"), "too few images: 1"),
-    (("--keep", "0.5", "--data", "nowhere"), "no data at nowhere"),
-    (("--keep", "0.5", "--data", "empty", "--no-labels"), "no pictures in empty"),
-    (("--keep", "0.5", "--method", "tome"), "a search is for one of zero-tprune"),
-    (("--keep", "0.5", "--out", "no/x.json"), "no folder no"),
-    (("--keep", "0.5", "--figure", "x.txt"), "the ending must be one of"),
-    (("--keep", "0.5", "--storage", "no/x.db"), "no folder no"),
-    (("--keep", "0.5", "--storage", "postgresql+psycopg://u:secret@127.0.0.1:1/x"),
+    (("--speedup", "0.9"), "speedup must be above 1"),
+    (("--latency-ms", "-1"), "latency_ms must be a positive number"),
+    (("--cost", "0.5", "--trials", "0"), "--trials must be at least 1"),
+    (("--cost", "0.5", "--workers", "21"), "too few images: 20"),
+    (("--cost", "0.5", "--limit", "1"), "too few images: 1"),
+    (("--cost", "0.5", "--data", "nowhere"), "no data at nowhere"),
+    (("--cost", "0.5", "--data", "empty", "--no-labels"), "no images in empty"),
+    (("--cost", "0.5", "--method", "tome"), "a search is for one of zero-tprune"),
+    (("--cost", "0.5", "--out", "no/x.json"), "no folder no"),
+    (("--cost", "0.5", "--figure", "x.txt"), "the ending must be one of"),
+    (("--cost", "0.5", "--storage", "no/x.db"), "no folder no"),
+    (("--cost", "0.5", "--storage", "postgresql+psycopg://u:secret@127.0.0.1:1/x"),
      "cannot keep trials in postgresql+psycopg://u:***@127.0.0.1:1/x"),
-    (("--keep", "0.5", "--storage", "nosuch://x"), "cannot keep trials in nosuch://x"),
-    (("--keep", "0.5", "--storage", "text"), "cannot keep trials in text"),
+    (("--cost", "0.5", "--storage", "nosuch://x"), "cannot keep trials in nosuch://x"),
+    (("--cost", "0.5", "--storage", "text"), "cannot keep trials in text"),
 ]  # fmt: skip
 
 

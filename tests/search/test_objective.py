@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.families import FAMILIES, build
-from tests.families import pictures as images_for
+from tests.families import FAMILIES, build, images_for
 from zerotprune import Schedule, Stage, prune_, restore_
 from zerotprune.backbones import backbone
 from zerotprune.methods import TopK, ZeroTPrune
@@ -28,7 +27,7 @@ def test_from_the_middle_is_the_whole_model_bit_for_bit(family: str) -> None:
     model = build(family)
     stack, depth = stack_of(model), len(model.blocks)  # type: ignore[arg-type]
     objective = Objective(model, ZeroTPrune(start="uniform"), stack, memory=1e9)
-    assert objective.cached_blocks == (0 if backbone(model).tail() is None else depth - 1)
+    assert objective.cached_blocks == (0 if backbone(model).midway() is None else depth - 1)
     for block in (1, 2, depth - 1):
         schedule = Schedule((Stage(block, 0.5, 3),))
         pruned = torch.cat(objective.outputs(schedule))
@@ -53,10 +52,10 @@ def test_trials_run_without_attention_that_plans() -> None:
 
 
 def test_plain_families_are_entered_in_the_middle_and_rotary_ones_are_not() -> None:
-    assert backbone(build("deit")).tail() is not None
-    assert backbone(build("deit distilled")).tail() is not None
-    assert backbone(build("eva-02, rotary")).tail() is None
-    assert backbone(build("beit, relative bias")).tail() is None
+    assert backbone(build("deit")).midway() is not None
+    assert backbone(build("deit distilled")).midway() is not None
+    assert backbone(build("eva-02, rotary")).midway() is None
+    assert backbone(build("beit, relative bias")).midway() is None
 
 
 def test_memory_bounds_what_is_kept() -> None:

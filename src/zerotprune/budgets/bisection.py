@@ -44,4 +44,6 @@ def bisect(
             low = at
         elif step:
             high = at
+        elif setting is not None:
+            return best  # the highest value of this dial is too low already
     return best

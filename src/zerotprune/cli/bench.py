@@ -30,6 +30,7 @@ from .options import (
     DataOptions,
     Flag,
     ModelOptions,
+    ReadingOptions,
     Several,
     chosen_device,
     refuse_torchrun,
@@ -42,24 +43,18 @@ METHODS = (DEFAULT, "tome", "ats")
 
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
-class AccuracyOptions:
+class AccuracyOptions(DataOptions):
     """The images for an accuracy beside the speed."""
 
     data: str | None = None
     "Images to measure accuracy on in the same run: a folder, tar shards, or hf:DATASET."
-    mapping: Path | None = None
-    "For a flat folder: a file with lines `image label`."
-    split: str = "validation"
-    "Of a Hugging Face dataset."
-    limit: int | None = None
-    "Take only so many images, spread evenly over the data."
-    strict: Flag = False
-    "Stop at the first image that cannot be read; else it is named and left out."
     workers: int = 2
     "Processes that decode images."
 
-    def reading(self) -> DataOptions:
-        return DataOptions(self.mapping, self.split, self.limit, self.strict, workers=self.workers)
+    def reading(self) -> ReadingOptions:
+        return ReadingOptions(
+            self.mapping, self.split, self.limit, self.strict, workers=self.workers
+        )
 
 
 def bench(

@@ -19,7 +19,7 @@ from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figure_files import check_figure_file, save
 from .console import left_out, progress_bar
-from .options import DataOptions, ModelOptions, chosen_device, preset_or_file, refuse_torchrun
+from .options import ModelOptions, ReadingOptions, chosen_device, preset_or_file, refuse_torchrun
 from .report_calibration import rounds_lines, rounds_table, vhf_lines
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
@@ -37,7 +37,7 @@ def calibrate(
     evaluations: int = 40,
     seed: int = 0,
     loading: ModelOptions | None = None,
-    reading: DataOptions | None = None,
+    reading: ReadingOptions | None = None,
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
@@ -69,7 +69,7 @@ def calibrate(
     seed
         Of the random starts.
     """
-    loading, reading = loading or ModelOptions(), reading or DataOptions()
+    loading, reading = loading or ModelOptions(), reading or ReadingOptions()
     reading.check()
     _check(out, figures, threshold, schedule, evaluations)
     device = chosen_device(loading.device)

@@ -15,7 +15,7 @@ from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.figure_files import check_figure_file, save
 from ..plots.trade_off import Point, trade_off_figure
 from .evaluation import Evaluation, ProbeOptions, prepare
-from .options import DataOptions, ModelOptions, Precision, Several
+from .options import ModelOptions, Precision, ReadingOptions, Several
 from .report_accuracy import table_of
 
 Axis = Literal["gmacs", "speed"]
@@ -29,7 +29,7 @@ def compare(
     cost: Several[float] = None,
     method: Several[str] = None,
     loading: ModelOptions | None = None,
-    reading: DataOptions | None = None,
+    reading: ReadingOptions | None = None,
     probing: ProbeOptions | None = None,
     precision: Precision = "float32",
     calibration: Path | None = None,
@@ -65,7 +65,7 @@ def compare(
         records.check_rows_fit(csv)
     if plots is not None:
         check_figure_file(plots / "accuracy-gmacs.png")
-    evaluation = prepare(model, data, loading or ModelOptions(), reading or DataOptions(),
+    evaluation = prepare(model, data, loading or ModelOptions(), reading or ReadingOptions(),
                          probing or ProbeOptions(), precision=precision,
                          calibration=calibration)  # fmt: skip
     contenders = [UNPRUNED]

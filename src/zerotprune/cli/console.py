@@ -23,9 +23,9 @@ def progress_bar(console: Console, disable: bool = False) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=disable)
 
 
-def new_table(title: str) -> Table:
+def new_table(title: str, gap: int = 1) -> Table:
     """Narrow enough for 80 columns; what gives way there is the first column."""
-    return Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    return Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, gap, 0, 0))
 
 
 def left_out(console: Console) -> Callable[[str], None]:

@@ -9,7 +9,7 @@ from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of, resolve
 from .evaluation import Evaluation, ProbeOptions, prepare
-from .options import BudgetOptions, DataOptions, ModelOptions, Precision
+from .options import BudgetOptions, ModelOptions, Precision, ReadingOptions
 from .report_accuracy import table_of
 
 
@@ -20,7 +20,7 @@ def evaluate(
     budget: BudgetOptions | None = None,
     method: str | None = None,
     loading: ModelOptions | None = None,
-    reading: DataOptions | None = None,
+    reading: ReadingOptions | None = None,
     probing: ProbeOptions | None = None,
     precision: Precision = "float32",
     calibration: Path | None = None,
@@ -49,7 +49,7 @@ def evaluate(
         Print the rows as JSON, for scripts; all else goes to the error stream.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    reading, probing = reading or DataOptions(), probing or ProbeOptions()
+    reading, probing = reading or ReadingOptions(), probing or ProbeOptions()
     budget.check()
     if method is not None:
         resolve(method)

@@ -21,7 +21,7 @@ from ..measure import records
 from ..measure.accuracy import Contender, Result, Setting, compare
 from ..measure.probe import Probe, score
 from .console import console_for, left_out, progress_bar
-from .options import DATA, DataOptions, ModelOptions, Precision, chosen_device
+from .options import DATA, ModelOptions, Precision, ReadingOptions, chosen_device
 
 
 @Parameter(name="*", group=DATA)
@@ -41,7 +41,7 @@ class Evaluation:
 
     model_name: str
     data: str
-    options: DataOptions
+    options: ReadingOptions
     probe: Probe | None
     model: nn.Module
     dataset: ImageDataset
@@ -127,7 +127,7 @@ def prepare(
     model: str,
     data: str,
     loading: ModelOptions,
-    reading: DataOptions,
+    reading: ReadingOptions,
     probing: ProbeOptions,
     *,
     precision: Precision = "float32",

@@ -53,7 +53,7 @@ class ModelOptions:
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class DataOptions:
-    """How the images are read."""
+    """How the images are found."""
 
     mapping: Path | None = None
     "For a flat folder: a file with lines `image label`."
@@ -63,15 +63,6 @@ class DataOptions:
     "Take only so many images, spread evenly over the data."
     strict: Flag = False
     "Stop at the first image that cannot be read; else it is named and left out."
-    batch: int = 32
-    "Images at a time."
-    workers: int = 2
-    "Processes that decode images."
-
-    def check(self) -> None:
-        for name, least in (("batch", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def open(
         self, data: str, model: nn.Module, size: int | None, labelled: bool = True
@@ -85,6 +76,29 @@ class DataOptions:
             transform=backbone(model).transform(size),
             labelled=labelled,
         )
+
+
+@Parameter(name="*", group=DATA)
+@dataclass(frozen=True)
+class BatchOptions(DataOptions):
+    """… and how many are run at a time."""
+
+    batch: int = 32
+    "Images at a time."
+
+
+@Parameter(name="*", group=DATA)
+@dataclass(frozen=True)
+class ReadingOptions(BatchOptions):
+    """… and how many processes decode them."""
+
+    workers: int = 2
+    "Processes that decode images."
+
+    def check(self) -> None:
+        for name, least in (("batch", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 @Parameter(name="*", group=BUDGET)

@@ -112,7 +112,7 @@ def table_of(
 ) -> Table:
     """Both halves of every row, and paired differences on the second. Without a chosen one the
     rows are a front, of several costs."""
-    table = new_table(title)
+    table = new_table(title, gap=0)
     table.add_column("schedule", overflow="fold", min_width=12)
     what = "top-1 %" if measure == "top1" else "KL"
     top1, several = measure == "top1", chosen is None

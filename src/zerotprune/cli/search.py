@@ -26,8 +26,8 @@ from ..search.study import TrialLog, read_trials
 from ..surgery import restore_
 from .console import progress_bar
 from .options import (
+    BatchOptions,
     BudgetOptions,
-    DataOptions,
     ModelOptions,
     Precision,
     chosen_device,
@@ -44,7 +44,7 @@ def search(
     method: str = DEFAULT,
     labels: bool = True,
     loading: ModelOptions | None = None,
-    reading: DataOptions | None = None,
+    reading: BatchOptions | None = None,
     precision: Precision = "float32",
     calibration: Path | None = None,
     out: Path = Path("schedule.json"),
@@ -107,7 +107,7 @@ def search(
         Of the sampler and of the halves.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    reading = reading or DataOptions()
+    reading = reading or BatchOptions()
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
     targets = ReportTargets(out, figure, csv)
     _check_numbers(trials=trials, finalists=finalists, workers=workers, batch=reading.batch)
@@ -173,7 +173,7 @@ def _load(
     method: str,
     labels: bool,
     loading: ModelOptions,
-    reading: DataOptions,
+    reading: BatchOptions,
     precision: Precision,
     calibration: Path | None,
     seed: int,

@@ -1,0 +1,121 @@
+"""Budgets in time: the cost that gives them, samples in turn, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+import torch
+
+from tests.families import build
+from zerotprune import Schedule, Stage
+from zerotprune.backbones import backbone
+from zerotprune.measure import latency
+from zerotprune.measure.clock import in_turn, quartiles
+from zerotprune.measure.latency import TimeBudget, Timed, cost_for, time_schedule
+from zerotprune.plan import Plan
+
+
+def timed(unpruned: float, pruned: float, spread: float = 0.0) -> Timed:
+    """Milliseconds, and by which part the quartiles lie off the median on either side."""
+    middle = unpruned / pruned
+    return Timed(unpruned, pruned, (middle * (1 - spread), middle, middle * (1 + spread)))
+
+
+def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("deit")
+    geometry = backbone(model).geometry
+    full = Plan(Schedule(), geometry).gmacs()
+
+    def fake(model: object, schedule: Schedule, images: object, rounds: int = 0) -> Timed:
+        return timed(100, 20 + 80 * Plan(schedule, geometry).gmacs() / full)
+
+    monkeypatch.setattr(latency, "time_schedule", fake)
+    images = torch.zeros(4, 3, 96, 96)
+    cost, found = cost_for(model, TimeBudget(speedup=1.25), images)
+    assert found.speedup == pytest.approx(1.25, rel=0.05)
+    assert cost == pytest.approx(0.75, abs=0.03)
+    cost, found = cost_for(model, TimeBudget(latency_ms=70), images, "tome")
+    assert found.pruned == pytest.approx(70, rel=0.05)
+    assert cost == pytest.approx(50 / 80, abs=0.05)
+    with pytest.raises(ValueError, match=r"speed-up of 9 at batch 4 cannot be reached.*100 ms"):
+        cost_for(model, TimeBudget(speedup=9), images)
+    with pytest.raises(ValueError, match="needs no pruning"):
+        cost_for(model, TimeBudget(latency_ms=200), images)
+
+
+@pytest.mark.parametrize(
+    ("budget", "found", "says"),
+    [
+        (TimeBudget(speedup=1.5), timed(30, 20), None),
+        (TimeBudget(speedup=1.5), timed(30, 17), r"1.76 times as fast.*more than 15% off"),
+        (TimeBudget(speedup=1.5), timed(30, 24), r"1.25 times as fast.*more than 15% off"),
+        (TimeBudget(latency_ms=20), timed(30, 22), None),
+        (TimeBudget(latency_ms=20), timed(30, 26), r"pruned 26 ms.*more than 15% off"),
+        (TimeBudget(speedup=1.5), timed(30, 20, spread=0.3), "too busy to tell"),
+    ],
+)
+def test_a_time_that_is_missed_or_cannot_be_told_is_refused(
+    budget: TimeBudget, found: Timed, says: str | None
+) -> None:
+    if says is None:
+        budget.check(found)
+        return
+    with pytest.raises(ValueError, match=f"^{budget} was asked for, .*{says}.*; wait"):
+        budget.check(found, "wait")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "either speedup"),
+        ({"speedup": 1.5, "latency_ms": 3.0}, "either speedup"),
+        ({"speedup": 0.9}, "speedup must be above 1"),
+        ({"latency_ms": -1.0}, "latency_ms must be a positive number"),
+    ],
+)
+def test_time_budgets_that_make_no_sense(given: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TimeBudget(**given)
+
+
+def test_calls_are_sampled_in_turn() -> None:
+    """By a clock that gives three seconds to whoever comes first, and two to the next."""
+    hands, order = cycle([3.0, 2.0]), list[str]()
+
+    def clock(call: Callable[[], object], repeat: int) -> float:
+        order.append(str(call()))
+        return repeat * next(hands)
+
+    first, second = in_turn([lambda: "a", lambda: "b"], 5, clock)
+    assert order == ["a", "b"] * 6
+    assert first == [3.0] * 5
+    assert second == [2.0] * 5
+
+
+def test_a_sample_of_quick_calls_repeats_them() -> None:
+    asked: list[int] = []
+
+    def clock(call: Callable[[], object], repeat: int) -> float:
+        asked.append(repeat)
+        return 0.001 * repeat
+
+    (samples,) = in_turn([lambda: None], 3, clock)
+    assert asked == [1, 20, 20, 20]
+    assert samples == pytest.approx([0.001] * 3)
+
+
+def test_quartiles_are_numpys() -> None:
+    values = [4.0, 1.0, 7.0, 2.0, 9.0, 3.0]
+    wanted = torch.tensor(values).quantile(torch.tensor([0.25, 0.5, 0.75]))
+    assert quartiles(values) == pytest.approx(tuple(wanted.tolist()))
+    assert quartiles([5.0]) == (5.0, 5.0, 5.0)
+
+
+def test_a_timed_model_is_left_alone() -> None:
+    model = build("deit")
+    found = time_schedule(model, Schedule((Stage(1, 0.5),)), torch.zeros(2, 3, 96, 96), rounds=2)
+    assert found.unpruned > 0
+    assert found.pruned > 0
+    assert "pruned" not in repr(model)
