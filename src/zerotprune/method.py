@@ -76,6 +76,17 @@ class Method(ABC):
 
     The defaults are those of a method that keeps as many tokens as Zero-TPrune would at the same
     stage, at the end of a block, and looks at nothing.
+
+    >>> from dataclasses import dataclass
+    >>> import zerotprune as ztp
+    >>> @dataclass(frozen=True)
+    ... class FirstOnes(Method):
+    ...     name = "first-ones"
+    ...     def reduce(self, seen, stage):
+    ...         count = self.kept(stage, seen.patches)
+    ...         return Reduction(torch.arange(count).expand(len(seen.tokens.x), -1))
+    >>> "first-ones" in ztp.methods.names()
+    True
     """
 
     #: on the command line, in JSON and in tables

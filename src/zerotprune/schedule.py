@@ -37,6 +37,9 @@ class Stage:
     similar: how many tokens the S-stage prunes; 0 switches it off
     rounds:  votes in the I-stage; None means 30 in the first three blocks, 1 in the last three,
              5 between
+
+    >>> Stage(3, keep=0.8, similar=10).kept(196)
+    148
     """
 
     block: int
@@ -163,6 +166,7 @@ class Schedule:
         return cls(stages) if version == 1 else cls(stages, _methods().from_data(data["method"]))
 
     def to_json(self) -> str:
+        """Stages and method, with a version."""
         stages = [asdict(stage) for stage in self.stages]
         data = {"version": VERSION, "method": _methods().to_data(self.method), "stages": stages}
         return json.dumps(data, indent=2) + "\n"
@@ -173,6 +177,7 @@ class Schedule:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schedule:
+        """A schedule that was saved as JSON."""
         text = text_of(path, "schedule")
         try:
             return cls.from_json(text)
@@ -180,6 +185,7 @@ class Schedule:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
+        """As JSON; the file is whole, or as it was before."""
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 

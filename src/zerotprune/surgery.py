@@ -44,7 +44,13 @@ def attach(
 
 
 def restore_(model: Model) -> Model:
-    """Take every trace of pruning off the model; does nothing to a model that has none."""
+    """Take every trace of pruning off the model; does nothing to a model that has none.
+
+    >>> import timm, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit"), cost=0.7)
+    >>> "pruned by" in repr(model), "pruned by" in repr(restore_(model))
+    (True, False)
+    """
     inner = transformer(model)
     for module in inner.modules():
         if plan_of(module) is not None:

@@ -52,6 +52,12 @@ def trace(
     """Run the pruned model on a batch and tell, stage by stage, the fate of every patch.
 
     The model is looked at through forward hooks, which are gone again afterwards.
+
+    >>> import timm, torch, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
+    >>> last = trace(model, torch.zeros(1, 3, 160, 160))[-1]
+    >>> len(last.where(Fate.KEPT)[0]) < last.fate.shape[1]
+    True
     """
     watched = _staged_blocks(model)
     if not watched:

@@ -15,7 +15,17 @@ from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.figure_files import check_figure_file, save
 from ..plots.trade_off import Point, trade_off_figure
 from .evaluation import Evaluation, ProbeOptions, prepare
-from .options import ModelOptions, Precision, ReadingOptions, Several
+from .options import (
+    CalibrationFile,
+    CsvFile,
+    DataName,
+    MethodNames,
+    ModelName,
+    ModelOptions,
+    ModelPrecision,
+    ReadingOptions,
+    Several,
+)
 from .report_accuracy import table_of
 
 Axis = Literal["gmacs", "speed"]
@@ -23,17 +33,17 @@ RIVAL = "tome"
 
 
 def compare(
-    model: str,
-    data: str,
+    model: ModelName,
+    data: DataName,
     *,
     cost: Several[float] = None,
-    method: Several[str] = None,
+    method: MethodNames = None,
     loading: ModelOptions | None = None,
     reading: ReadingOptions | None = None,
     probing: ProbeOptions | None = None,
-    precision: Precision = "float32",
-    calibration: Path | None = None,
-    csv: Path | None = None,
+    precision: ModelPrecision = "float32",
+    calibration: CalibrationFile = None,
+    csv: CsvFile = None,
     plots: Path | None = None,
 ) -> None:
     """All methods at several budgets, matched within 1 %: a table, a CSV, and two plots.
@@ -42,20 +52,8 @@ def compare(
 
     Parameters
     ----------
-    model
-        `demo` or the name of a timm model.
-    data
-        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     cost
         Budgets, as shares of the unpruned compute; default 0.85, 0.7 and 0.55.
-    method
-        Which methods, by name or as FILE.py:CLASS; default all.
-    precision
-        Of the model; scores are float32 in any case.
-    calibration
-        Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
-    csv
-        Append the rows to this file.
     plots
         Folder for `accuracy-gmacs.png` and `accuracy-speed.png`.
     """

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 import json as jsonlib
-from pathlib import Path
 
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of, resolve
 from .evaluation import Evaluation, ProbeOptions, prepare
-from .options import BudgetOptions, ModelOptions, Precision, ReadingOptions
+from .options import (
+    BudgetOptions,
+    CalibrationFile,
+    CsvFile,
+    DataName,
+    JsonFlag,
+    MethodName,
+    ModelName,
+    ModelOptions,
+    ModelPrecision,
+    ReadingOptions,
+)
 from .report_accuracy import table_of
 
 
 def evaluate(
-    model: str,
-    data: str,
+    model: ModelName,
+    data: DataName,
     *,
     budget: BudgetOptions | None = None,
-    method: str | None = None,
+    method: MethodName | None = None,
     loading: ModelOptions | None = None,
     reading: ReadingOptions | None = None,
     probing: ProbeOptions | None = None,
-    precision: Precision = "float32",
-    calibration: Path | None = None,
-    csv: Path | None = None,
-    json: bool = False,
+    precision: ModelPrecision = "float32",
+    calibration: CalibrationFile = None,
+    csv: CsvFile = None,
+    json: JsonFlag = False,
 ) -> None:
     """Accuracy, cost and speed of a pruned model, beside the unpruned one on the same images.
 
     Example: `zerotprune evaluate deit_small_patch16_224 imagenet/val --cost 0.6 --method tome`
-
-    Parameters
-    ----------
-    model
-        `demo` or the name of a timm model.
-    data
-        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
-    method
-        A method's name, or FILE.py:CLASS for one of your own; `zerotprune info` lists them.
-    precision
-        Of the model; scores are float32 in any case.
-    calibration
-        Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
-    csv
-        Append the rows to this file.
-    json
-        Print the rows as JSON, for scripts; all else goes to the error stream.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading, probing = reading or ReadingOptions(), probing or ProbeOptions()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -21,15 +20,23 @@ from ..methods import name_of, names, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage
 from ..scoring.backends import used_on
-from .options import BudgetOptions, ModelOptions, chosen_device, told
+from .options import (
+    BudgetOptions,
+    CalibrationFile,
+    MethodName,
+    ModelName,
+    ModelOptions,
+    chosen_device,
+    told,
+)
 
 
 def info(
-    model: str,
+    model: ModelName,
     *,
     budget: BudgetOptions | None = None,
-    method: str | None = None,
-    calibration: Path | None = None,
+    method: MethodName | None = None,
+    calibration: CalibrationFile = None,
     batch: int = 8,
     loading: ModelOptions | None = None,
 ) -> None:
@@ -39,12 +46,6 @@ def info(
 
     Parameters
     ----------
-    model
-        `demo` or the name of a timm model.
-    method
-        A method's name, or FILE.py:CLASS for one of your own.
-    calibration
-        Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote.
     batch
         Images at a time, where --speedup or --latency-ms has to be measured.
     """

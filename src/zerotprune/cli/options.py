@@ -31,6 +31,28 @@ MODEL, DATA, BUDGET, OUTPUT = (
     for number, name in enumerate(("Model", "Data", "Budget", "Output"), start=1)
 )
 
+ModelName = Annotated[str, Parameter(help="`demo` or the name of a timm model.")]
+DataName = Annotated[
+    str,
+    Parameter(
+        help="A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET."
+    ),
+]
+_METHOD = "by name, or FILE.py:CLASS for one of your own; `zerotprune info` lists them."
+MethodName = Annotated[str, Parameter(group=BUDGET, help=f"The method {_METHOD}")]
+MethodNames = Annotated[
+    list[str] | None,
+    Parameter(group=BUDGET, consume_multiple=True, negative=(), help=f"The methods {_METHOD}"),
+]
+ModelPrecision = Annotated[
+    Precision, Parameter(group=MODEL, help="Of the model; scores are float32 in any case.")
+]
+_CALIBRATION = "Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote."
+CalibrationFile = Annotated[Path | None, Parameter(group=BUDGET, help=_CALIBRATION)]
+CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, help="Append the rows to this file.")]
+_JSON = "Print the rows as JSON, for scripts; all else goes to the error stream."
+JsonFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_JSON)]
+
 
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..show.gallery import check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
 from ..show.scene import Scene, make_scene, percent
-from .options import BudgetOptions, Flag, ModelOptions, chosen_device
+from .options import BudgetOptions, Flag, MethodName, ModelName, ModelOptions, chosen_device
 
 COST = 0.65
 SEED = 2025  # of the built-in model's own images; those of the demo
@@ -26,9 +26,9 @@ SEED = 2025  # of the built-in model's own images; those of the demo
 
 def show(
     *images: Path,
-    model: str,
+    model: ModelName,
     budget: BudgetOptions | None = None,
-    method: str | None = None,
+    method: MethodName | None = None,
     loading: ModelOptions | None = None,
     lines: Flag = False,
     heads: Flag = False,
@@ -47,10 +47,6 @@ def show(
     ----------
     images
         Files, or folders of them. Without any, the built-in model gets images of its own.
-    model
-        `demo` or the name of a timm model.
-    method
-        A method's name, or FILE.py:CLASS for one of your own; `zerotprune info` lists them.
     lines
         Draw a line from each patch dropped as similar to the one that made it redundant.
     heads

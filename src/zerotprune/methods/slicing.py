@@ -13,6 +13,8 @@ from ..tokens import Reduction
 
 @dataclass(frozen=True)
 class Slicing(Method):
+    """No options: a stage keeps its share of the tokens, the first ones."""
+
     name = "slicing"
     searchable = False
 

@@ -42,6 +42,9 @@ class ZeroTPrune(Method):
     partition, metric: how the S-stage groups and compares tokens
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
+
+    >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
+    'eir'
     """
 
     name = "zero-tprune"

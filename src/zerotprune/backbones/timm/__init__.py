@@ -6,6 +6,7 @@ A type that is not listed is refused by name: its forward may do what ours would
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import timm.models.beit as beit
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from ...block import Parts
 from ...tokens import Tokens
 from .. import Backbone, BlockCall
-from . import facts
 from .attention import SPLITS
 from .blocks import BLOCKS
 from .create import build, create
@@ -49,27 +49,56 @@ class TimmBackbone(Backbone):
     def parts(self, block: nn.Module) -> Parts:
         return BLOCKS[type(block)](block)
 
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        """What timm has published of the model; empty where it has not."""
+        return dict(getattr(self.model, "pretrained_cfg", None) or {})
+
     @property
     def name(self) -> str:
-        return facts.name(self.model)
+        architecture, tag = (self._config.get(key) or "" for key in ("architecture", "tag"))
+        return f"{architecture}.{tag}" if tag else str(architecture)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        return facts.input_shape(self.model)
+        """At the size that the model has now: it may have been made or set to another."""
+        embed: Any = self.model.patch_embed
+        first = next(weight for weight in embed.parameters() if weight.dim() == 4)
+        height, width = embed.img_size
+        return int(first.shape[1]), int(height), int(width)
 
     @property
     def outputs(self) -> int:
-        return facts.outputs(self.model)
+        return int(getattr(self.model, "num_classes", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        return facts.transform(self.model, size)
+        """timm's own; a model that it knows nothing about gets values in [-1, 1]."""
+        from timm.data import create_transform, resolve_data_config
+
+        channels, *sides = self.input_shape
+        mean, std = self.normalization
+        wanted = {"input_size": (channels, *(sides if size is None else (size, size)))}
+        known = {} if self._config else {"mean": mean, "std": std, "crop_pct": 1.0}
+        config = resolve_data_config(wanted | known, model=self.model)
+        made: Callable[[Any], Tensor] = create_transform(**config, is_training=False)
+        return made
 
     @property
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
-        return facts.normalization(self.model)
+        mean, std = (tuple(self._config.get(key) or (0.5, 0.5, 0.5)) for key in ("mean", "std"))
+        return mean, std
 
     def class_names(self) -> list[str]:
-        return facts.class_names(self.model)
+        if self._config.get("label_names"):
+            return list(self._config["label_names"])
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+
+        subset = infer_imagenet_subset(self.model) if self._config else None
+        if subset is None:
+            return []
+        known = ImageNetInfo(subset)
+        # timm's descriptions list synonyms: the first one names the class.
+        return [known.index_to_description(at).partition(",")[0] for at in range(self.outputs)]
 
     def resize_(self, size: int) -> None:
         model: Any = self.model

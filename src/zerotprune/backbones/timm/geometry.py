@@ -76,6 +76,12 @@ def _shape(block: Any) -> BlockShape:
         mlp = linear_macs(block) - attention
         width = sum(module.proj.in_features for module in modules)
         queries = sum(_query_macs(module) for module in modules)
+    if not attention:
+        kind = type(getattr(modules[0], "proj", modules[0])).__name__
+        raise TypeError(
+            f"cannot prune this model: what its {kind} layers cost is not known; prune it first, "
+            "and quantise it then"
+        )
     fed = [getattr(block, "norm2", None), getattr(block, "mlp", None), getattr(block, "ffns", None)]
     mlp_norms = sum(norm_values(module) for module in fed)
     query_norms = sum(_query_norms(module) for module in modules)
