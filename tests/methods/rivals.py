@@ -1,0 +1,142 @@
+"""What the tests of the rivals share: cases, float64 twins, and what a model passes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests.rival_oracles import (
+    Attention,
+    Forward,
+    Token,
+    ats,
+    diffrate,
+    evit,
+    forward,
+    tome,
+    top_k,
+)
+from zerotprune.method import Method
+from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.scoring.graph import noise
+from zerotprune.tokens import Tokens
+
+DEPTH, PATCHES = 5, 36
+PLAIN = ["deit", "deit distilled", "deit-3, layer scale", "dinov2, registers"]
+
+
+def every(*stages: tuple[float, int]) -> ztp.Schedule:
+    """A stage at each block from the first on, as (keep, similar)."""
+    numbered = enumerate(stages, start=1)
+    return ztp.Schedule(tuple(ztp.Stage(block, keep, n) for block, (keep, n) in numbered))
+
+
+def merging(*counts: int) -> ztp.Schedule:
+    return every(*((1.0, r) for r in counts))
+
+
+TWO = ztp.Schedule((ztp.Stage(2, 0.7), ztp.Stage(4, 0.5)))
+DENSE = every((0.9, 0), (0.8, 0), (0.7, 0), (0.6, 0))
+LAST = ztp.Schedule((ztp.Stage(1, 0.29), ztp.Stage(5, 0.5)))
+MIXED = every((0.9, 4), (1.0, 5), (0.8, 0), (0.75, 3), (0.5, 1))
+CASES: list[tuple[Method, ztp.Schedule]] = [
+    (ToMe(), merging(3, 3, 3, 3, 3)),
+    (ToMe(), merging(16, 1, 0, 5)),
+    (ToMe(), merging(99, 99, 99, 99, 99)),
+    (ToMe(), ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6)))),
+    (ToMe(proportional=False), merging(4, 4, 4, 4, 4)),
+    (EViT(), TWO),
+    (EViT(), DENSE),
+    (EViT(), LAST),
+    (EViT(), every((0.02, 0), (0.5, 0), (0.4, 0))),
+    (DiffRate(), MIXED),
+    (DiffRate(), TWO),
+    (DiffRate(), merging(4, 4, 4, 4, 4)),
+    (DiffRate(), every((0.5, 17))),
+    (DiffRate(proportional=False), MIXED),
+    (ATS(samples=30), TWO),
+    (ATS(samples=12), DENSE),
+    (ATS(samples=1), TWO),
+    (ATS(samples=500), DENSE),
+    (TopK("cls"), TWO),
+    (TopK("cls"), DENSE),
+    (TopK("average"), DENSE),
+    (TopK("average"), every((0.9, 3), (0.5, 2))),
+    (TopK("accumulated"), TWO),
+    (TopK("accumulated"), DENSE),
+    (TopK("random"), DENSE),
+    (TopK("random", seed=7), TWO),
+]
+NAMES = [
+    f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
+    for method, schedule in CASES
+]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24)]
+ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
+all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
+one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
+
+
+def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> Forward:
+    stages = {stage.block: stage for stage in schedule.stages}
+
+    def rival(block: int, tokens: list[Token], attention: Attention) -> list[Token]:
+        if (stage := stages.get(block)) is None:
+            return tokens
+        if isinstance(method, ToMe):
+            return tome(tokens, attention, stage.similar)
+        if isinstance(method, EViT):
+            return evit(tokens, attention, stage.keep)
+        if isinstance(method, DiffRate):
+            return diffrate(tokens, attention, stage.keep, stage.similar)
+        if isinstance(method, ATS):
+            return ats(tokens, attention, method.samples)
+        assert isinstance(method, TopK)
+        count = sum(1 for token in tokens if token.patches)
+        drawn = noise(count, method.seed * 4096 + block, torch.device("cpu")).double().numpy()
+        return top_k(tokens, attention, stage.keep, stage.similar, method.by, drawn)
+
+    return forward(
+        {name: value.numpy() for name, value in model.state_dict().items()},
+        image.numpy(),
+        rival,
+        heads=model.blocks[0].attn.num_heads,
+        middle=not isinstance(method, TopK),
+        proportional=isinstance(method, (ToMe, DiffRate)) and method.proportional,
+    )
+
+
+def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
+    """The features of a pruned model, and the tokens that left its blocks but the last."""
+    found: dict[int, Tokens] = {}
+
+    def look(block: int) -> Any:
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
+            if isinstance(out, Tokens):
+                found[block] = out
+
+        return hook
+
+    hooks = [
+        block.register_forward_hook(look(number))
+        for number, block in enumerate(model.blocks, start=1)
+    ]
+    with torch.inference_mode():
+        features = model.forward_features(images)
+    for hook in hooks:
+        hook.remove()
+    return features, found
+
+
+def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> dict[int, int]:
+    """How many patch tokens each block hands on."""
+    counts, stages = {}, {stage.block: stage for stage in schedule.stages}
+    for block in range(1, DEPTH + 1):
+        if block in stages:
+            patches = method.kept(stages[block], patches)
+        counts[block] = patches
+    return counts
