@@ -20,9 +20,10 @@ from tests.rival_oracles import (
     tome,
     top_k,
 )
-from zerotprune.method import Method
+from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
-from zerotprune.scoring.graph import noise
+from zerotprune.scoring.attention import Heads
+from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens
 
 DEPTH, PATCHES = 5, 36
@@ -140,3 +141,13 @@ def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> 
             patches = method.kept(stages[block], patches)
         counts[block] = patches
     return counts
+
+
+def sight(tokens: int, prefix: int, spread: float = 1.0, batch: int = 2) -> Seen:
+    """What a block with 3 heads might have seen."""
+    q, k, v = torch.randn(3, batch, 3, tokens, 4, dtype=torch.float64)
+    graph = (spread * q @ k.transpose(-2, -1) / 2).softmax(-1)
+    x = torch.randn(batch, tokens, 12, dtype=torch.float64)
+    source = torch.arange(tokens - prefix).expand(batch, -1)
+    geometry = plain_geometry(12, 6, prefix, 12)
+    return Seen(Tokens(x, source), x, [Heads(q, k, v, 0.5, True, 0.0)], DenseGraph(graph), geometry)

@@ -11,24 +11,12 @@ import torch
 
 import zerotprune as ztp
 from tests.families import images_for, plain_geometry, stirred
+from tests.methods.rivals import merging, sight, twin
 from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph
 from zerotprune.tokens import Reduction, Tokens, reduced
-
-DEPTH, PATCHES = 5, 36
-from tests.methods.rivals import merging, twin
-
-
-def sight(tokens: int, prefix: int, spread: float = 1.0, batch: int = 2) -> Seen:
-    """What a block with 3 heads might have seen."""
-    q, k, v = torch.randn(3, batch, 3, tokens, 4, dtype=torch.float64)
-    graph = (spread * q @ k.transpose(-2, -1) / 2).softmax(-1)
-    x = torch.randn(batch, tokens, 12, dtype=torch.float64)
-    source = torch.arange(tokens - prefix).expand(batch, -1)
-    geometry = plain_geometry(12, 6, prefix, 12)
-    return Seen(Tokens(x, source), x, [Heads(q, k, v, 0.5, True, 0.0)], DenseGraph(graph), geometry)
 
 
 def told(

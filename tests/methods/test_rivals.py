@@ -14,14 +14,13 @@ import pytest
 import torch
 
 import zerotprune as ztp
+from tests.methods.rivals import (, DEPTH, PATCHES
 from tests.families import build, images_for
 from tests.test_cost import counted_by_torch
 from zerotprune.method import Method
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
 from zerotprune.tracing import Fate
 
-DEPTH, PATCHES = 5, 36
-from tests.methods.rivals import (
     ONE_EACH,
     PLAIN,
     all_cases,
@@ -205,10 +204,10 @@ def test_what_a_method_cannot_do_is_refused(
 SCRIPT = """
 import torch, zerotprune as ztp
 from tests.families import build, images_for
-from tests.methods.test_rivals import ONE_EACH
+from tests.methods.rivals import ONE_EACH
 
 for method, schedule in ONE_EACH:
-    model = ztp.prune_(build("deit distilled"), schedule, method)
+    model = ztp.prune_(build("deit distilled"), schedule.by(method))
     images, others = images_for(model, 3), images_for(model, 3)
     graphs = []
     def backend(graph, inputs):

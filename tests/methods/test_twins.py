@@ -10,15 +10,23 @@ import torch
 
 import zerotprune as ztp
 from tests.families import build, images_for
+from tests.methods.rivals import (
+    CASES,
+    DEPTH,
+    PLAIN,
+    all_cases,
+    merging,
+    promised,
+    sight,
+    travelling,
+    twin,
+)
 from tests.rival_oracles import (
     ats_draw,
 )
 from zerotprune.method import Method
 from zerotprune.methods import ATS, DiffRate, ToMe
 from zerotprune.scoring.graph import DenseGraph
-
-DEPTH, PATCHES = 5, 36
-from tests.methods.rivals import CASES, PLAIN, all_cases, merging, promised, travelling, twin
 
 
 @all_cases
