@@ -33,7 +33,7 @@ schedule = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stag
 for family, method in cases:
     model = build(family)
     images = images_for(model, 3)
-    ztp.prune_(model, schedule, method)
+    ztp.prune_(model, schedule.by(method))
     assert ("forward" in model.__dict__) == (model.global_pool == "token")
     if how == "compile":
         graphs = []

@@ -14,14 +14,11 @@ import pytest
 import torch
 
 import zerotprune as ztp
-from tests.methods.rivals import (, DEPTH, PATCHES
 from tests.families import build, images_for
-from tests.test_cost import counted_by_torch
-from zerotprune.method import Method
-from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
-from zerotprune.tracing import Fate
-
+from tests.methods.rivals import (
+    DEPTH,
     ONE_EACH,
+    PATCHES,
     PLAIN,
     all_cases,
     every,
@@ -30,6 +27,10 @@ from zerotprune.tracing import Fate
     promised,
     twin,
 )
+from tests.test_cost import counted_by_torch
+from zerotprune.method import Method
+from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.tracing import Fate
 
 IDLE: list[tuple[Method, ztp.Schedule]] = [
     (ToMe(), merging(0, 0, 0, 0, 0)),
