@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
+from tests.families import plain_geometry
 from tests.rival_oracles import (
     Attention,
     Forward,
