@@ -17,6 +17,7 @@ from zerotprune.cli.demo import SCENES, _draw
 from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.show import show
 from zerotprune.data import demo
+from zerotprune.methods import ToMe
 from zerotprune.show.gallery import load_upright
 from zerotprune.show.pixels import as_image
 
@@ -151,7 +152,7 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     Path("empty").mkdir()
     Schedule((Stage(40, 0.5),)).save("deep.json")
     Schedule((Stage(3, 1.0, 150),)).save("none.json")
-    Schedule((Stage(3, 1.0, 20),), "tome").save("tome.json")
+    Schedule((Stage(3, 1.0, 20),), ToMe()).save("tome.json")
     held = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     assert run(*arguments, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err.strip()

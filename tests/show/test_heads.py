@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tests import oracle
 from tests.show import SCHEDULE
 from zerotprune import Schedule, Stage, ZeroTPrune
+from zerotprune.methods import ToMe
 from zerotprune.show.story import Story, tell
 
 
@@ -67,4 +68,4 @@ def test_heads_do_not_change_the_story(
 
 def test_heads_of_a_method_that_has_none(model: nn.Module, images: Tensor) -> None:
     with pytest.raises(ValueError, match="ToMe has no scores head by head"):
-        tell(model, images, Schedule((Stage(2, 1.0, 9),), "tome"), heads=True)
+        tell(model, images, Schedule((Stage(2, 1.0, 9),), ToMe()), heads=True)

@@ -11,7 +11,7 @@ from tests.show import SCHEDULE
 from zerotprune import Schedule, Stage
 from zerotprune.budgets.adaptive import measured_gmacs
 from zerotprune.data import demo
-from zerotprune.methods import ATS
+from zerotprune.methods import ATS, ToMe
 from zerotprune.show.scene import Scene, count_gmacs, make_scene, percent
 from zerotprune.show.story import Story, tell
 from zerotprune.tracing import Fate
@@ -22,7 +22,7 @@ def test_a_legend_names_what_occurs_and_nothing_else(
 ) -> None:
     assert list(scene.legend()) == [Fate.SIMILAR, Fate.UNIMPORTANT, Fate.GONE]
     assert list(scene.legend(outcome=True)) == [Fate.SIMILAR, Fate.UNIMPORTANT]
-    (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), "tome"))
+    (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
     single = Scene("", "", scene.images[:1], [merged], [""])
     assert single.legend() == {Fate.SIMILAR: "merged with a similar one"}
 

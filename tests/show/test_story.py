@@ -15,7 +15,7 @@ import zerotprune as ztp
 from tests.show import SCHEDULE, hand_made
 from zerotprune import Schedule, Stage
 from zerotprune.data import demo
-from zerotprune.methods import names, resolve
+from zerotprune.methods import ToMe, names, resolve
 from zerotprune.show.story import Story, name_fates, tell
 from zerotprune.tracing import Fate
 
@@ -65,7 +65,7 @@ def test_every_method_has_a_story_and_leaves_the_model_alone(
 
 
 def test_two_at_once_do_not_disturb_each_other(model: nn.Module, images: Tensor) -> None:
-    ways = [SCHEDULE, Schedule((Stage(3, 1.0, 20), Stage(4, 1.0, 30)), "tome")]
+    ways = [SCHEDULE, Schedule((Stage(3, 1.0, 20), Stage(4, 1.0, 30)), ToMe())]
     alone = [tell(model, images, way) for way in ways]
     with ThreadPoolExecutor(2) as pool:
         for _ in range(3):
@@ -128,7 +128,7 @@ def test_pairs_are_places_of_a_patch_and_its_partner() -> None:
 def test_a_method_says_itself_whether_it_merges(
     stories: list[Story], model: nn.Module, images: Tensor
 ) -> None:
-    merged = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), "tome"))
+    merged = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
     assert [story.merges for story in (*merged, stories[0])] == [True, False]
     assert name_fates(merged)[Fate.SIMILAR] == "merged with a similar one"
     assert name_fates(stories)[Fate.SIMILAR] == "dropped: similar to another"

@@ -65,7 +65,7 @@ def build(controller: Controller) -> gr.Blocks:
                     elem_id="lines",
                 )  # fmt: skip
         _wire(controller, blocks, tab, (model, method, rival, budget), chooser, stages,
-              [status, photo, view, facts, stages, lines, budget], facts)  # fmt: skip
+              [status, photo, view, facts, stages, lines, budget, method], facts)  # fmt: skip
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
@@ -121,7 +121,10 @@ def _wire(
 
 def _outputs(update: PageUpdate) -> list[Any]:
     parts = (update.image, update.view, update.facts, update.stages, update.lines, update.percent)
-    return [update.status, *(gr.skip() if part is None else part for part in parts)]
+    method = None
+    if update.method is not None:  # a file may name one that has no name of its own on the list
+        method = gr.Dropdown(list(dict.fromkeys([*names(), update.method])), value=update.method)
+    return [update.status, *(gr.skip() if part is None else part for part in (*parts, method))]
 
 
 def _script(name: str) -> str:
