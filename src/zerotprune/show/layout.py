@@ -13,7 +13,7 @@ from .scene import Scene
 from .sheet import WORDS, Panel, Sheet, Text, shortened
 from .story import StageView, Story
 
-PANEL, TILE = 136.0, 118.0  # edges of panels in a strip and in a grid
+PANEL, TILE = 124.0, 118.0  # edges of panels in a strip and in a grid
 ACROSS = 7  # panels of a strip side by side; more go on another line
 GRID_WIDTH, HEADS_WIDTH, NARROWEST = 1040.0, 960.0, 560.0
 TOUCH, BELOW = 2.0, 54.0  # between the panels of a tile, and room for the verdict under it
