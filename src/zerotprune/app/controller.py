@@ -126,13 +126,13 @@ class Controller:
         shown, turn = tab.shown, tab.turn
         if shown is None:
             return None
+        times = None
         try:
             times = time_methods(shown, self.worker, lambda: tab.turn != turn)
         except Stopped:
-            return None
+            pass
         except Exception:
             LOG.exception("measuring failed")
-            return None
         return None if times is None else panels.render_facts(shown, times)
 
     def _update(
@@ -143,18 +143,15 @@ class Controller:
         uploaded: bool | None = None,
     ) -> PageUpdate:
         """The tab changes only once all has gone well."""
-        entry = self.catalog.entry(selection.model)
+        entry, before = self.catalog.entry(selection.model), tab.shown
         inputs = inputs or tab.inputs or self.catalog.prepare_example(0)
-        before = tab.shown
         shown = build_view_model(entry, inputs[entry.name], selection, before)
         same_image = before is not None and before.input is shown.input
         tab.inputs, tab.shown, tab.schedule = inputs, shown, shown.selection.schedule
         tab.uploaded = tab.uploaded if uploaded is None else uploaded
-        notes = list(shown.notes)
-        if tab.uploaded and entry.name == BUILT_IN:
-            notes.append(NOT_DIGITS)
+        notes = [*shown.notes, *([NOT_DIGITS] if tab.uploaded and entry.name == BUILT_IN else [])]
         return PageUpdate(
-            controls.render_status(" ".join(controls.as_sentence(note) for note in notes)),
+            controls.render_status(" ".join(map(controls.as_sentence, notes))),
             None if same_image else panels.render_image(shown),
             panels.render_view(shown),
             panels.render_facts(shown),

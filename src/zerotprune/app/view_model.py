@@ -25,7 +25,6 @@ MOST_ROUNDS = 200  # enough for any graph; a stranger's million would keep the w
 MOST_OPTION = 10**6  # of a method, where it is a number
 MOST_TEXT = 64 * 1024
 
-
 FormValues = Sequence[object]  # model, method, rival and percent, as the browser sent them
 
 
@@ -75,20 +74,15 @@ class ViewModel:
 
 
 def build_view_model(
-    entry: CatalogEntry,
-    given: ModelInput,
-    selection: Selection,
-    before: ViewModel | None = None,
+    entry: CatalogEntry, given: ModelInput, selection: Selection, before: ViewModel | None = None
 ) -> ViewModel:
-    """Run the model by each method. `before` is what the page shows now.
+    """Run copies of the model by each method. `before` is what the page shows now.
 
-    Raises ValueError with one sentence where the selection cannot be followed. The entry's model is
-    left alone: all that prunes does so on a copy that shares its weights.
+    Raises ValueError with one sentence where the selection cannot be followed.
     """
-    notes = list[str]()
     chosen, note = _configure(entry, given.tensor, selection, before)
+    notes = [note] if note else []
     if note:
-        notes.append(note)
         selection = replace(selection, schedule=None)
     methods = [_run(entry, given.tensor, chosen)]
     if selection.rival != NO_RIVAL:
@@ -98,8 +92,7 @@ def build_view_model(
         except ValueError as error:
             notes.append(f"No second method: {error}")
     if chosen.method.adaptive:
-        name = name_of(chosen.method)
-        notes.append(f"How many patches {name} keeps depends on the image.")
+        notes.append(f"How many patches {methods[0].name} keeps depends on the image.")
     return ViewModel(selection, entry, given, tuple(methods), tuple(notes))
 
 
@@ -125,9 +118,8 @@ def _configure(
 
 
 def _meet_budget(entry: CatalogEntry, name: str, budget: float, image: Tensor) -> Schedule:
-    if resolve(name).adaptive:  # runs the model, so not the one that others are using
-        return schedule_for(sharing_copy(entry.model), gmacs=budget, method=name, images=image)
-    return schedule_for(entry.model, gmacs=budget, method=name)
+    # An adaptive method runs the model: not the one that others are using.
+    return schedule_for(sharing_copy(entry.model), gmacs=budget, method=name, images=image)
 
 
 def _check_limits(schedule: Schedule) -> None:
