@@ -53,12 +53,8 @@ def _save_film(scene: Scene, path: Path, ending: str) -> None:
     lasting = [FIRST, *[EACH] * (len(frames) - 2), LAST][: len(frames)]
     if ending == ".gif":
         # Each area in its nearest of 256 colours: dithering would make flat areas crawl.
-        frames = [
-            frame.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-            for frame in frames
-        ]
-        kind, how = "GIF", {"optimize": True, "disposal": 1}
-    else:
-        kind, how = "WEBP", {"quality": 88, "method": 4}
-    frames[0].save(path, kind, append_images=frames[1:], duration=lasting, loop=0, save_all=True,
-                   **how)  # fmt: skip
+        median, plain = Image.Quantize.MEDIANCUT, Image.Dither.NONE
+        frames = [frame.quantize(256, median, dither=plain) for frame in frames]
+    how = {"optimize": True, "disposal": 1} if ending == ".gif" else {"quality": 88, "method": 4}
+    frames[0].save(path, ending[1:], append_images=frames[1:], duration=lasting, loop=0,
+                   save_all=True, **how)  # fmt: skip
