@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from zerotprune.app.catalog import CatalogEntry
 from zerotprune.app.snippet import write_python
 from zerotprune.app.uploads import DAMAGED, NOT_AN_IMAGE
 from zerotprune.app.view_model import Selection, ViewModel, build_view_model
-from zerotprune.methods import ToMe
+from zerotprune.methods import ToMe, TopK
 
 pytest.importorskip("gradio")
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -98,9 +99,9 @@ def test_it_opens_offline_and_agrees_with_the_api(
     assert costs["unpruned"] == f"{full:.4f}"
     assert costs["zero-tprune"] == f"{ztp.gmacs(model, schedule):.4f}"
     shown = expected(entry, image, 65, "zero-tprune", "tome")
-    rival = shown.methods[1].contender
+    rival = shown.methods[1].schedule
     assert rival.method == ToMe()
-    assert costs["tome"] == f"{ztp.gmacs(model, rival.schedule.by(rival.method)):.4f}"
+    assert costs["tome"] == f"{ztp.gmacs(model, rival):.4f}"
     page.wait_for(shown)
     page.until(lambda: not page.all("#facts .pending"))
     times = [float(cell.text) for cell in page.all("#facts .ms")]
@@ -243,7 +244,26 @@ def test_a_schedule_is_edited_saved_and_loaded(
     page.until(lambda: page.gmacs()["zero-tprune"] == cost)
     page.choose("method", "random")  # the stages stay the user's own
     page.until(lambda: "random" in page.gmacs())
-    assert page.one(".stages").get_attribute("data-json") == schedule.to_json()
+    assert page.one(".stages").get_attribute("data-json") == schedule.by("random").to_json()
+    theirs = ztp.schedule_for(entry.model, cost=0.7, method="tome-uni")
+    theirs.save(tmp_path / "theirs.json")  # the list of methods follows the file
+    page.press("#stages .json", str(tmp_path / "theirs.json"))
+    page.until(lambda: page.one("#method input").get_attribute("value") == "tome-uni")
+    assert list(page.gmacs()) == ["unpruned", "tome-uni", "tome"]
+    similar = page.one("#stages tbody tr:nth-child(2) input[name=similar]")
+    similar.send_keys(Keys.CONTROL, "a")
+    similar.send_keys("1", Keys.ENTER)  # what is typed stays the file's method
+    first, second, *others = theirs.stages
+    edited = ztp.Schedule((first, replace(second, similar=1), *others), theirs.method)
+    page.until(lambda: page.one(".stages").get_attribute("data-json") == edited.to_json())
+    assert page.gmacs()["tome-uni"] == f"{ztp.gmacs(entry.model, edited):.4f}"
+    (tmp_path / "seeded.json").write_text(schedule.by(TopK("random", seed=3)).to_json())
+    page.press("#stages .json", str(tmp_path / "seeded.json"))
+    page.until(lambda: page.one("#method input").get_attribute("value") == "top-k")
+    page.choose("rival", "none")
+    page.until(lambda: list(page.gmacs()) == ["unpruned", "top-k"])
+    page.choose("method", "random")
+    page.until(lambda: list(page.gmacs()) == ["unpruned", "random"])
     (tmp_path / "bad.json").write_text('{"version": 9, "stages": []}')
     page.press("#stages .json", str(tmp_path / "bad.json"))
     page.until(lambda: "version 9 is unknown" in page.status())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +14,15 @@ from PIL import Image
 
 import zerotprune as ztp
 from tests.app import FORM, encode
+from zerotprune.app import controls
 from zerotprune.app.catalog import Catalog, CatalogEntry
-from zerotprune.app.controller import NOT_DIGITS, UNEXPECTED, Controller, TabState
+from zerotprune.app.controller import METHOD, NOT_DIGITS, UNEXPECTED, Controller, TabState
 from zerotprune.app.timing import time_methods
 from zerotprune.app.uploads import NOT_AN_IMAGE, TOO_LARGE
-from zerotprune.app.view_model import Selection, build_view_model
+from zerotprune.app.view_model import PERCENTS, Selection, build_view_model
 from zerotprune.app.worker import Stopped, Worker
 from zerotprune.data import demo
+from zerotprune.methods import ToMe, TopK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,13 +45,74 @@ def test_a_tab_goes_through_the_page(controller: Controller) -> None:
     assert edited.percent == round(100 * cost / ztp.gmacs(demo.model()))
     assert edited.facts is not None
     assert f"{cost:.4f}" in edited.facts
-    assert controller.select(own, ("demo", "random", "none", 40)).stages == edited.stages
-    assert controller.set_budget(own, ("demo", "random", "none", 40)).stages != edited.stages
+    kept = controller.select(own, ("demo", "random", "none", 40))
+    assert kept.stages == controls.render_stages(schedule.by("random"))
+    assert controller.set_budget(own, ("demo", "random", "none", 40)).stages != kept.stages
     assert own.schedule is None
     measured = controller.measure(own)
     assert measured is not None
     assert "pending" not in measured
     assert controller.show_example(own, FORM, {"at": 1}).image != opened.image
+
+
+def schedule_in(tab: TabState) -> ztp.Schedule:
+    assert tab.shown is not None
+    return tab.shown.methods[0].schedule
+
+
+def test_a_file_brings_its_method_along(controller: Controller) -> None:
+    own, stages = TabState(), (ztp.Stage(6, 0.5),)
+    filtered = ztp.Schedule(stages, ztp.ZeroTPrune(vhf=None))
+    controller.select(own, ("demo", "tome", "none", 65))
+    loaded = controller.edit(own, ("demo", "tome", "none", 65), {"text": filtered.to_json()})
+    assert loaded.method == "zero-tprune"  # the list of methods follows
+    assert loaded.stages == controls.render_stages(filtered)
+    assert loaded.lines is not None
+    assert "ztp.methods.ZeroTPrune(vhf=None)" in loaded.lines
+    assert controller.select(own, FORM).method is None
+    assert schedule_in(own) == filtered  # with its options, as long as the method stays
+    controller.select(own, ("demo", "random", "none", 65))
+    assert schedule_in(own) == filtered.by("random")
+    seeded = ztp.Schedule(stages, TopK("random", seed=3))
+    text = seeded.to_json()
+    assert controller.edit(own, FORM, {"text": text}).method == "top-k"
+    controller.select(own, ("demo", "top-k", "none", 65))
+    assert schedule_in(own) == seeded
+    old = '{"version": 1, "stages": [{"block": 6, "keep": 0.5}]}'
+    assert controller.edit(own, ("demo", "top-k", "none", 65), {"text": old}).method == METHOD
+    assert schedule_in(own) == ztp.Schedule(stages)
+
+
+def test_a_file_that_does_not_fit_changes_nothing(controller: Controller) -> None:
+    own = TabState()
+    controller.select(own, FORM)
+    before, bad = own.shown, ztp.Schedule((ztp.Stage(4, 0.5),), ToMe())
+    update = controller.edit(own, FORM, {"text": bad.to_json()})
+    assert 'role="alert"' in update.status
+    assert (update.method, update.view, own.shown) == (None, None, before)
+
+
+def test_a_cost_beyond_the_slider_leaves_it_at_its_end(controller: Controller) -> None:
+    own = TabState()
+    text = ztp.Schedule((ztp.Stage(1, 0.05),)).to_json()
+    assert controller.edit(own, FORM, {"text": text}).percent == PERCENTS[0]
+
+
+def test_no_file_is_imported_that_the_browser_names(
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise RuntimeError('imported')")
+    monkeypatch.setattr("zerotprune.methods._from_file", pytest.fail)
+    name, own = f"{file}:Mine", TabState()
+    text = json.dumps({"version": 2, "method": {"name": name, "options": {}}, "stages": []})
+    for update in (
+        controller.select(own, ("demo", name, "none", 65)),
+        controller.select(own, ("demo", "tome", name, 65)),
+        controller.edit(own, FORM, {"text": text}),
+        controller.edit(own, FORM, {"text": text.replace(".py:", "\\u002epy:")}),
+    ):
+        assert "Unknown method" in update.status
 
 
 def test_an_error_leaves_the_tab_as_it_was(
@@ -67,7 +132,7 @@ def test_an_error_leaves_the_tab_as_it_was(
         (controller.select(own, ("demo", "no-such", "none", 65)), "Unknown method"),
         (controller.select(own, ("demo", "tome", "no-such", 65)), "Unknown method"),
         (controller.select(own, ("demo", "none", "none", 65)), "Unknown method"),
-        (controller.set_budget(own, ("demo", "evit", "none", 25)), "Evit cannot meet a budget"),
+        (controller.set_budget(own, ("demo", "evit", "none", 25)), "GMACs cannot be met by evit"),
         (
             controller.set_budget(own, ("demo", "evit", "none", 8)),
             "The budget goes from 25 to 100 %",

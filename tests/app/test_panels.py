@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def shown(entry: CatalogEntry, image: Image.Image) -> ViewModel:
-    selection = Selection("demo", "zero-tprune", "tome", share=0.5)
+    selection = Selection("demo", "zero-tprune", "tome", cost=0.5)
     return build_view_model(entry, entry.prepare(image), selection)
 
 

@@ -8,40 +8,43 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from zerotprune.budgets.contenders import measured_gmacs
 
 import zerotprune as ztp
 from zerotprune.app import panels
-from zerotprune.app.catalog import METHOD_NAMES, CatalogEntry
+from zerotprune.app.catalog import CatalogEntry
 from zerotprune.app.snippet import write_python
-from zerotprune.app.view_model import MOST_ROUNDS, Selection, build_view_model, parse_schedule
-from zerotprune.backbones import backbone
+from zerotprune.app.view_model import (
+    MOST_OPTION,
+    MOST_ROUNDS,
+    Selection,
+    build_view_model,
+    parse_schedule,
+)
+from zerotprune.budgets.adaptive import measured_gmacs
 from zerotprune.data import demo
-from zerotprune.plan import Plan
+from zerotprune.methods import ATS, name_of, names
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", names())
 def test_every_method_agrees_with_the_api_and_with_its_python_lines(
     entry: CatalogEntry, image: Image.Image, name: str
 ) -> None:
-    given, geometry = entry.prepare(image), backbone(entry.model).geometry
-    shown = build_view_model(entry, given, Selection("demo", name, share=0.6))
+    given = entry.prepare(image)
+    shown = build_view_model(entry, given, Selection("demo", name, cost=0.6))
     (method,) = shown.methods
-    chosen = method.contender
-    plan = Plan(chosen.schedule.by(chosen.method), geometry)
-    expected = ztp.gmacs(entry.model, chosen.schedule.by(chosen.method))
-    if chosen.method.adaptive:
-        expected = measured_gmacs(demo.model(), plan, given.tensor)
+    expected = planned = ztp.gmacs(entry.model, method.schedule)
+    if method.schedule.method.adaptive:
+        expected = measured_gmacs(demo.model(), method.schedule, given.tensor)
     assert method.gmacs == expected == pytest.approx(0.6 * ztp.gmacs(entry.model), rel=0.0101)
     assert f'data-value="{expected!r}">{expected:.4f}<' in panels.render_facts(shown)
     scope: dict[str, Any] = {"images": given.tensor}
     with torch.inference_mode():
         before = entry.model(given.tensor).softmax(-1)[0]
         exec(write_python(shown), scope)
-    assert scope["schedule"] == chosen.schedule
-    assert ztp.gmacs(scope["model"]) == plan.gmacs()
+    assert scope["schedule"] == method.schedule
+    assert ztp.gmacs(scope["model"]) == planned
     for said, shares in ((method.story.before, before), (method.story.after, _shares(scope))):
         assert said[0].label == f"digit {shares.argmax().item()}"
         assert said[0].share == pytest.approx(shares.max().item(), abs=1e-5)
@@ -56,7 +59,7 @@ def test_the_lines_of_a_rival_come_after(entry: CatalogEntry, image: Image.Image
     shown = build_view_model(entry, entry.prepare(image), Selection("demo", "random", "evit", 0.6))
     scope: dict[str, Any] = {"images": shown.input.tensor}
     exec(write_python(shown), scope)
-    assert scope["schedule"] == shown.methods[1].contender.schedule
+    assert scope["schedule"] == shown.methods[1].schedule
     assert shown.methods[1].gmacs == pytest.approx(shown.methods[0].gmacs, rel=0.0101)
 
 
@@ -66,15 +69,18 @@ def test_own_stages_and_what_is_wrong_with_them(entry: CatalogEntry, image: Imag
     shown = build_view_model(
         entry, given, Selection("demo", "zero-tprune", schedule=parse_schedule(own.to_json()))
     )
-    assert shown.methods[0].contender.schedule == own
+    assert shown.methods[0].schedule == own
     assert shown.methods[0].gmacs == ztp.gmacs(entry.model, own)
     for schedule, says in (
         (ztp.Schedule((ztp.Stage(12, 0.5),)), "stages go after blocks 1 to 11"),
         (ztp.Schedule((ztp.Stage(3, 0.001),)), "leaves no patch token"),
         (ztp.Schedule((ztp.Stage(3, 0.5, 0, 10**9),)), f"rounds may be at most {MOST_ROUNDS}"),
+        (ztp.Schedule((ztp.Stage(3),), ATS(10**9)), f"samples may be at most {MOST_OPTION}"),
     ):
         with pytest.raises(ValueError, match=says):
-            build_view_model(entry, given, Selection("demo", "zero-tprune", schedule=schedule))
+            build_view_model(
+                entry, given, Selection("demo", name_of(schedule.method), schedule=schedule)
+            )
     for text, says in (
         ("[" * 100_000, "at most 64 kB"),
         ("[" * 60_000, "nested too deep"),
@@ -89,22 +95,20 @@ def test_stages_that_another_method_cannot_follow_give_way_to_the_slider(
     entry: CatalogEntry, image: Image.Image
 ) -> None:
     given, own = entry.prepare(image), ztp.Schedule((ztp.Stage(4, 0.5),))
-    first = build_view_model(
-        entry, given, Selection("demo", "zero-tprune", share=0.7, schedule=own)
-    )
-    then = build_view_model(entry, given, Selection("demo", "tome", share=0.7, schedule=own), first)
+    first = build_view_model(entry, given, Selection("demo", "zero-tprune", cost=0.7, schedule=own))
+    then = build_view_model(entry, given, Selection("demo", "tome", cost=0.7, schedule=own), first)
     assert then.selection.schedule is None
     assert "do not fit here" in then.notes[0]
-    assert then.share == pytest.approx(0.7, rel=0.0101)
+    assert then.cost == pytest.approx(0.7, rel=0.0101)
     kept = build_view_model(
-        entry, given, Selection("demo", "random", share=0.7, schedule=own), first
+        entry, given, Selection("demo", "random", cost=0.7, schedule=own), first
     )
-    assert kept.methods[0].contender.schedule == own
+    assert kept.methods[0].schedule == own.by("random")
 
 
 def test_a_budget_of_all_prunes_nothing(entry: CatalogEntry, image: Image.Image) -> None:
     shown = build_view_model(
-        entry, entry.prepare(image), Selection("demo", "zero-tprune", share=1.0)
+        entry, entry.prepare(image), Selection("demo", "zero-tprune", cost=1.0)
     )
     assert shown.methods[0].story.stages == []
     assert shown.methods[0].story.before == shown.methods[0].story.after

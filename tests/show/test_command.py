@@ -14,8 +14,10 @@ from PIL import Image
 from zerotprune import Schedule, Stage
 from zerotprune.cli import main
 from zerotprune.cli.demo import SCENES, _draw
+from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.show import show
 from zerotprune.data import demo
+from zerotprune.methods import ToMe
 from zerotprune.show.gallery import load_upright
 from zerotprune.show.pixels import as_image
 
@@ -113,12 +115,13 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
         (("whole.png", "--model", "resnet18"), "cannot prune timm's ResNet"),
         (("whole.png", "--model", "no_such"), "unknown model 'no_such'"),
         (("--model", "deit_tiny_patch16_224"), "give images to show"),
+        (("whole.png", "--model", "demo", "--schedule", "tome.json", "--heads"), "no scores head"),
         (("whole.png", "--model", "demo", "--schedule", "nope"), "neither a preset"),
         (("whole.png", "--model", "demo", "--schedule", "deep.json"), "a stage at block 40"),
         (("whole.png", "--model", "demo", "--schedule", "none.json"), "prunes 150 similar"),
-        (("whole.png", "--model", "demo", "--keep", "1.5"), "keep must be in (0, 1]"),
-        (("whole.png", "--model", "demo", "--keep", "0.001"), "cannot be met"),
-        (("whole.png", "--model", "demo", "--keep", "0.5", "--gmacs", "1"), "give one of"),
+        (("whole.png", "--model", "demo", "--cost", "1.5"), "cost must be in (0, 1]"),
+        (("whole.png", "--model", "demo", "--cost", "0.001"), "cannot be met"),
+        (("whole.png", "--model", "demo", "--cost", "0.5", "--gmacs", "1"), "give one budget"),
         (("whole.png", "--model", "demo", "--method", "magic"), "unknown method 'magic'"),
         (("whole.png", "--model", "demo", "--method", "tome", "--heads"), "no scores head by head"),
         (("whole.png", "--model", "demo", "--heads", "--out", "a.gif"), "heads are drawn into"),
@@ -149,6 +152,7 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     Path("empty").mkdir()
     Schedule((Stage(40, 0.5),)).save("deep.json")
     Schedule((Stage(3, 1.0, 150),)).save("none.json")
+    Schedule((Stage(3, 1.0, 20),), ToMe()).save("tome.json")
     held = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     assert run(*arguments, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err.strip()
@@ -174,8 +178,8 @@ def test_a_real_model_and_a_real_image(shared: Path, tmp_path: Path) -> None:
     show(
         image,
         model="deit_tiny_patch16_224",
-        weights=shared / "weights" / "deit_tiny_patch16_224.safetensors",
-        schedule="ablation-is",
+        loading=ModelOptions(weights=shared / "weights" / "deit_tiny_patch16_224.safetensors"),
+        budget=BudgetOptions(schedule="ablation-is"),
         heads=True,
         out=tmp_path / "dog.svg",
     )

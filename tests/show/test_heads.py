@@ -27,9 +27,8 @@ def test_heads_against_the_numpy_twin(
     with torch.inference_mode():
         model(images)
     hook.remove()
-    told = tell(
-        model, images, Schedule((Stage(4, 0.5, rounds=6),)), ZeroTPrune(vhf=vhf), heads=True
-    )
+    schedule = Schedule((Stage(4, 0.5, rounds=6),), ZeroTPrune(vhf=vhf))
+    told = tell(model, images, schedule, heads=True)
     with torch.inference_mode():
         qkv = block.get_submodule("attn.qkv")(seen[0]).double().reshape(6, 197, 3, 3, 32)
     for at, story in enumerate(told):
@@ -69,4 +68,4 @@ def test_heads_do_not_change_the_story(
 
 def test_heads_of_a_method_that_has_none(model: nn.Module, images: Tensor) -> None:
     with pytest.raises(ValueError, match="ToMe has no scores head by head"):
-        tell(model, images, Schedule((Stage(2, 1.0, 9),)), ToMe(), heads=True)
+        tell(model, images, Schedule((Stage(2, 1.0, 9),), ToMe()), heads=True)

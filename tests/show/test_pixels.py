@@ -11,8 +11,8 @@ import timm
 import torch
 from PIL import Image
 
+from zerotprune.backbones import backbone
 from zerotprune.data import demo
-from zerotprune.data.images import transform_for
 from zerotprune.show.pixels import LARGEST, as_image, heat_map, heat_map_url, photo_url
 
 
@@ -22,8 +22,12 @@ def test_as_image_undoes_the_transform(name: str) -> None:
         model = demo.untrained() if name == "demo" else timm.create_model(name)
     side = 112 if name == "demo" else 224
     pixels = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
-    held = transform_for(model).transforms[-1](  # type: ignore[attr-defined]  # normalisation alone
-        torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    held = (
+        backbone(model)
+        .transform()
+        .transforms[-1](  # type: ignore[attr-defined]  # normalisation alone
+            torch.from_numpy(pixels).permute(2, 0, 1) / 255
+        )
     )
     np.testing.assert_array_equal(np.asarray(as_image(held, model)), pixels)
 

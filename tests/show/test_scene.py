@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from torch import Tensor, nn
-from zerotprune.budgets.contenders import Contender, measured_gmacs
 
 import zerotprune as ztp
 from tests.show import SCHEDULE
 from zerotprune import Schedule, Stage
-from zerotprune.backbones import backbone
+from zerotprune.budgets.adaptive import measured_gmacs
 from zerotprune.data import demo
 from zerotprune.methods import ATS, ToMe
-from zerotprune.plan import Plan
 from zerotprune.show.scene import Scene, count_gmacs, make_scene, percent
 from zerotprune.show.story import Story, tell
 from zerotprune.tracing import Fate
@@ -26,8 +22,8 @@ def test_a_legend_names_what_occurs_and_nothing_else(
 ) -> None:
     assert list(scene.legend()) == [Fate.SIMILAR, Fate.UNIMPORTANT, Fate.GONE]
     assert list(scene.legend(outcome=True)) == [Fate.SIMILAR, Fate.UNIMPORTANT]
-    (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),)), ToMe())
-    single = Scene("", "", scene.images[:1], [replace(merged, merges=True)], [""])
+    (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
+    single = Scene("", "", scene.images[:1], [merged], [""])
     assert single.legend() == {Fate.SIMILAR: "merged with a similar one"}
 
 
@@ -39,8 +35,7 @@ def test_percent_is_exact_where_it_matters() -> None:
 def test_a_scene_says_what_was_spent(
     model: nn.Module, images: Tensor, stories: list[Story]
 ) -> None:
-    chosen = Contender("zero-tprune", SCHEDULE)
-    made = make_scene("a title", model, chosen, images, [""] * 6, heads=True)
+    made = make_scene("a title", model, SCHEDULE, images, [""] * 6, heads=True)
     full, cost = ztp.gmacs(model), ztp.gmacs(model, SCHEDULE)
     share = f"{100 * cost / full:.0f} %"
     assert made.about == f"{full:.3f} → {cost:.3f} GMACs ({share}), nothing trained"
@@ -50,9 +45,8 @@ def test_a_scene_says_what_was_spent(
 
 
 def test_what_depends_on_the_image_is_measured(model: nn.Module, images: Tensor) -> None:
-    schedule, method = Schedule((Stage(4, 0.5), Stage(7, 0.5))), ATS(60)
-    plan = Plan(schedule.by(method), backbone(model).geometry)
+    schedule = Schedule((Stage(4, 0.5), Stage(7, 0.5)), ATS(60))
     for some in (images[:1], images):
-        spent = count_gmacs(model, Contender("ats", schedule, method), some)
-        assert spent == pytest.approx(measured_gmacs(demo.model(), plan, some))
+        spent = count_gmacs(model, schedule, some)
+        assert spent == pytest.approx(measured_gmacs(demo.model(), schedule, some))
         assert spent < ztp.gmacs(model)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from zerotprune.budgets.contenders import METHODS, contender
 
 import zerotprune as ztp
 from tests.show import SCHEDULE, hand_made
 from zerotprune import Schedule, Stage
 from zerotprune.data import demo
-from zerotprune.methods import ToMe
-from zerotprune.show.story import Story, class_names, merges_tokens, name_fates, tell
+from zerotprune.methods import ToMe, names, resolve
+from zerotprune.show.story import Story, name_fates, tell
 from zerotprune.tracing import Fate
 
 
@@ -47,14 +45,15 @@ def test_a_story_is_the_trace_and_the_logits(
             assert [each.share for each in said] == pytest.approx(exact[best].tolist(), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", names())
 def test_every_method_has_a_story_and_leaves_the_model_alone(
     name: str, model: nn.Module, images: Tensor
 ) -> None:
-    chosen = contender(name, model, 0.7 * ztp.gmacs(model), images)
+    some = images if resolve(name).adaptive else None
+    schedule = ztp.schedule_for(model, cost=0.7, method=name, images=some)
     with torch.inference_mode():
         before = model(images)
-        told = tell(model, images, chosen.schedule, chosen.method)
+        told = tell(model, images, schedule)
         assert torch.equal(model(images), before)
     assert not any("forward" in module.__dict__ for module in model.modules())
     for story in told:
@@ -66,11 +65,11 @@ def test_every_method_has_a_story_and_leaves_the_model_alone(
 
 
 def test_two_at_once_do_not_disturb_each_other(model: nn.Module, images: Tensor) -> None:
-    ways = [(SCHEDULE, None), (Schedule((Stage(3, 1.0, 20), Stage(4, 1.0, 30))), ToMe())]
-    alone = [tell(model, images, *way) for way in ways]
+    ways = [SCHEDULE, Schedule((Stage(3, 1.0, 20), Stage(4, 1.0, 30)), ToMe())]
+    alone = [tell(model, images, way) for way in ways]
     with ThreadPoolExecutor(2) as pool:
         for _ in range(3):
-            together = list(pool.map(lambda way: tell(model, images, *way), ways))
+            together = list(pool.map(lambda way: tell(model, images, way), ways))
             for told, wanted in zip(together, alone, strict=True):
                 for one, other in zip(told, wanted, strict=True):
                     assert (one.before, one.after) == (other.before, other.after)
@@ -114,13 +113,6 @@ def test_the_outcome_tells_each_patch_why_it_went(stories: list[Story]) -> None:
         assert (end.partner[stage.partner >= 0] == stage.partner[stage.partner >= 0]).all()
 
 
-def test_class_names_are_imagenets_for_imagenet_models() -> None:
-    with torch.device("meta"):
-        names = class_names(timm.create_model("deit_tiny_patch16_224"))
-    assert len(names) == 1000
-    assert (names[207], names[0]) == ("golden retriever", "tench")
-
-
 def test_moments_are_the_image_and_every_stage(stories: list[Story]) -> None:
     titles = [(moment.title, moment.kept) for moment in stories[0].moments()]
     assert titles == [
@@ -133,15 +125,11 @@ def test_pairs_are_places_of_a_patch_and_its_partner() -> None:
     assert hand_made().pairs() == [((1, 0), (2, 1))]
 
 
-class Merging(ToMe):
-    merges: ClassVar[bool] = True
-
-
-def test_a_method_says_itself_whether_it_merges(stories: list[Story], model: nn.Module) -> None:
-    assert merges_tokens(Merging())
-    assert not merges_tokens(ztp.ZeroTPrune())
-    schedule = Schedule((Stage(3, 1.0, 20),))
-    merged = tell(model, demo.images(1, seed=7)[0], schedule, Merging())
+def test_a_method_says_itself_whether_it_merges(
+    stories: list[Story], model: nn.Module, images: Tensor
+) -> None:
+    merged = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
+    assert [story.merges for story in (*merged, stories[0])] == [True, False]
     assert name_fates(merged)[Fate.SIMILAR] == "merged with a similar one"
     assert name_fates(stories)[Fate.SIMILAR] == "dropped: similar to another"
     both = [stories[0], replace(stories[0], merges=True)]

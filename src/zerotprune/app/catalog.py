@@ -49,10 +49,6 @@ class CatalogEntry:
     def labels(self) -> list[str]:
         return list(backbone(self.model).class_names() if self.names is None else self.names)
 
-    @property
-    def depth(self) -> int:
-        return backbone(self.model).geometry.depth
-
     def prepare(self, image: Image.Image) -> ModelInput:
         """Through the model's own transform."""
         apart = backbone(self.model)
@@ -93,8 +89,8 @@ class Catalog:
 
 def generate_examples() -> list[tuple[str, Image.Image]]:
     """Images for the built-in model, each with what it shows."""
-    examples = []
-    for number, clutter in enumerate(_CLUTTER):
-        images, labels = demo.images(1, _SEED, first=number, clutter=clutter)
-        examples.append((f"digit {labels.item()}", as_image(images[0])))
-    return examples
+    drawn = (
+        demo.images(1, _SEED, first=number, clutter=clutter)
+        for number, clutter in enumerate(_CLUTTER)
+    )
+    return [(f"digit {labels.item()}", as_image(images[0])) for images, labels in drawn]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 
-from ..methods import DEFAULT
+from ..methods import DEFAULT, name_of
 from ..schedule import Schedule
 from . import controls, panels
 from .catalog import BUILT_IN, Catalog, ModelInput
@@ -15,6 +15,7 @@ from .snippet import write_python
 from .timing import time_methods
 from .uploads import TOO_LARGE, read_upload
 from .view_model import (
+    PERCENTS,
     FormValues,
     Selection,
     ViewModel,
@@ -56,6 +57,7 @@ class PageUpdate:
     stages: str | None = None
     lines: str | None = None
     percent: int | None = None
+    method: str | None = None
 
 
 def _answers(
@@ -99,8 +101,11 @@ class Controller:
 
     @_answers
     def edit(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
-        """The user's own stages, from the table or from a file."""
-        return self._update(tab, parse_selection(values, parse_schedule(sent.get("text"))))
+        """The user's own stages, from the table or from a file; their method comes with them."""
+        schedule = parse_schedule(sent.get("text"))
+        method = name_of(schedule.method)
+        selection = replace(parse_selection(values, schedule), method=method)
+        return replace(self._update(tab, selection), method=method)
 
     @_answers
     def show_example(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
@@ -121,13 +126,13 @@ class Controller:
         shown, turn = tab.shown, tab.turn
         if shown is None:
             return None
+        times = None
         try:
             times = time_methods(shown, self.worker, lambda: tab.turn != turn)
         except Stopped:
-            return None
+            pass
         except Exception:
             LOG.exception("measuring failed")
-            return None
         return None if times is None else panels.render_facts(shown, times)
 
     def _update(
@@ -138,23 +143,25 @@ class Controller:
         uploaded: bool | None = None,
     ) -> PageUpdate:
         """The tab changes only once all has gone well."""
-        entry = self.catalog.entry(selection.model)
+        entry, before = self.catalog.entry(selection.model), tab.shown
         inputs = inputs or tab.inputs or self.catalog.prepare_example(0)
-        before = tab.shown
         shown = build_view_model(entry, inputs[entry.name], selection, before)
         same_image = before is not None and before.input is shown.input
         tab.inputs, tab.shown, tab.schedule = inputs, shown, shown.selection.schedule
         tab.uploaded = tab.uploaded if uploaded is None else uploaded
-        notes = list(shown.notes)
-        if tab.uploaded and entry.name == BUILT_IN:
-            notes.append(NOT_DIGITS)
+        notes = [*shown.notes, *([NOT_DIGITS] if tab.uploaded and entry.name == BUILT_IN else [])]
         return PageUpdate(
-            controls.render_status(" ".join(controls.as_sentence(note) for note in notes)),
+            controls.render_status(" ".join(map(controls.as_sentence, notes))),
             None if same_image else panels.render_image(shown),
             panels.render_view(shown),
             panels.render_facts(shown),
             controls.render_stages(shown.methods[0].schedule),
             write_python(shown),
             # A slider that moves under the hand cannot be set: it follows own stages alone.
-            None if selection.schedule is None else round(100 * shown.cost),
+            None if selection.schedule is None else _on_slider(shown.cost),
         )
+
+
+def _on_slider(cost: float) -> int:
+    low, high = PERCENTS
+    return min(max(round(100 * cost), low), high)

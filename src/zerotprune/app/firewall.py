@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .uploads import MOST_BYTES
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
-
-ADDRESS = "127.0.0.1"
-HOSTS = (ADDRESS, "localhost", "::1")
+HOSTS = ("127.0.0.1", "localhost", "::1")
 MOST_BODY = MOST_BYTES * 4 // 3 + 2**20
-JOIN = "/gradio_api/queue/join"
 ROUTES = {
     "GET": re.compile(
         r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/(assets|static|svelte)/.*"
         r"|/gradio_api/(startup-events|theme\.css|queue/data|heartbeat/\w+|app_id)/?"
     ),
-    "POST": re.compile(JOIN),
+    "POST": re.compile("/gradio_api/queue/join"),
 }
 ROUTES["HEAD"] = ROUTES["GET"]
 
@@ -49,10 +45,10 @@ HEADERS = {
 class Firewall:
     """Stands before the application as ASGI middleware."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -62,10 +58,11 @@ class Firewall:
         refusal = _refusal(scope)
         if refusal is None and scope["method"] == "POST":
             body = await _body(receive)
-            refusal = _bad_body(scope["path"], body)
-            receive = _again(body or b"", receive)
+            refusal = _bad_body(body)
+            receive = _again(body, receive)
         if refusal is not None:
-            await _answer(send, *refusal)
+            status, text = refusal
+            await PlainTextResponse(text, status)(scope, receive, send)
             return
         await self.app(scope, receive, _with_headers(send))
 
@@ -73,12 +70,11 @@ class Firewall:
 Refusal = tuple[int, str]
 
 
-def _refusal(scope: Message) -> Refusal | None:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    host = headers.get("host", "")
+def _refusal(scope: Scope) -> Refusal | None:
+    headers = HTTPConnection(scope).headers
+    host, origin = headers.get("host", ""), headers.get("origin")
     if _parse(f"//{host}").hostname not in HOSTS:
         return 403, "this page answers to this machine's own name only"
-    origin = headers.get("origin")
     if origin is not None and _parse(origin).netloc != host:
         return 403, "this page answers to itself only"
     routes = ROUTES.get(scope["method"])
@@ -94,30 +90,23 @@ def _parse(url: str) -> SplitResult:
         return urlsplit("")
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """None if it is too large: no more than the limit is ever held."""
-    body = bytearray()
-    while True:
+async def _body(receive: Receive) -> bytes:
+    """No more than a little over the limit is ever held."""
+    body, more = bytearray(), True
+    while more and len(body) <= MOST_BODY:
         message = await receive()
-        if message["type"] != "http.request":
-            return bytes(body)
         body += message.get("body", b"")
-        if len(body) > MOST_BODY:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+        more = message.get("more_body", False)
+    return bytes(body)
 
 
-def _bad_body(path: str, body: bytes | None) -> Refusal | None:
-    if body is None:
+def _bad_body(body: bytes) -> Refusal | None:
+    if len(body) > MOST_BODY:
         return 413, "too much at once"
-    if path != JOIN:
-        return None
     try:
         sent = json.loads(body)
-        plain = isinstance(sent, dict) and _plain(sent.get("data"))
-        plain = plain and all(_plain(value) for value in (sent.get("event_data") or {}).values())
-    except (ValueError, RecursionError, AttributeError):
+        plain = _plain(sent["data"]) and _plain([*(sent.get("event_data") or {}).values()])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         plain = False
     return None if plain else (400, "the page sends plain values only")
 
@@ -125,36 +114,24 @@ def _bad_body(path: str, body: bytes | None) -> Refusal | None:
 def _plain(value: object) -> bool:
     """Numbers, texts, and lists of them: nothing that could name a file."""
     if isinstance(value, list):
-        return all(_plain(each) for each in value)
+        return all(map(_plain, value))
     return not isinstance(value, dict)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """The body once more, for the application; then what else comes, such as the goodbye."""
-    given = False
+    waiting = [body]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": waiting.pop()} if waiting else await receive()
 
     return replay
 
 
 def _with_headers(send: Send) -> Send:
-    extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-
     async def adding(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *extra]}
+            MutableHeaders(scope=message).update(HEADERS)
         await send(message)
 
     return adding
-
-
-async def _answer(send: Send, status: int, text: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})

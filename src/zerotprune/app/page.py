@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from starlette.middleware import Middleware
 from ..methods import names
 from . import controls
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
-from .firewall import ADDRESS, Firewall
+from .firewall import Firewall
+from .server import ADDRESS
 from .uploads import MOST_BYTES
 from .view_model import NO_RIVAL, PERCENTS
 
@@ -65,7 +67,7 @@ def build(controller: Controller) -> gr.Blocks:
                     elem_id="lines",
                 )  # fmt: skip
         _wire(controller, blocks, tab, (model, method, rival, budget), chooser, stages,
-              [status, photo, view, facts, stages, lines, budget], facts)  # fmt: skip
+              [status, photo, view, facts, stages, lines, budget, method], facts)  # fmt: skip
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
@@ -103,13 +105,10 @@ def _wire(
     def measure(own: TabState) -> Any:
         return controller.measure(own) or gr.skip()
 
+    chosen = [blocks.load, model.input, method.input, rival.input]
     events = [
-        gr.on(
-            [blocks.load, model.input, method.input, rival.input],
-            answer(controller.select),
-            **given,
-        ),
-        gr.on([budget.input], answer(controller.set_budget), **given),
+        gr.on(chosen, answer(controller.select), **given),
+        budget.input(answer(controller.set_budget), **given),
         stages.submit(answer(controller.edit), **given),
         chooser.select(answer(controller.show_example), **given),
         chooser.upload(answer(controller.upload), **given),
@@ -120,8 +119,10 @@ def _wire(
 
 
 def _outputs(update: PageUpdate) -> list[Any]:
-    parts = (update.image, update.view, update.facts, update.stages, update.lines, update.percent)
-    return [update.status, *(gr.skip() if part is None else part for part in parts)]
+    *parts, method = astuple(update)
+    if method is not None:  # a file may name one that has no name of its own on the list
+        method = gr.Dropdown(list(dict.fromkeys([*names(), method])), value=method)
+    return [gr.skip() if part is None else part for part in (*parts, method)]
 
 
 def _script(name: str) -> str:

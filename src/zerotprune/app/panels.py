@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
+from ..backbones import backbone
 from ..show.html import write_legend, write_predictions
 from ..show.overlay import overlay
 from ..show.palette import COVER
@@ -33,9 +34,10 @@ def render_view(shown: ViewModel) -> str:
     whole = _card("unpruned", stories[0], "", patches, stories[0].before)
     cards = [_method_card(each) for each in shown.methods]
     words = {Fate.KEPT: "kept"} | name_fates(stories)
+    depth = backbone(shown.entry.model).geometry.depth
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
-        f'data-depth="{shown.entry.depth}">{_stage_slider(len(blocks))}'
+        f'data-depth="{depth}">{_stage_slider(len(blocks))}'
         f'<div class="cards" style="--cards:{1 + len(cards)}">{whole}{"".join(cards)}</div>'
         f"{write_legend(words)}</div>"
     )

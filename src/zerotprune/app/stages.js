@@ -9,7 +9,8 @@ function typed() {
     for (const input of row.querySelectorAll("input")) stage[input.name] = number(input);
     return stage;
   });
-  return JSON.stringify({ version: 1, stages });
+  const { version, method } = JSON.parse(element.querySelector(".stages").dataset.json);
+  return JSON.stringify({ version, method, stages });
 }
 
 function save() {

@@ -43,11 +43,9 @@ def time_methods(
 
 
 def _build_models(shown: ViewModel) -> list[nn.Module]:
-    models = [sharing_copy(shown.entry.model)]
-    for each in shown.methods:
-        pruned = sharing_copy(shown.entry.model)
-        models.append(prune_(pruned, each.schedule))
-    return models
+    whole = shown.entry.model
+    pruned = [prune_(sharing_copy(whole), each.schedule) for each in shown.methods]
+    return [sharing_copy(whole), *pruned]
 
 
 @torch.inference_mode()

@@ -34,10 +34,9 @@ def read_upload(text: object) -> Image.Image:
 
 
 def decode_upload(data: bytes) -> Image.Image:
-    """RGB, upright as EXIF says, on white where it is transparent.
+    """RGB, upright, on white where it is transparent; ValueError with a sentence for the sender.
 
-    Raises ValueError with a sentence that can be shown to whoever sent it. What the header says is
-    checked first, so a small file that would unfold to gigabytes is refused without doing so.
+    What the header says is checked first: a small file may unfold to gigabytes.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(TOO_LARGE)
@@ -54,7 +53,9 @@ def decode_upload(data: bytes) -> Image.Image:
         _check_sides(*opened.size)
         try:
             if opened.has_transparency_data:
-                return _lay_on_white(ImageOps.exif_transpose(opened).convert("RGBA"))
+                clear = ImageOps.exif_transpose(opened).convert("RGBA")
+                white = Image.new("RGBA", clear.size, "white")
+                return Image.alpha_composite(white, clear).convert("RGB")
             return ImageOps.exif_transpose(decode(io.BytesIO(data)))
         except Exception:  # PIL's plugins may fail in any way on a broken file
             raise ValueError(DAMAGED) from None
@@ -72,9 +73,3 @@ def _check_sides(width: int, height: int) -> None:
 
 def _too_many(held: str) -> str:
     return f"This image has {held}: at most {MOST_PIXELS // 10**6} megapixels can be opened."
-
-
-def _lay_on_white(image: Image.Image) -> Image.Image:
-    white = Image.new("RGBA", image.size, "white")
-    white.alpha_composite(image)
-    return white.convert("RGB")

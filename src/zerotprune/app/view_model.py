@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,8 @@ from torch import Tensor
 from ..backbones import backbone
 from ..budgets import schedule_for
 from ..measure.modes import sharing_copy
-from ..methods import name_of, resolve
+from ..method import REGISTERED
+from ..methods import DEFAULT, name_of, names, resolve, to_data
 from ..plan import Plan
 from ..schedule import Schedule
 from ..show.scene import count_gmacs
@@ -20,8 +22,8 @@ from .catalog import CatalogEntry, ModelInput
 NO_RIVAL = "none"
 PERCENTS = (25, 100)  # between which the budget slider goes
 MOST_ROUNDS = 200  # enough for any graph; a stranger's million would keep the worker busy
+MOST_OPTION = 10**6  # of a method, where it is a number
 MOST_TEXT = 64 * 1024
-
 
 FormValues = Sequence[object]  # model, method, rival and percent, as the browser sent them
 
@@ -72,22 +74,15 @@ class ViewModel:
 
 
 def build_view_model(
-    entry: CatalogEntry,
-    given: ModelInput,
-    selection: Selection,
-    before: ViewModel | None = None,
+    entry: CatalogEntry, given: ModelInput, selection: Selection, before: ViewModel | None = None
 ) -> ViewModel:
-    """Run the model by each method. `before` is what the page shows now.
+    """Run copies of the model by each method. `before` is what the page shows now.
 
-    Raises ValueError with one sentence where the selection cannot be followed. The entry's model is
-    left alone: all that prunes does so on a copy that shares its weights.
+    Raises ValueError with one sentence where the selection cannot be followed.
     """
-    if selection.rival != NO_RIVAL:
-        resolve(selection.rival)  # an unknown name is an error; a budget not met, a note
-    notes = list[str]()
     chosen, note = _configure(entry, given.tensor, selection, before)
+    notes = [note] if note else []
     if note:
-        notes.append(note)
         selection = replace(selection, schedule=None)
     methods = [_run(entry, given.tensor, chosen)]
     if selection.rival != NO_RIVAL:
@@ -97,8 +92,7 @@ def build_view_model(
         except ValueError as error:
             notes.append(f"No second method: {error}")
     if chosen.method.adaptive:
-        name = name_of(chosen.method)
-        notes.append(f"How many patches {name} keeps depends on the image.")
+        notes.append(f"How many patches {methods[0].name} keeps depends on the image.")
     return ViewModel(selection, entry, given, tuple(methods), tuple(notes))
 
 
@@ -111,31 +105,30 @@ def _configure(
         return _meet_budget(entry, selection.method, budget, image), ""
     if name_of(schedule.method) != selection.method:
         schedule = schedule.by(resolve(selection.method))
-    _check_rounds(schedule)
+    _check_limits(schedule)
     try:
         Plan(schedule, backbone(entry.model).geometry).check()
     except ValueError as error:
-        now = (selection.method, entry.name)
-        if before is None or (before.selection.method, before.entry.name) == now:
+        if before is None or before.selection.schedule != selection.schedule:
             raise
-        # The stages were made for another method or model: keep the budget instead.
+        # They did for another method or model: keep the budget instead.
         note = f"Your stages do not fit here ({error}): the budget slider took over."
         return _meet_budget(entry, selection.method, budget, image), note
     return schedule, ""
 
 
 def _meet_budget(entry: CatalogEntry, name: str, budget: float, image: Tensor) -> Schedule:
-    if resolve(name).adaptive:  # runs the model, so not the one that others are using
-        return schedule_for(sharing_copy(entry.model), gmacs=budget, method=name, images=image)
-    return schedule_for(entry.model, gmacs=budget, method=name)
+    # An adaptive method runs the model: not the one that others are using.
+    return schedule_for(sharing_copy(entry.model), gmacs=budget, method=name, images=image)
 
 
-def _check_rounds(schedule: Schedule) -> None:
-    for stage in schedule.stages:
-        if stage.rounds is not None and stage.rounds > MOST_ROUNDS:
-            raise ValueError(
-                f"rounds may be at most {MOST_ROUNDS} on this page, got {stage.rounds}"
-            )
+def _check_limits(schedule: Schedule) -> None:
+    given = [("rounds", stage.rounds, MOST_ROUNDS) for stage in schedule.stages]
+    options = to_data(schedule.method)["options"]
+    given += [(name, value, MOST_OPTION) for name, value in options.items()]
+    for name, value, most in given:
+        if isinstance(value, int) and value > most:
+            raise ValueError(f"{name} may be at most {most} on this page, got {value}")
 
 
 def _run(entry: CatalogEntry, image: Tensor, schedule: Schedule) -> MethodView:
@@ -149,6 +142,9 @@ def parse_selection(values: FormValues, schedule: Schedule | None = None) -> Sel
     model, method, rival, percent = values
     if not (isinstance(model, str) and isinstance(method, str) and isinstance(rival, str)):
         raise ValueError("model and methods are chosen by their names")
+    _check_method(method)
+    if rival != NO_RIVAL:
+        _check_method(rival)
     if isinstance(percent, bool) or not isinstance(percent, int | float):
         raise ValueError(f"the budget is a number, got {percent!r}")
     low, high = PERCENTS
@@ -162,8 +158,22 @@ def parse_schedule(text: object) -> Schedule:
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ValueError("this is not a schedule: a JSON text of at most 64 kB is wanted")
     try:
+        _check_method(_named_method(text))
         return Schedule.from_json(text)
     except RecursionError:
         raise ValueError("this is not a schedule: its JSON is nested too deep") from None
     except TypeError as error:  # a value of the wrong kind: to whoever typed it, all the same
         raise ValueError(str(error)) from None
+
+
+def _named_method(text: str) -> object:
+    try:
+        return json.loads(text)["method"]["name"]
+    except (ValueError, LookupError, TypeError):
+        return DEFAULT  # none is named, or `Schedule.from_json` says what is wrong
+
+
+def _check_method(name: object) -> None:
+    """No `FILE.py:CLASS`: it would import a file that the browser names."""
+    if not isinstance(name, str) or name not in REGISTERED:
+        raise ValueError(f"unknown method {name!r}; the methods are {', '.join(names())}")

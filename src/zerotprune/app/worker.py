@@ -1,10 +1,7 @@
-"""The one thread that computes, for everybody in turn.
+"""The one thread that computes, for everybody in turn: nobody's work is in anybody's figures.
 
-torch keeps a team of threads for each thread that calls it, and teams get in each other's way: on
-two cores a model runs half as fast where two threads have ever called one. So loading, looking
-and measuring all happen here, one after the other, and nobody's work is in anybody else's figures.
-One core is left to the browser: threads that wait for one another starve where it takes theirs,
-and a model that took 10 ms may take a second.
+torch keeps a team of threads for each thread that calls it, and on two cores two teams halve the
+speed. One core is left to the browser: where it takes theirs, 10 ms may become a second.
 """
 
 from __future__ import annotations

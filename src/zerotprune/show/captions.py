@@ -5,7 +5,7 @@ from __future__ import annotations
 from .palette import BAR, COVER, GONE, INK, OTHER, PALE, QUIET, SAME, UNIMPORTANT
 from .scene import percent
 from .sheet import WORDS, Box, Sheet, Text, font, shortened
-from .story import Prediction, Story
+from .story import Story
 
 MARGIN, GAP = 20.0, 10.0
 LIST, ROW = 166.0, 24.0  # width of a list of predictions, height of a line in it
@@ -28,17 +28,14 @@ def add_header(sheet: Sheet, outcome: bool = False) -> float:
     return y + 18
 
 
-def add_pruned(sheet: Sheet, story: Story, x: float, y: float, wide: float) -> None:
-    """The pruned model's predictions, under what they mean for the answer."""
-    title = f"pruned: {'same' if story.same_answer else 'other'} answer"
-    colour = SAME if story.same_answer else OTHER
-    add_predictions(sheet, title, story.after, x, y, wide, colour)
-
-
 def add_predictions(
-    sheet: Sheet, title: str, said: list[Prediction], x: float, y: float, wide: float, colour: str
+    sheet: Sheet, story: Story, x: float, y: float, wide: float, pruned: bool = False
 ) -> None:
     """A heading and the likeliest classes, each on a bar as long as its share."""
+    title, said, colour = "unpruned", story.before, INK
+    if pruned:
+        answer, colour = ("same", SAME) if story.same_answer else ("other", OTHER)
+        title, said = f"pruned: {answer} answer", story.after
     sheet.add(Text(x, y, title, 15, True, colour=colour))
     tint = PALE if colour == INK else colour
     for number, each in enumerate(said):
@@ -52,16 +49,10 @@ def add_predictions(
 
 
 def add_verdict(
-    sheet: Sheet,
-    number: int,
-    story: Story,
-    place: tuple[float, float],
-    wide: float,
-    kept: int,
-    answer: bool = True,
+    sheet: Sheet, number: int, x: float, y: float, wide: float, kept: int, answer: bool = True
 ) -> None:
     """Two lines under a tile: what it is, and what the model says before and after."""
-    x, y = place
+    story = sheet.scene.stories[number]
     left = f"{kept} of {story.patches}"
     caption = shortened(sheet.scene.captions[number], WORDS, wide - font(WORDS).getlength(left) - 8)
     sheet.add(Text(x, y + 18, caption, WORDS, colour=QUIET))

@@ -25,7 +25,11 @@ def load_images(
     paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
 ) -> list[NamedImage]:
     """Every image of the files and folders, upright; a `limit` takes that many, evenly spread."""
-    files = [file for path in paths for file in _list_files(path)]
+    files = [
+        Path(name)
+        for path in paths
+        for name in (open_data(path, labelled=False).paths if path.is_dir() else [path])
+    ]
     if limit is not None:
         count = min(limit, len(files))
         files = [files[number * len(files) // count] for number in range(count)]
@@ -36,15 +40,7 @@ def load_images(
 
 def check_count(count: int, most: int = MOST) -> None:
     if count > most:
-        raise ValueError(
-            f"{count} images are too many for one drawing: take up to {most} with --limit"
-        )
-
-
-def _list_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    return [Path(name) for name in open_data(path, labelled=False).paths]
+        raise ValueError(f"{count} images are too many for one drawing: --limit takes up to {most}")
 
 
 def load_upright(path: Path) -> Image.Image:

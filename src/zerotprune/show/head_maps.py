@@ -15,10 +15,7 @@ EDGE, APART = 66.0, 6.0  # of one head's map, and from the next
 
 
 def add_head_maps(sheet: Sheet, story: Story, y: float) -> float:
-    """A heat map for each head of every stage, with its variance, pale where VHF leaves it out.
-
-    Gives back where the next thing may begin.
-    """
+    """A map for each head of every stage, pale where VHF leaves it out; where the rest begins."""
     assert story.heads is not None
     tall, wide = EDGE * story.grid[0] / story.grid[1], sheet.width - 2 * MARGIN
     heads = max(len(view.used) for view in story.heads)
@@ -30,19 +27,14 @@ def add_head_maps(sheet: Sheet, story: Story, y: float) -> float:
     for number, view in enumerate(story.heads):
         row, column = divmod(number, across)
         x, top = MARGIN + column * each, y + row * deep
-        words = shortened(_describe(view), WORDS, each - 22)
-        sheet.add(Text(x, top, words, WORDS, colour=QUIET))
+        words = f"block {view.block}" + ": none in range" * view.none_in_range
+        words += ": all count" * (view.vhf is None)
+        sheet.add(Text(x, top, shortened(words, WORDS, each - 22), WORDS, colour=QUIET))
         for head in range(len(view.used)):
             line, place = divmod(head, per_line)
             at = x + place * (EDGE + APART), top + 8 + line * step
             _add_map(sheet, view, head, at, tall)
     return y + math.ceil(len(story.heads) / across) * deep
-
-
-def _describe(view: HeadsView) -> str:
-    if view.vhf is None:
-        return f"block {view.block}: all count"
-    return f"block {view.block}: none in range" if view.none_in_range else f"block {view.block}"
 
 
 def _add_title(sheet: Sheet, views: list[HeadsView], y: float) -> float:

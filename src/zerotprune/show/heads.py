@@ -1,5 +1,4 @@
-"""What each head voted for at a stage, its variance, and whether the head filter (VHF) let it
-count."""
+"""What each head voted for at a stage, its variance, and whether the filter (VHF) let it count."""
 
 from __future__ import annotations
 
@@ -95,21 +94,16 @@ class RecordingZeroTPrune(ZeroTPrune):
 
     def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
         """The heads of every stage that voted, for image `at` of the batch."""
-        # A CPU scores a few images at a time: there are several notes of one block.
-        votes = {block: concat(notes) for block, notes in sorted(self.notes.items())}
-        return [self._view(block, note, at, grid) for block, note in votes.items()]
-
-    def _view(self, block: int, note: _Note, at: int, grid: tuple[int, int]) -> HeadsView:
-        heads = note.score.shape[1]
-        shown = torch.full((heads, grid[0] * grid[1]), torch.nan)
-        shown.scatter_(1, note.source[at].cpu().expand(heads, -1), note.score[at].float().cpu())
-        return HeadsView(
-            block,
-            self.vhf if note.final else None,
-            shown.reshape(heads, *grid),
-            tuple(note.variance[at].tolist()),
-            tuple(note.used[at].tolist()),
-        )
+        views = []
+        for block, notes in sorted(self.notes.items()):
+            note = concat(notes)  # a CPU scores a few images at a time
+            source, score = note.source[at].cpu(), note.score[at].float().cpu()
+            shown = torch.full((len(score), grid[0] * grid[1]), torch.nan)
+            shown.scatter_(1, source.expand(len(score), -1), score)
+            rule, maps = self.vhf if note.final else None, shown.unflatten(1, grid)
+            variance, used = note.variance[at].tolist(), note.used[at].tolist()
+            views.append(HeadsView(block, rule, maps, tuple(variance), tuple(used)))
+        return views
 
 
 def check_heads(method: Method) -> None:

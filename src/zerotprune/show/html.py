@@ -44,11 +44,10 @@ def _article(scene: Scene, number: int) -> str:
     thumbs = "".join(_thumb(story, number, at, moment) for at, moment in enumerate(story.moments()))
     answers = ""
     if story.before:
-        kind, words = ("same", "the same answer") if story.same_answer else (
-            "other", "another answer")  # fmt: skip
+        kind, words = ("same", "the same") if story.same_answer else ("other", "another")
         answers = f"""<div class="answers">
 <section class="before"><h3>Unpruned</h3>{write_predictions(story.before)}</section>
-<section class="{kind}"><h3>Pruned: {words}</h3>{write_predictions(story.after)}</section>
+<section class="{kind}"><h3>Pruned: {words} answer</h3>{write_predictions(story.after)}</section>
 </div>"""
     return f"""<article>
 <h2>{escape(caption)}</h2>
@@ -114,7 +113,12 @@ def _heads(views: list[HeadsView]) -> str:
         if view.vhf is not None:
             rule = "VHF counts variances from {:g} to {:g}".format(*view.vhf)
             rule += "; no head has one, so all count" * view.none_in_range
-        maps = "".join(_head(view, head) for head in range(len(view.used)))
+        maps = ""
+        for head, used in enumerate(view.used):
+            kind, words = ("in", "") if used else ("out", ", left out")
+            drawn = f'<img alt="head {head + 1}" src="{heat_map_url(view.importance[head])}">'
+            words = f"{view.variance[head]:.2g}{words}"
+            maps += f'<figure class="{kind}">{drawn}<figcaption>{words}</figcaption></figure>'
         blocks += f'<p>Block {view.block} <span class="quiet">({rule})</span></p>'
         blocks += f'<div class="heads">{maps}</div>'
     return f"""<details><summary>What each head votes for, and the variance of its votes</summary>
@@ -123,27 +127,12 @@ def _heads(views: list[HeadsView]) -> str:
 {blocks}</details>"""
 
 
-def _head(view: HeadsView, head: int) -> str:
-    used = view.used[head]
-    uri = heat_map_url(view.importance[head])
-    words = f"{view.variance[head]:.2g}" + ("" if used else ", left out")
-    return (
-        f'<figure class="{"in" if used else "out"}"><img alt="head {head + 1}" src="{uri}">'
-        f"<figcaption>{words}</figcaption></figure>"
-    )
-
-
 def _data(scene: Scene) -> dict[str, object]:
     """What the script needs to tell of a patch."""
-    words = scene.legend()
-    stories = [
-        {
-            "rows": story.grid[0],
-            "cols": story.grid[1],
-            "stages": [_stage_data(stage) for stage in story.stages],
-        }
-        for story in scene.stories
-    ]
+    words, stories = scene.legend(), []
+    for story in scene.stories:
+        stages = [_stage_data(stage) for stage in story.stages]
+        stories.append({"rows": story.grid[0], "cols": story.grid[1], "stages": stages})
     return {"fates": [words.get(fate, "kept") for fate in Fate], "stories": stories}
 
 

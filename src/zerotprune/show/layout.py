@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from . import captions
 from .captions import GAP, LIST, MARGIN, ROW
 from .head_maps import add_head_maps
-from .palette import INK, QUIET
+from .palette import QUIET
 from .scene import Scene
 from .sheet import WORDS, Panel, Sheet, Text, shortened
 from .story import StageView, Story
 
-PANEL, TILE = 136.0, 118.0  # edges of panels in a strip and in a grid
+PANEL, TILE = 124.0, 118.0  # edges of panels in a strip and in a grid
 ACROSS = 7  # panels of a strip side by side; more go on another line
 GRID_WIDTH, HEADS_WIDTH, NARROWEST = 1040.0, 960.0, 560.0
 TOUCH, BELOW = 2.0, 54.0  # between the panels of a tile, and room for the verdict under it
@@ -34,8 +34,8 @@ def lay_out_strips(scene: Scene) -> Sheet:
         y = _add_strip(sheet, number, story, across, y, headed=number == 0)
         if story.before:
             x, above = MARGIN + across * (PANEL + GAP) + GAP, top + (14 if number == 0 else 12)
-            captions.add_predictions(sheet, "unpruned", story.before, x, above, LIST, INK)
-            captions.add_pruned(sheet, story, x + LIST + GAP, above, LIST)
+            captions.add_predictions(sheet, story, x, above, LIST)
+            captions.add_predictions(sheet, story, x + LIST + GAP, above, LIST, pruned=True)
             y = max(y, above + 5 * ROW + 16)
         if story.heads:
             y = add_head_maps(sheet, story, y)
@@ -67,10 +67,10 @@ def lay_out_frame(scene: Scene, step: int) -> Sheet:
     left = MARGIN if side else (sheet.width - across * (edge + GAP) + GAP) / 2
     _add_tiles(sheet, views, edge, across, left, y, GAP, answer=last)
     if side:
-        x, before = left + edge + 20, scene.stories[0].before
-        captions.add_predictions(sheet, "unpruned", before, x, y + 12, LIST + 30, INK)
+        x, story = left + edge + 20, scene.stories[0]
+        captions.add_predictions(sheet, story, x, y + 12, LIST + 30)
         if last:
-            captions.add_pruned(sheet, scene.stories[0], x, y + 176, LIST + 30)
+            captions.add_predictions(sheet, story, x, y + 176, LIST + 30, pruned=True)
     return sheet
 
 
@@ -87,7 +87,7 @@ def _add_tiles(
         for at, stage in enumerate(stages):
             sheet.add(Panel(x + at * (edge + TOUCH), top, edge, tall, number, stage))
         kept = story.patches if stages[-1] is None else stages[-1].kept
-        captions.add_verdict(sheet, number, story, (x, top + tall), wide, kept, answer)
+        captions.add_verdict(sheet, number, x, top + tall, wide, kept, answer)
     sheet.height = y + math.ceil(len(stories) / across) * deep + MARGIN / 2
 
 

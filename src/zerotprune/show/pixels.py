@@ -22,12 +22,9 @@ def as_image(
     values: Float[Tensor, "3 height width"], model: nn.Module | None = None
 ) -> Image.Image:
     """What the model was shown, as an image to look at: its normalisation undone."""
-    even = (0.5, 0.5, 0.5)
-    mean, std = (
-        torch.tensor(tuple(channels), dtype=torch.float32)
-        for channels in ((even, even) if model is None else backbone(model).normalization)
-    )
-    shown = values.detach().float().cpu() * std[:, None, None] + mean[:, None, None]
+    undone = ((0.5,) * 3, (0.5,) * 3) if model is None else backbone(model).normalization
+    mean, std = torch.tensor(undone, dtype=torch.float32)[..., None, None]
+    shown = values.detach().float().cpu() * std + mean
     pixels = (shown.clamp(0, 1) * 255).round().to(torch.uint8)
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
@@ -36,11 +33,9 @@ def heat_map(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.
     """Importance with a pixel for each patch, on a logarithmic scale about 1."""
     place = (1 + np.log(np.clip(values.numpy(), 1 / reach, reach)) / np.log(reach)) / 2
     seen = np.isfinite(place)
-    stops = np.array([rgb(colour) for colour in HEAT], np.float32)
-    at = np.where(seen, place, 0.0) * (len(stops) - 1)
-    mixed = np.stack(
-        [np.interp(at, np.arange(len(stops)), stops[:, each]) for each in range(3)], axis=-1
-    )
+    at = np.where(seen, place, 0.0) * (len(HEAT) - 1)
+    channels = zip(*map(rgb, HEAT), strict=True)
+    mixed = np.stack([np.interp(at, range(len(HEAT)), each) for each in channels], axis=-1)
     mixed[~seen] = rgb(GONE)
     return Image.fromarray(mixed.round().astype(np.uint8))
 
@@ -52,18 +47,17 @@ def heat_scale(reach: float = REACH) -> Float[Tensor, "1 64"]:
 
 def photo_url(image: Image.Image) -> str:
     """A photograph as a data URL: no file beside, no second request."""
-    held, buffer = image.convert("RGB"), io.BytesIO()
+    held = image.convert("RGB")
     held.thumbnail((LARGEST, LARGEST))
-    held.save(buffer, "JPEG", quality=90, subsampling=0, optimize=True)
-    return _url("jpeg", buffer)
+    return _url(held, "jpeg", quality=90, subsampling=0)
 
 
 def heat_map_url(values: Float[Tensor, "rows cols"], reach: float = REACH) -> str:
     """A heat map as a data URL, without loss."""
+    return _url(heat_map(values, reach), "png")
+
+
+def _url(image: Image.Image, kind: str, **how: int) -> str:
     buffer = io.BytesIO()
-    heat_map(values, reach).save(buffer, "PNG", optimize=True)
-    return _url("png", buffer)
-
-
-def _url(kind: str, buffer: io.BytesIO) -> str:
+    image.save(buffer, kind, optimize=True, **how)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

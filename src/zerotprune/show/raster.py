@@ -46,7 +46,8 @@ def paint(
     painted = image.convert("RGB").resize(large, Image.Resampling.BICUBIC)
     for fate, (colour, strength) in COVER.items():
         cover = (stage.fate == fate).to(torch.uint8) * round(255 * strength)
-        painted.paste(rgb(colour), (0, 0), _stretched(Image.fromarray(cover.numpy()), large))
+        mask = Image.fromarray(cover.numpy()).resize(large, Image.Resampling.NEAREST)
+        painted.paste(rgb(colour), (0, 0), mask)
     edges, width = Image.new("L", large), max(1, round(EDGE * across))
     pen = ImageDraw.Draw(edges)
     for at in range(1, cols):
@@ -55,23 +56,13 @@ def paint(
         pen.line((0, at * down, large[0], at * down), round(255 * EDGE_STRENGTH), width)
     painted.paste((255, 255, 255), (0, 0), edges)
     if lines:
-        ends = [((x + 0.5) * across, (y + 0.5) * down, (u + 0.5) * across, (v + 0.5) * down)
-                for (x, y), (u, v) in stage.pairs()]  # fmt: skip
-        _draw_partner_lines(ImageDraw.Draw(painted), ends, across)
+        pen = ImageDraw.Draw(painted)
+        for colour, thick, dot in PARTNERS:
+            for pair in stage.pairs():
+                ends = [((x + 0.5) * across, (y + 0.5) * down) for x, y in pair]
+                pen.line(ends, colour, max(1, round(thick * across)))
+                pen.circle(ends[1], dot * across / 2, colour)
     return painted.reduce(_FINER)
-
-
-def _draw_partner_lines(
-    pen: Any, ends: list[tuple[float, float, float, float]], unit: float
-) -> None:
-    for colour, width, dot in PARTNERS:
-        for line in ends:
-            pen.line(line, colour, max(1, round(width * unit)))
-            pen.circle(line[2:], dot * unit / 2, colour)
-
-
-def _stretched(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    return image.resize(size, Image.Resampling.NEAREST)
 
 
 def _corners(shape: Place, scale: float) -> tuple[int, int, int, int]:
@@ -82,7 +73,7 @@ def _corners(shape: Place, scale: float) -> tuple[int, int, int, int]:
 
 def _pixels(sheet: Sheet, shape: Panel | Heat, size: tuple[int, int]) -> Image.Image:
     if isinstance(shape, Heat):
-        drawn = _stretched(heat_map(shape.values, shape.reach), size)
+        drawn = heat_map(shape.values, shape.reach).resize(size, Image.Resampling.NEAREST)
         return Image.blend(drawn, Image.new("RGB", size, "white"), 0.6) if shape.pale else drawn
     image = sheet.scene.images[shape.image]
     if shape.stage is None:
@@ -98,19 +89,18 @@ def _fill(pen: Any, box: Box, scale: float) -> None:
 
 def _write(pen: Any, text: Text, scale: float) -> None:
     runs = [
-        (face := font(text.size * scale) if known else _wide_face(text.size * scale), run,
-         face.getlength(run))
-        for known, run in ((known, "".join(part))
-                           for known, part in groupby(text.text, _KNOWN.__contains__))
-    ]  # fmt: skip
-    shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
-    x, y = text.x * scale - shift * sum(length for *_, length in runs), text.y * scale
+        ((font if known else _wide_face)(text.size * scale), "".join(part))
+        for known, part in groupby(text.text, _KNOWN.__contains__)
+    ]
+    x, y = text.x * scale, text.y * scale
+    if text.anchor == "end":
+        x -= sum(face.getlength(run) for face, run in runs)
     # The built-in face has one weight: twice beside each other makes another.
     for step in (0, max(1, round(0.03 * text.size * scale))) if text.bold else (0,):
         at = x + step
-        for face, run, length in runs:
+        for face, run in runs:
             pen.text((at, y), run, text.colour, face, anchor="ls")
-            at += length
+            at += face.getlength(run)
 
 
 @lru_cache(maxsize=16)

@@ -27,7 +27,7 @@ class Text:
     text: str
     size: float = 12
     bold: bool = False
-    anchor: Literal["start", "middle", "end"] = "start"
+    anchor: Literal["start", "end"] = "start"
     colour: str = INK
 
 

@@ -1,5 +1,4 @@
-"""An image's story: the fate of its patches, stage by stage, and what the model said of it before
-and after."""
+"""An image's story: what became of its patches, and what the model said before and after."""
 
 from __future__ import annotations
 
@@ -111,9 +110,8 @@ def tell(
 ) -> list[Story]:
     """The story of each image of a batch that has been through the model's transform.
 
-    `names` are those of the classes; ImageNet's are known, others are numbered. With `heads`, the
-    scores of every head are told too, for methods that vote head by head. The model itself is
-    left alone: a copy of it is pruned, which shares its weights.
+    `names` are those of the classes, if not the model's own; `heads` tells the scores of every
+    head too. The model is left alone: a copy of it is pruned, which shares its weights.
     """
     copy, notes = restore_(sharing_copy(model)), None
     logits = copy(images)
@@ -123,14 +121,17 @@ def tell(
     prune_(copy, schedule, backend="reference" if heads else "auto")
     stages, pruned = _run_traced(copy, images)
     apart = backbone(model)
-    labels = apart.class_names() if names is None else names
-    grid, has_head = apart.geometry.grid, apart.outputs > 0
+    grid, labels = apart.geometry.grid, apart.class_names() if names is None else names
+
+    def predictions(given: Tensor) -> list[Prediction]:
+        return top_predictions(given, labels) if apart.outputs else []
+
     return [
         Story(
             grid,
             [stage_view(stage, at, grid) for stage in stages],
-            top_predictions(logits[at], labels) if has_head else [],
-            top_predictions(pruned[at], labels) if has_head else [],
+            predictions(logits[at]),
+            predictions(pruned[at]),
             None if notes is None else notes.views(at, grid),
             schedule.method.merges,
         )
@@ -165,11 +166,9 @@ def stage_view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
     )
 
 
-def top_predictions(
-    logits: Float[Tensor, " classes"], names: Sequence[str], count: int = TOP
-) -> list[Prediction]:
+def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> list[Prediction]:
     """The likeliest classes."""
-    shares, classes = logits.float().softmax(dim=-1).topk(min(count, len(logits)))
+    shares, classes = logits.float().softmax(dim=-1).topk(min(TOP, len(logits)))
     return [
         Prediction(names[number] if number < len(names) else f"class {number}", share)
         for number, share in zip(classes.tolist(), shares.tolist(), strict=True)
