@@ -10,8 +10,9 @@ from rich.console import Console
 
 from ..backbones import backbone
 from ..calibrate.calibration import Identity
-from ..calibrate.measure import Findings, RangeSearch, measure, usual_schedule
-from ..calibrate.rounds import THRESHOLD
+from ..calibrate.measure import Findings, measure
+from ..calibrate.survey import THRESHOLD
+from ..calibrate.vhf import RangeSearch, usual_schedule
 from ..data.images import batches, check_classes
 from ..data.models import load
 from ..files import check_writable
