@@ -77,11 +77,11 @@ class Calibration:
     @classmethod
     def load_for(cls, path: str | os.PathLike[str], name: str, model: nn.Module) -> Calibration:
         """The calibration of this model; that of another is refused, naming the difference."""
-        found = cls.load(path)
-        difference = found.model.difference(Identity.of(name, model))
+        loaded = cls.load(path)
+        difference = loaded.model.difference(Identity.of(name, model))
         if difference is not None:
             raise ValueError(f"{path} is the calibration of another model: {difference}")
-        return found
+        return loaded
 
     def applied(self, schedule: Schedule) -> Schedule:
         """Zero-TPrune's schedule with this range, and with these rounds in all stages that leave
@@ -103,7 +103,7 @@ class Calibration:
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         # A list of numbers is one line to a reader, not one line for each of them.
         numbers = re.compile(r'\[\n([^][{}"]*)\]')
-        return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+        return numbers.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:

@@ -8,40 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones import backbone
-from ..budgets import schedule_for
 from ..data.images import Batch
-from ..plan import Plan
-from ..schedule import Schedule
 from .calibration import Calibration, Identity
-from .rounds import BlockRounds, rounds_needed, variances, variances_json
-from .survey import BlockSurvey, survey
-from .vhf import DEFAULT, Verdict, judges, random_starts, search
-
-
-@dataclass(frozen=True)
-class RangeSearch:
-    """How the VHF range is searched."""
-
-    schedule: Schedule
-    labels: bool
-    evaluations: int
-    seed: int
-
-    def check(self, model: nn.Module) -> None:
-        """Refuse a schedule that the model cannot follow, or one to which no range matters."""
-        Plan(self.schedule, backbone(model).geometry).check()
-        if all(stage.keep == 1 for stage in self.schedule.stages):
-            raise ValueError(
-                "no stage of the schedule has keep below 1, so no VHF range matters to it"
-            )
-
-
-def usual_schedule(model: nn.Module) -> Schedule:
-    """The paper's for this search, which is for 12 blocks; else one of the paper's form."""
-    if backbone(model).geometry.depth == 12:
-        return Schedule.preset("vhf-search")
-    return schedule_for(model, cost=0.7, method="zero-tprune")
+from .survey import BlockRounds, BlockSurvey, rounds_needed, survey, variances, variances_json
+from .vhf import DEFAULT, RangeSearch, Verdict, search
 
 
 @dataclass(frozen=True)
@@ -79,19 +49,16 @@ def measure(
     batches: Iterable[Batch],
     plan: RangeSearch | None,
     threshold: float,
-    device: str = "cpu",
-    advance: Callable[[str, int], None] = lambda what, count: None,
+    device: str,
+    advance: Callable[[str, int], None],
 ) -> Findings:
     """The rounds that every block needs and, by a plan, the VHF range. The model is on `device`."""
-    halves = None
-    if plan is not None:
-        # The search goes over the images again and again: they are decoded once and held.
-        batches = held = list(batches)
-        halves = judges(model, plan.schedule, held, plan.labels, device)
-    blocks = survey(model, batches, device, lambda count: advance("images", count))
+    # The search goes over the images again and again: they are decoded once and held.
+    seen = batches if plan is None else list(batches)
+    blocks = survey(model, seen, device, lambda count: advance("images", count))
     rows = rounds_needed(blocks, threshold)
     verdict = None
-    if plan is not None and halves is not None:
-        starts = random_starts(variances(blocks, rows), plan.seed)
-        verdict = search(halves, starts, plan.evaluations, lambda trial: advance("ranges", 1))
+    if plan is not None:
+        heads = variances(blocks, rows)
+        verdict = search(model, plan, seen, heads, device, lambda: advance("ranges", 1))
     return Findings(blocks, rows, threshold, verdict)

@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ..calibrate.rounds import BlockRounds
-from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockSurvey
+from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
 from ..calibrate.vhf import DEFAULT, Verdict
 from .figure_files import COLOURS, MARKERS, new_figure
 
@@ -77,9 +76,9 @@ def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str)
 def ranges_figure(verdict: Verdict, title: str) -> Figure:
     """Every range that was tried, by its two bounds, coloured by what it reached."""
     figure, axis = _single(title)
-    low, high = zip(*(trial.place for trial in verdict.trials), strict=True)
+    low, high = zip(*verdict.trials, strict=True)
     scale = 100 if verdict.labels else 1
-    values = [scale * trial.value for trial in verdict.trials]
+    values = [scale * value for value in verdict.trials.values()]
     drawn = axis.scatter(low, high, c=values, cmap="cividis", s=70, edgecolors="#444444", lw=0.6)
     marks = [(DEFAULT, "s", "default"), (verdict.best, "*", "best here")]
     for place, marker, label in marks:
@@ -93,8 +92,7 @@ def ranges_figure(verdict: Verdict, title: str) -> Figure:
     axis.set_xlabel("lowest variance of a head that counts")
     axis.set_ylabel("highest variance")
     axis.grid(alpha=0.25)
-    name = "top-1, %" if verdict.labels else "−KL(unpruned ‖ pruned), nats"
-    figure.colorbar(drawn, label=f"{name}, on {verdict.searched} images")
+    figure.colorbar(drawn, label=f"{verdict.measure}, on {verdict.searched} images")
     axis.legend(fontsize=9, labelspacing=1.2, borderpad=0.9)
     return figure
 
