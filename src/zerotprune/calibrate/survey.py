@@ -176,7 +176,15 @@ def rounds_needed(blocks: Sequence[BlockSurvey], threshold: float) -> list[Block
     return rows
 
 
-def variances(
+def divergences_json(rows: Sequence[BlockRounds], threshold: float) -> dict[str, Any]:
+    return {
+        "means": "KL(importance after 50 rounds ‖ after r rounds), nats: mean, its error",
+        "threshold": threshold,
+        "blocks": [row.to_json() for row in rows],
+    }
+
+
+def head_variances(
     blocks: Sequence[BlockSurvey], rows: Sequence[BlockRounds]
 ) -> list[Float[Tensor, "images heads"]]:
     """Of the heads' scores in each block, after the rounds that it needs: what VHF looks at."""

@@ -159,7 +159,7 @@ def search(
     batches: Iterable[Batch],
     variances: Sequence[Tensor],
     device: str,
-    advance: Callable[[], None],
+    advance: Callable[[int], None],
 ) -> Verdict:
     """Search on the even images, beginning with the default, and compare the best range with it on
     the odd ones: where the data is in the order of its classes, both halves get as much of each."""
@@ -178,7 +178,7 @@ def search(
 
     def objective(place: Range) -> float:
         value = judge(halves[0], place).mean().item()
-        advance()
+        advance(1)
         return value
 
     starts = [DEFAULT, *random_starts(variances, plan.seed)]

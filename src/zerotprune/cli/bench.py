@@ -121,6 +121,7 @@ def bench(
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
     setup = Setup(device, modes, rounds, compute, backend)
+    setup.check()
     _use_threads(threads, gpu)
     console = console_for(json)
     evaluation = None

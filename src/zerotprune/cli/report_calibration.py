@@ -12,8 +12,8 @@ from ..calibrate.vhf import DEFAULT, ENOUGH, Range, Verdict
 from .console import new_table
 
 
-def rounds_table(rows: Sequence[BlockRounds], model: str, images: int) -> Table:
-    table = new_table(f"{model}, {images} images")
+def rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:
+    table = new_table(title)
     for column in ("block", "spread", *(f"r = {rounds}" for rounds in ROUNDS[:-1])):
         table.add_column(column, justify="right")
     for column in ("needed", "paper's", "verdict"):

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from ..measure import records
-from ..measure.accuracy import UNPRUNED, Result
-from ..measure.speed import LIMIT, SEED, Group, Precision, Speed
+from ..measure.accuracy import Result
+from ..measure.speed import LIMIT, SEED, UNPRUNED, Group, Precision, Speed
 from ..methods import DEFAULT
 from ..plots.speed import Pace, speed_figure
 from .console import new_table
@@ -21,7 +21,7 @@ Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set 
 def _measured(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
     """The accuracy of a case's contender and of the unpruned model, if they were measured."""
     results = {each.contender.name: each for each in accuracy.get(speed.precision, [])}
-    return (results[speed.name], results[UNPRUNED.name]) if speed.name in results else None
+    return (results[speed.name], results[UNPRUNED]) if speed.name in results else None
 
 
 def rows_of(

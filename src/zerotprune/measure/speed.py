@@ -26,13 +26,13 @@ from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
 from ..surgery import attach
-from .accuracy import UNPRUNED, Contender
+from .accuracy import Contender
 from .clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from .modes import Mode, ready, room_for, sharing_copy
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
-LIMIT = "slicing"
+UNPRUNED, LIMIT = "unpruned", "slicing"
 SEED = 0
 
 
@@ -61,7 +61,8 @@ class Setup:
     def compiles(self) -> bool:
         return any(mode != "eager" for mode in self.modes)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise ValueError if nothing can be measured like this."""
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if "graph" in self.modes and not self.device.startswith("cuda"):
@@ -115,7 +116,7 @@ class Group:
 
     def speedup(self, speed: Speed) -> float | None:
         """How many times as fast as the unpruned model in its base mode."""
-        return self._ratio(speed, UNPRUNED.name, self.base)
+        return self._ratio(speed, UNPRUNED, self.base)
 
     def of_limit(self, speed: Speed) -> float | None:
         """Which share of the speed of slicing in the same mode."""
@@ -137,7 +138,7 @@ def entrants(
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [_priced(model, each, images) for each in (UNPRUNED, limit)]
+    priced = [_priced(model, each, images) for each in (Contender(UNPRUNED), limit)]
     budget = Plan(schedule, geometry).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
@@ -189,6 +190,7 @@ def sweep(
     report: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Group]:
     """One group after the other. Stopped by Ctrl-C, it ends with the rounds that are finished."""
+    setup.check()
     finished = False
     for precision in precisions:
         cast = copy.deepcopy(model).to(setup.device, getattr(torch, precision))
