@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 
 import pytest
@@ -88,20 +89,19 @@ def test_calls_are_sampled_in_turn() -> None:
         order.append(str(call()))
         return repeat * next(hands)
 
-    first, second = in_turn([lambda: "a", lambda: "b"], 5, clock)
+    samplers = [partial(clock, lambda: "a"), partial(clock, lambda: "b")]
+    assert list(in_turn(samplers, 5)) == [[3.0, 2.0]] * 5
     assert order == ["a", "b"] * 6
-    assert first == [3.0] * 5
-    assert second == [2.0] * 5
 
 
 def test_a_sample_of_quick_calls_repeats_them() -> None:
     asked: list[int] = []
 
-    def clock(call: Callable[[], object], repeat: int) -> float:
+    def sample(repeat: int) -> float:
         asked.append(repeat)
         return 0.001 * repeat
 
-    (samples,) = in_turn([lambda: None], 3, clock)
+    samples = [seconds for (seconds,) in in_turn([sample], 3)]
     assert asked == [1, 20, 20, 20]
     assert samples == pytest.approx([0.001] * 3)
 

@@ -247,7 +247,6 @@ import torch
 from tests.families import build
 import zerotprune as ztp
 from zerotprune.measure.accuracy import Contender
-from zerotprune.measure.clock import Call
 from zerotprune.measure import speed as bench
 from zerotprune.methods import TopK
 
@@ -261,9 +260,9 @@ class Breaks(TopK):
 
 images = bench.noise(model, 2, "cpu", torch.float32)
 entered = bench.entrants(model, schedule, ["zero-tprune", "tome"], images)
-entered.append(bench.Entrant(bench.Contender("breaks", schedule, Breaks("cls")), 1.0))
+entered.append(bench.Entrant(Contender("breaks", schedule.by(Breaks("cls"))), 1.0))
 # More graphs of one forward than the compiler's own limit of eight:
-entered += [bench.Entrant(bench.Contender(f"again {n}", schedule), 1.0) for n in range(5)]
+entered += [bench.Entrant(Contender(f"again {n}", schedule), 1.0) for n in range(5)]
 setup = bench.Setup(rounds=1, compiler="eager")
 for group in bench.sweep(model, entered, ["float32"], [2], setup):
     for speed in group.speeds:
@@ -345,7 +344,7 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--threads", "0"), "threads must be at least 1"),
         (("--method", "topme"), "unknown method 'topme'"),
-        (("--cost", "0.5", "--gmacs", "1"), "give one of --schedule, --gmacs and --keep"),
+        (("--cost", "0.5", "--gmacs", "1"), "give one budget, not several: --cost and --gmacs"),
         (("--schedule", "nope"), "neither a preset"),
         (("--cost", "0.001"), "cannot be met"),
         (("--weights", "w.safetensors", "--random-weights"), "not both"),

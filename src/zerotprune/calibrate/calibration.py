@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,11 @@ class Calibration:
     @classmethod
     def load_for(cls, path: str | os.PathLike[str], name: str, model: nn.Module) -> Calibration:
         """The calibration of this model; that of another is refused, naming the difference."""
-        found = cls.load(path)
-        difference = found.model.difference(Identity.of(name, model))
+        loaded = cls.load(path)
+        difference = loaded.model.difference(Identity.of(name, model))
         if difference is not None:
             raise ValueError(f"{path} is the calibration of another model: {difference}")
-        return found
+        return loaded
 
     def applied(self, schedule: Schedule) -> Schedule:
         """Zero-TPrune's schedule with this range, and with these rounds in all stages that leave
@@ -103,7 +103,7 @@ class Calibration:
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         # A list of numbers is one line to a reader, not one line for each of them.
         numbers = re.compile(r'\[\n([^][{}"]*)\]')
-        return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+        return numbers.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
@@ -123,7 +123,11 @@ class Calibration:
             if not isinstance(data[name], dict):
                 raise ValueError(f'"{name}" of a calibration must be a JSON object')
         evidence = {name: data[name] for name in _EVIDENCE}
-        return cls(_model(data["model"]), _rounds(data["rounds"]), _vhf(data["vhf"]), **evidence)
+        rounds = data["rounds"]
+        if not isinstance(rounds, list) or not all(_is_count(each) for each in rounds):
+            came = _short(rounds)
+            raise ValueError(f'"rounds" must be a list of whole numbers from 1, got {came}')
+        return cls(_model(data["model"]), tuple(rounds), _vhf(data["vhf"]), **evidence)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
@@ -154,18 +158,11 @@ def _model(data: object) -> Identity:
     return Identity(**data)
 
 
-def _rounds(data: object) -> tuple[int, ...]:
-    if not isinstance(data, list) or not all(_is_count(each) for each in data):
-        raise ValueError(f'"rounds" must be a list of whole numbers from 1, got {_short(data)}')
-    return tuple(data)
-
-
-def _vhf(data: object) -> tuple[float, float]:
-    pair: Sequence[Any] = data if isinstance(data, list) else ()
-    real = [each for each in pair if type(each) in (int, float)]
-    if len(pair) != 2 or len(real) != 2 or not 0 <= real[0] <= real[1] <= 1e100:
+def _vhf(data: Any) -> tuple[float, float]:
+    real = isinstance(data, list) and all(type(each) in (int, float) for each in data)
+    if not real or len(data) != 2 or not 0 <= data[0] <= data[1] <= 1e100:
         raise ValueError(f'"vhf" must be two variances, the lower first, got {_short(data)}')
-    return float(real[0]), float(real[1])
+    return float(data[0]), float(data[1])
 
 
 def _is_count(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Importance by rounds in every block of the unpruned model: divergence, spread, head variances.
+"""Importance by rounds in every block of the unpruned model, and how many rounds each block needs.
 
 All divergences are KL(importance after 50 rounds ‖ the other), in nats: how much is lost by taking
 the other for the settled importance.
@@ -7,7 +7,8 @@ the other for the settled importance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from ..backbones import BlockCall, backbone
 from ..batching import concat, select
 from ..block import AT_ONCE, Parts
 from ..data.images import Batch
-from ..measure.statistics import divergence
+from ..measure.statistics import Mean, divergence
+from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..shapes import Float
 from ..surgery import current_plan
@@ -28,6 +30,13 @@ SETTLED = ROUNDS[-1]
 #: Bins for scores as multiples of their mean: an even importance is 1. What lies beyond is counted
 #: in the outermost.
 EDGES = torch.logspace(-2, 2, 41)
+#: A block has voted enough when its mean divergence from the settled importance is below this share
+#: of its spread, the divergence of the settled importance from a flat one. It is a share because
+#: only the ranking counts, and in a flat block small differences decide it. Where scores differ
+#: little from their mean, both divergences are half a variance, and their ratio is the share of the
+#: scores' variance that is not there yet: 0.01 is a correlation of 0.995 with the settled scores.
+THRESHOLD = 0.01
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class BlockSurvey(NamedTuple):
@@ -123,3 +132,70 @@ def _counts(relative: Float[Tensor, "images rounds patches"]) -> Float[Tensor, "
     place = (torch.bucketize(relative, EDGES) - 1).clamp(0, bins - 1)
     counts = torch.zeros(*relative.shape[:-1], bins)
     return counts.scatter_add_(-1, place, torch.ones_like(relative)).sum(dim=0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class BlockRounds:
+    """One block's row of the table."""
+
+    block: int
+    divergence: tuple[Mean, ...]  # after each of ROUNDS but the last
+    spread: Mean
+    needed: int
+    paper: tuple[int, int]
+
+    @property
+    def verdict(self) -> str:
+        """Does the paper's choice hold for this block?"""
+        if self.needed < self.paper[0]:
+            return "too many"
+        return "holds" if self.needed <= self.paper[1] else "too few"
+
+    def to_json(self) -> dict[str, Any]:
+        after = zip(ROUNDS, self.divergence, strict=False)
+        return {
+            "block": self.block,
+            "kl": {str(rounds): kl.to_json() for rounds, kl in after},
+            "spread": self.spread.to_json(),
+            "needed": self.needed,
+            "paper": list(self.paper),
+            "verdict": self.verdict,
+        }
+
+
+def rounds_needed(blocks: Sequence[BlockSurvey], threshold: float) -> list[BlockRounds]:
+    """For each block the fewest of ROUNDS whose mean divergence is within the threshold."""
+    rows = []
+    for number, block in enumerate(blocks, start=1):
+        means = tuple(Mean.of(column) for column in block.divergence.T[:-1])
+        spread = Mean.of(block.spread)
+        limit = threshold * spread.value
+        enough = (each for each, kl in zip(ROUNDS, means, strict=False) if kl.value <= limit)
+        paper = papers_rounds(number, len(blocks))
+        rows.append(BlockRounds(number, means, spread, next(enough, SETTLED), paper))
+    return rows
+
+
+def divergences_json(rows: Sequence[BlockRounds], threshold: float) -> dict[str, Any]:
+    return {
+        "means": "KL(importance after 50 rounds ‖ after r rounds), nats: mean, its error",
+        "threshold": threshold,
+        "blocks": [row.to_json() for row in rows],
+    }
+
+
+def head_variances(
+    blocks: Sequence[BlockSurvey], rows: Sequence[BlockRounds]
+) -> list[Float[Tensor, "images heads"]]:
+    """Of the heads' scores in each block, after the rounds that it needs: what VHF looks at."""
+    return [
+        block.variance[:, ROUNDS.index(row.needed)] for block, row in zip(blocks, rows, strict=True)
+    ]
+
+
+def variances_json(variances: Sequence[Float[Tensor, "images heads"]]) -> dict[str, Any]:
+    """For each block and head some quantiles over the images."""
+    points = torch.tensor(QUANTILES, dtype=torch.float64)
+    exact = [each.double().quantile(points, dim=0).T.tolist() for each in variances]
+    blocks = [[[float(f"{value:.4g}") for value in head] for head in block] for block in exact]
+    return {"quantiles": list(QUANTILES), "blocks": blocks}

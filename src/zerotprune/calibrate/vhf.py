@@ -8,35 +8,58 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..backbones import backbone
+from ..budgets import schedule_for
 from ..data.images import Batch
 from ..measure.statistics import Mean, divergence
 from ..methods import ZeroTPrune
+from ..plan import Plan
 from ..schedule import Schedule
 from ..shapes import Float
 from ..surgery import attach, restore_
 
 Range = tuple[float, float]
+Truths = tuple[Tensor, Tensor]  # images, and their labels or the unpruned log-probabilities
 DEFAULT: Range = (0.01, 0.7)
 WIDTH, STARTS = 2, 4
 STEP, FINEST = 2.0, 1.1
 ENOUGH = 30  # images: of fewer a paired standard error says little
 
 
-class Trial(NamedTuple):
-    """One evaluation of a range."""
+@dataclass(frozen=True)
+class RangeSearch:
+    """How the VHF range is searched."""
 
-    place: Range
-    value: float
+    schedule: Schedule
+    labels: bool
+    evaluations: int
+    seed: int
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a schedule that the model cannot follow, or one to which no range matters."""
+        Plan(self.schedule, backbone(model).geometry).check()
+        if all(stage.keep == 1 for stage in self.schedule.stages):
+            raise ValueError(
+                "no stage of the schedule has keep below 1, so no VHF range matters to it"
+            )
 
 
-def random_starts(variances: Sequence[Tensor], seed: int, count: int = STARTS) -> list[Range]:
+def usual_schedule(model: nn.Module) -> Schedule:
+    """The paper's for this search, which is for 12 blocks; else one of the paper's form."""
+    if backbone(model).geometry.depth == 12:
+        return Schedule.preset("vhf-search")
+    return schedule_for(model, cost=0.7, method="zero-tprune")
+
+
+def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:
     """Ranges among the variances that the heads have: the lower bound below their median, the
     upper one above it, even on a logarithmic scale."""
     held = torch.cat([each.flatten() for each in variances]).clamp_min(1e-6).log().sort().values
@@ -44,38 +67,34 @@ def random_starts(variances: Sequence[Tensor], seed: int, count: int = STARTS) -
     dice = random.Random(seed)
     return [
         _tidy(math.exp(dice.uniform(low, middle)), math.exp(dice.uniform(middle, high)))
-        for _ in range(count)
+        for _ in range(STARTS)
     ]
 
 
 def beam_search(
     objective: Callable[[Range], float], starts: Iterable[Range], evaluations: int
-) -> list[Trial]:
-    """All trials in their order: the starts, then the neighbours of the best two so far, over and
-    over; once none of these is better, at half the step (on a logarithmic scale)."""
+) -> dict[Range, float]:
+    """The value of each range that was tried, in order: the starts, then the neighbours of the best
+    two so far, over and over; once none is better, at half the step (on a logarithmic scale)."""
     trials: dict[Range, float] = {}
 
-    def value(place: Range) -> None:
-        if place not in trials and len(trials) < evaluations:
-            trials[place] = objective(place)
+    def evaluate(places: Iterable[Range]) -> None:
+        for place in places:
+            if place not in trials and len(trials) < evaluations:
+                trials[place] = objective(place)
 
-    for start in starts:
-        value(start)
+    evaluate(starts)
     step, beam = STEP, list[Range]()
     while len(trials) < evaluations:
-        before, beam = beam, _best(trials)
+        before = beam
+        # Sorting is stable: of equals the one tried first.
+        beam = sorted(trials, key=lambda place: -trials[place])[:WIDTH]
         step = math.sqrt(step) if beam == before else step
         if step < FINEST:
             break
         for place in beam:
-            for neighbour in _neighbours(place, step):
-                value(neighbour)
-    return [Trial(place, found) for place, found in trials.items()]
-
-
-def _best(trials: dict[Range, float]) -> list[Range]:
-    """Sorting is stable: of equals the one tried first."""
-    return sorted(trials, key=lambda place: -trials[place])[:WIDTH]
+            evaluate(_neighbours(place, step))
+    return trials
 
 
 def _neighbours(place: Range, step: float) -> list[Range]:
@@ -90,72 +109,25 @@ def _tidy(low: float, high: float) -> Range:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A pruned model on some images that lie in memory."""
-
-    model: nn.Module
-    schedule: Schedule
-    batches: list[tuple[Tensor, Tensor]]  # images, and labels or the unpruned log-probabilities
-    labels: bool
-    device: str
-
-    def outcomes(self, place: Range) -> Float[Tensor, " images"]:
-        """For each image 1 for the right class on top and 0 for another; without labels,
-        −KL(unpruned ‖ pruned) of the class probabilities. More is better."""
-        attach(self.model, self.schedule.by(ZeroTPrune(vhf=place)))
-        found = []
-        try:
-            with torch.inference_mode():
-                for images, truth in self.batches:
-                    out = self.model(images.to(self.device)).double().cpu()
-                    if self.labels:
-                        found.append((out.argmax(dim=-1) == truth).double())
-                    else:
-                        found.append(-divergence(truth, out.log_softmax(dim=-1)))
-        finally:
-            restore_(self.model)
-        return torch.cat(found)
-
-    def value(self, place: Range) -> float:
-        return self.outcomes(place).mean().item()
-
-
-def judges(
-    model: nn.Module, schedule: Schedule, batches: Sequence[Batch], labels: bool, device: str
-) -> tuple[Judge, Judge]:
-    """One for the even images, to search on, one for the odd ones: where the data is in the order
-    of its classes, both halves get as much of each."""
-    halves: tuple[list[tuple[Tensor, Tensor]], ...] = ([], [])
-    for images, classes, index in batches:
-        truth = classes
-        if not labels:
-            with torch.inference_mode():
-                truth = model(images.to(device)).double().log_softmax(dim=-1).cpu()
-        for half, chosen in zip(halves, (index % 2 == 0, index % 2 == 1), strict=True):
-            if chosen.any():
-                half.append((images[chosen], truth[chosen]))
-    if not all(halves):
-        raise ValueError("the search for a VHF range needs two images at least, one in each half")
-    first, second = (Judge(model, schedule, half, labels, device) for half in halves)
-    return first, second
-
-
-@dataclass(frozen=True)
 class Verdict:
     """What the search found, and what the other half of the images says to it."""
 
     schedule: Schedule
     labels: bool
-    trials: list[Trial]
+    trials: dict[Range, float]
     searched: int  # images
-    default: Mean  # on the other half
-    found: Mean
-    gain: Mean  # found − default, image by image
+    default_value: Mean  # on the other half
+    best_value: Mean
+    gain: Mean  # best − default, image by image
     judged: int  # images
 
     @property
+    def measure(self) -> str:
+        return "top-1, %" if self.labels else "−KL(unpruned ‖ pruned), nats"
+
+    @property
     def best(self) -> Range:
-        return max(self.trials, key=lambda trial: trial.value).place
+        return _best(self.trials)
 
     @property
     def holds(self) -> bool:
@@ -170,42 +142,80 @@ class Verdict:
         return {
             "objective": "top-1" if self.labels else "-KL(unpruned ‖ pruned)",
             "schedule": [vars(stage) for stage in self.schedule.stages],
-            "trials": [[*trial.place, trial.value] for trial in self.trials],
+            "trials": [[*place, value] for place, value in self.trials.items()],
             "searched_on": self.searched,
             "best": list(self.best),
             "judged_on": self.judged,
-            "best_value": self.found.to_json(),
-            "default_value": self.default.to_json(),
+            "best_value": self.best_value.to_json(),
+            "default_value": self.default_value.to_json(),
             "gain": self.gain.to_json(),
             "better_than_default": self.holds,
         }
 
 
 def search(
-    halves: tuple[Judge, Judge],
-    starts: Sequence[Range],
-    evaluations: int,
-    advance: Callable[[Trial], None] = lambda trial: None,
+    model: nn.Module,
+    plan: RangeSearch,
+    batches: Iterable[Batch],
+    variances: Sequence[Tensor],
+    device: str,
+    advance: Callable[[int], None],
 ) -> Verdict:
-    """Search on the one half, beginning with the default, and compare the two on the other."""
-    first, second = halves
+    """Search on the even images, beginning with the default, and compare the best range with it on
+    the odd ones: where the data is in the order of its classes, both halves get as much of each."""
+    halves: tuple[list[Truths], list[Truths]] = ([], [])
+    for images, truth, index in batches:
+        if not plan.labels:
+            with torch.inference_mode():
+                truth = model(images.to(device)).double().log_softmax(dim=-1).cpu()
+        for odd, half in enumerate(halves):
+            chosen = index % 2 == odd
+            if chosen.any():
+                half.append((images[chosen], truth[chosen]))
+    if not all(halves):
+        raise ValueError("the search for a VHF range needs two images at least, one in each half")
+    judge = partial(_judge, model, plan, device)
 
     def objective(place: Range) -> float:
-        value = first.value(place)
-        advance(Trial(place, value))
+        value = judge(halves[0], place).mean().item()
+        advance(1)
         return value
 
-    trials = beam_search(objective, [DEFAULT, *starts], evaluations)
-    best = max(trials, key=lambda trial: trial.value).place
-    default = second.outcomes(DEFAULT)
-    found = default if best == DEFAULT else second.outcomes(best)
+    starts = [DEFAULT, *random_starts(variances, plan.seed)]
+    trials = beam_search(objective, starts, plan.evaluations)
+    default = judge(halves[1], DEFAULT)
+    best = default if _best(trials) == DEFAULT else judge(halves[1], _best(trials))
     return Verdict(
-        schedule=first.schedule,
-        labels=first.labels,
+        schedule=plan.schedule,
+        labels=plan.labels,
         trials=trials,
-        searched=sum(len(truth) for _, truth in first.batches),
-        default=Mean.of(default),
-        found=Mean.of(found),
-        gain=Mean.of(found - default),
+        searched=sum(len(truth) for _, truth in halves[0]),
+        default_value=Mean.of(default),
+        best_value=Mean.of(best),
+        gain=Mean.of(best - default),
         judged=len(default),
     )
+
+
+def _judge(
+    model: nn.Module, plan: RangeSearch, device: str, half: Sequence[Truths], place: Range
+) -> Float[Tensor, " images"]:
+    """For each image 1 for the right class on top and 0 for another; without labels,
+    −KL(unpruned ‖ pruned) of the class probabilities. More is better."""
+    attach(model, plan.schedule.by(ZeroTPrune(vhf=place)))
+    outcomes = []
+    try:
+        with torch.inference_mode():
+            for images, truth in half:
+                outputs = model(images.to(device)).double().cpu()
+                if plan.labels:
+                    outcomes.append((outputs.argmax(dim=-1) == truth).double())
+                else:
+                    outcomes.append(-divergence(truth, outputs.log_softmax(dim=-1)))
+    finally:
+        restore_(model)
+    return torch.cat(outcomes)
+
+
+def _best(trials: Mapping[Range, float]) -> Range:
+    return max(trials, key=lambda place: trials[place])

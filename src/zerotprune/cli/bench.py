@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from cyclopts import Parameter
-from torch import Tensor, nn
 
 from ..cost import Compute
 from ..data.models import load
@@ -20,7 +19,6 @@ from ..measure.modes import MODES, Mode
 from ..measure.speed import Entrant, Precision, Setup
 from ..methods import DEFAULT, name_of, resolve
 from ..plots.figure_files import check_figure_file, save
-from ..schedule import Schedule
 from ..scoring.backends import Backend
 from .console import console_for
 from .evaluation import Evaluation, ProbeOptions, prepare
@@ -126,22 +124,30 @@ def bench(
     setup.check()
     _use_threads(threads, gpu)
     console = console_for(json)
-    evaluation, built = None, None
+    evaluation = None
     if measuring.data is not None:
         evaluation = prepare(model, measuring.data, loading, measuring.reading(),
                              probing or ProbeOptions(), json=json)  # fmt: skip
-        built = evaluation.model
+        built, images = evaluation.model, evaluation.some_images()
     else:
         given = loading.named(model)
         given["pretrained"] = given["pretrained"] and not random_weights
         built = load(**given).to(device)
+        images = core.noise(built, 8, device, torch.float32)
     batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
-    images = _images(evaluation, built, device)
-    schedule = _schedule(built, budget, method, device, batches[0], console.print)
+    usual: Precision = "bfloat16" if gpu else "float32"
+    precisions = list(dict.fromkeys(precision or [usual]))
+    # All cost what the first of the methods does whose cost is known before an image is seen.
+    static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
+    schedule = budget.solve(
+        built,
+        None if budget.schedule is not None and method is None else static[0],
+        lambda: core.noise(built, batches[0], device, torch.float32),
+        console.print,
+    )
+    assert schedule is not None
     with console.status("setting every method to the same cost") as status:
         entered = core.entrants(built, schedule, names, images)
-        usual: Precision = "bfloat16" if gpu else "float32"
-        precisions = list(dict.fromkeys(precision or [usual]))
         groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
     whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
     accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
@@ -197,34 +203,6 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
     torch.set_num_threads(threads)
 
 
-def _images(evaluation: Evaluation | None, model: nn.Module, device: str) -> Tensor:
-    """Images for methods whose cost depends on them: of the data, where there is any."""
-    if evaluation is None:
-        return core.noise(model, 8, device, torch.float32)
-    return evaluation.some_images()
-
-
-def _schedule(
-    model: nn.Module,
-    budget: BudgetOptions,
-    method: Sequence[str] | None,
-    device: str,
-    batch: int,
-    say: object,
-) -> Schedule:
-    """By the first of the methods whose cost is known before an image is seen."""
-    static = [name for name in method or METHODS if not resolve(name).adaptive]
-    assert callable(say)
-    schedule = budget.solve(
-        model,
-        None if budget.schedule is not None and method is None else (static or [DEFAULT])[0],
-        lambda: core.noise(model, batch, device, torch.float32),
-        say,
-    )
-    assert schedule is not None
-    return schedule
-
-
 def _accuracy(
     evaluation: Evaluation,
     entered: Sequence[Entrant],
@@ -234,13 +212,12 @@ def _accuracy(
     """Of every entrant in every precision; stopped by Ctrl-C, of those that are finished."""
     contenders = [entrant.contender for entrant in entered if not entrant.failure]
     measured: Accuracy = {}
-    weights = evaluation.model
     for precision in precisions:
         dtype: torch.dtype = getattr(torch, precision)
         setting = replace(
             evaluation.setting, precision=dtype, compute=setup.compute, backend=setup.backend
         )
-        model = deepcopy(weights).to(dtype)
+        model = deepcopy(evaluation.model).to(dtype)
         try:
             measured[precision] = replace(evaluation, model=model, setting=setting).run(contenders)
         except KeyboardInterrupt:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from ..backbones import backbone
-from ..calibrate.calibration import Identity
-from ..calibrate.measure import Findings, RangeSearch, measure, usual_schedule
-from ..calibrate.rounds import THRESHOLD
+from ..calibrate.calibration import Calibration, Identity
+from ..calibrate.survey import (
+    THRESHOLD,
+    divergences_json,
+    head_variances,
+    rounds_needed,
+    survey,
+    variances_json,
+)
+from ..calibrate.vhf import DEFAULT, RangeSearch, search, usual_schedule
 from ..data.images import batches, check_classes
 from ..data.models import load
 from ..files import check_writable
@@ -85,17 +91,42 @@ def calibrate(
         plan = RangeSearch(chosen, labels, evaluations, seed)
         plan.check(built)
     identity = Identity.of(model, built)
-    with _progress(console, len(dataset), evaluations if plan else 0) as advance:
+    built.to(device)
+    with progress_bar(console) as progress:
+        voting = progress.add_task("voting in every block", total=len(dataset), note="")
+        trying = progress.add_task("trying VHF ranges", total=evaluations, note="",
+                                   visible=plan is not None)  # fmt: skip
         stream = batches(dataset, reading.batch, report=left_out(console),
                          workers=reading.workers, strict=reading.strict)  # fmt: skip
-        findings = measure(built.to(device), stream, plan, threshold, device, advance)
-    about = {"images": findings.images, "data": Path(data).name, "seed": seed}
-    findings.calibration(identity, about | records.surroundings()).save(out)
+        # The search goes over the images again and again: they are decoded once and held.
+        seen = stream if plan is None else list(stream)
+        blocks = survey(built, seen, device, partial(progress.advance, voting))
+        rows = rounds_needed(blocks, threshold)
+        variances = head_variances(blocks, rows)
+        verdict = None
+        if plan is not None:
+            verdict = search(built, plan, seen, variances, device,
+                             partial(progress.advance, trying))  # fmt: skip
+    images = len(blocks[0].spread)
+    about = {"images": images, "data": Path(data).name, "seed": seed}
+    Calibration(
+        model=identity,
+        rounds=tuple(row.needed for row in rows),
+        vhf=DEFAULT if verdict is None else verdict.recommended,
+        kl=divergences_json(rows, threshold),
+        variances=variances_json(variances),
+        search={} if verdict is None else verdict.to_json(),
+        provenance=about | records.surroundings(),
+    ).save(out)
+    title = f"{model}, {images} images"
     if figures is not None:
-        _draw(findings, f"{model}, {findings.images} images", figures)
-    console.print(rounds_table(findings.rows, model, findings.images))
-    verdict = vhf_lines(findings.verdict, outputs > 0)
-    for line in [*rounds_lines(findings.rows, threshold), *verdict]:
+        first, second, third = (figures / name for name in FIGURES)
+        save(plots.distributions_figure(blocks, title), first)
+        save(plots.divergence_figure(rows, threshold, title), second)
+        if verdict is not None:
+            save(plots.ranges_figure(verdict, title), third)
+    console.print(rounds_table(rows, title))
+    for line in [*rounds_lines(rows, threshold), *vhf_lines(verdict, outputs > 0)]:
         console.print(line, highlight=False)
     console.print(f"written: [bold]{out}[/bold]", highlight=False)
 
@@ -113,20 +144,3 @@ def _check(
     check_writable(out)
     if figures is not None:
         check_figure_file(figures / FIGURES[0])
-
-
-@contextmanager
-def _progress(console: Console, images: int, ranges: int) -> Iterator[Callable[[str, int], None]]:
-    with progress_bar(console) as progress:
-        bars = {"images": progress.add_task("voting in every block", total=images, note="")}
-        if ranges:
-            bars["ranges"] = progress.add_task("trying VHF ranges", total=ranges, note="")
-        yield lambda what, count: progress.advance(bars[what], count)
-
-
-def _draw(findings: Findings, title: str, folder: Path) -> None:
-    first, second, third = FIGURES
-    save(plots.distributions_figure(findings.blocks, title), folder / first)
-    save(plots.divergence_figure(findings.rows, findings.threshold, title), folder / second)
-    if findings.verdict is not None:
-        save(plots.ranges_figure(findings.verdict, title), folder / third)

@@ -7,23 +7,22 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..calibrate.rounds import BlockRounds
-from ..calibrate.survey import ROUNDS, SETTLED
+from ..calibrate.survey import ROUNDS, SETTLED, BlockRounds
 from ..calibrate.vhf import DEFAULT, ENOUGH, Range, Verdict
 from .console import new_table
 
 
-def rounds_table(rows: Sequence[BlockRounds], model: str, images: int) -> Table:
-    table = new_table(f"{model}, {images} images")
+def rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:
+    table = new_table(title)
     for column in ("block", "spread", *(f"r = {rounds}" for rounds in ROUNDS[:-1])):
         table.add_column(column, justify="right")
     for column in ("needed", "paper's", "verdict"):
         table.add_column(column)
     for row in rows:
         low, high = row.paper
-        found = [f"{kl.value:.1e}" for kl in row.divergence]
+        means = [f"{kl.value:.1e}" for kl in row.divergence]
         paper = f"{low}" if low == high else f"{low}–{high}"
-        table.add_row(str(row.block), f"{row.spread.value:.3f}", *found, str(row.needed), paper,
+        table.add_row(str(row.block), f"{row.spread.value:.3f}", *means, str(row.needed), paper,
                       row.verdict)  # fmt: skip
     return table
 
@@ -44,11 +43,11 @@ def vhf_lines(verdict: Verdict | None, head: bool) -> list[str]:
         return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
     best, gain, judged = verdict.best, verdict.gain, verdict.judged
     tried = f"VHF range: {_between(best)} is the best of {len(verdict.trials)}"
-    lines = [f"{tried} on {verdict.searched} images ({_measure(verdict)})"]
+    lines = [f"{tried} on {verdict.searched} images ({verdict.measure})"]
     if best == DEFAULT:
         return [*lines, "that is the default, so nothing has to be judged on the others"]
     scale = 100 if verdict.labels else 1
-    own, default = scale * verdict.found.value, scale * verdict.default.value
+    own, default = scale * verdict.best_value.value, scale * verdict.default_value.value
     said = f"{scale * gain.value:+.3g} ± {scale * gain.error:.2g} (paired)"
     lines.append(f"on the other {judged}: {own:.4g}, the default {default:.4g}: {said}")
     if verdict.holds:
@@ -59,7 +58,3 @@ def vhf_lines(verdict: Verdict | None, head: bool) -> list[str]:
 
 def _between(place: Range) -> str:
     return f"{place[0]:g} to {place[1]:g}"
-
-
-def _measure(verdict: Verdict) -> str:
-    return "top-1, %" if verdict.labels else "−KL(unpruned ‖ pruned), nats"

@@ -61,8 +61,7 @@ def plot_of(groups: Sequence[Group], model: str) -> Figure:
 def table_of(group: Group, model: str, accuracy: Accuracy) -> Table:
     """One row for each case, or the reason why it was not measured."""
     first = group.speeds[0]
-    title = f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}"
-    table = new_table(title)
+    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}")
     modes = len({speed.mode for speed in group.speeds})
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)
@@ -97,14 +96,10 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
         cells += [""] * (5 + gpu)
     if accuracy:
         results = _measured(speed, accuracy)
-        cells += (
-            ["", ""]
-            if results is None
-            else [
-                f"{results[0].top1:.2f}",
-                "{:+.2f} ± {:.2f}".format(*results[0].change(results[1])),
-            ]
-        )
+        if results is None:
+            return [*cells, "", ""]
+        own, unpruned = results
+        cells += [f"{own.top1:.2f}", "{:+.2f} ± {:.2f}".format(*own.change(unpruned))]
     return cells
 
 
@@ -121,6 +116,5 @@ def remarks(group: Group, accuracy: Accuracy, data: str | None, whole: bool) -> 
         results = next(iter(accuracy.values()))
         said.append(f"Accuracy: {len(results[0].hits)} images, change with paired error.")
     else:
-        why = "give --data" if data is None else "stopped"
-        said.append(f"accuracy not measured: {why}")
+        said.append(f"accuracy not measured: {'give --data' if data is None else 'stopped'}")
     return said

@@ -151,7 +151,19 @@ def batches(
         collate_fn=partial(_collect, dataset),
         generator=torch.Generator(),  # else each pass would move the global random state
     )
-    return _readable(loader, dataset, report, strict, [] if skipped is None else skipped)
+
+    def readable() -> Iterator[Batch]:
+        for batch, failures in loader:
+            for at, message in failures.items():
+                if strict:
+                    raise BadImage(message)
+                if skipped is not None:
+                    skipped.append(dataset.items[at].path)
+                report(message)
+            if batch is not None:
+                yield batch
+
+    return readable()  # a generator of its own: mistakes are told at once, not with the first batch
 
 
 def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
@@ -166,20 +178,3 @@ def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, d
         return None, failures
     images, labels, kept = zip(*good, strict=True)
     return (torch.stack(images), torch.tensor(labels), torch.tensor(kept)), failures
-
-
-def _readable(
-    loader: DataLoader[Any],
-    dataset: ImageDataset,
-    report: Callable[[str], None],
-    strict: bool,
-    skipped: list[str],
-) -> Iterator[Batch]:
-    for batch, failures in loader:
-        for at, message in failures.items():
-            if strict:
-                raise BadImage(message)
-            skipped.append(dataset.items[at].path)
-            report(message)
-        if batch is not None:
-            yield batch

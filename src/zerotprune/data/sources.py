@@ -35,7 +35,7 @@ def find(
     if shards:
         return [item for shard in shards for item in _samples(shard, labelled)], None
     if not labelled and mapping is None:
-        return _bare(Path(name)), None
+        return [_item(path, 0) for path in _visible(Path(name)) if _is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
@@ -43,6 +43,10 @@ def _bytes(path: Path, offset: int = 0, size: int = -1) -> bytes:
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(size)
+
+
+def _item(path: Path, label: int) -> Item:
+    return Item(str(path), partial(_bytes, path), label)
 
 
 def _is_image(path: PurePath) -> bool:
@@ -72,19 +76,14 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
         for path in files:
             if not _is_image(path):
                 raise ValueError(f"{path} has none of the endings {' '.join(ENDINGS)}")
-        items += [Item(str(path), partial(_bytes, path), label) for path in files]
+            items.append(_item(path, label))
     return items, len(folders)
-
-
-def _bare(folder: Path) -> list[Item]:
-    files = [path for path in _visible(folder) if _is_image(path)]
-    return [Item(str(path), partial(_bytes, path), 0) for path in files]
 
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
     named = _read_mapping(mapping)
-    files = [path for path in _visible(folder) if _is_image(path)]
-    held = {path.relative_to(folder).as_posix(): path for path in files}
+    files = {path.relative_to(folder).as_posix(): path for path in _visible(folder)}
+    held = {name: path for name, path in files.items() if _is_image(path)}
     for name in named:
         if name not in held:
             raise FileNotFoundError(f"{mapping} names {name}, which is not in {folder}")
@@ -96,8 +95,7 @@ def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
     if any(numbers) and not all(numbers):
         raise ValueError(f"the labels in {mapping} are partly class indices and partly names")
     indices = {each: int(each) if all(numbers) else at for at, each in enumerate(classes)}
-    read = {name: partial(_bytes, path) for name, path in held.items()}
-    items = [Item(str(held[name]), read[name], indices[named[name]]) for name in held]
+    items = [_item(path, indices[named[name]]) for name, path in held.items()]
     return items, None if all(numbers) else len(classes)
 
 
@@ -136,27 +134,27 @@ def _shards(text: str) -> list[Path]:
         return held if all(each.suffix == ".tar" and each.is_file() for each in held) else []
     if not place.exists() and not re.search(r"[*?\[{]", text):
         raise FileNotFoundError(f"no data at {text}: there is no such file or folder")
-    found = [place] if place.exists() else [e for each in _braces(text) for e in _glob(each)]
-    if not found:
+    shards = [place] if place.exists() else [e for each in _braces(text) for e in _glob(each)]
+    if not shards:
         raise FileNotFoundError(f"no files match {text}")
-    for each in found:
+    for each in shards:
         if not each.is_file():
             raise FileNotFoundError(f"no shard {each}, which {text} names")
         if each.suffix != ".tar":
             raise NotADirectoryError(f"{each} is a file and no .tar shard: give a folder")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(shards))
 
 
 def _braces(text: str) -> list[str]:
     """`{000..123}` and `{a,b}` written out, as shells do it."""
-    found = re.search(r"\{([^{}]*)\}", text)
-    if found is None:
+    braces = re.search(r"\{([^{}]*)\}", text)
+    if braces is None:
         return [text]
-    options = found[1].split(",")
-    if span := re.fullmatch(r"(\d+)\.\.(\d+)", found[1]):
+    options = braces[1].split(",")
+    if span := re.fullmatch(r"(\d+)\.\.(\d+)", braces[1]):
         width, numbers = len(span[1]), range(int(span[1]), int(span[2]) + 1)
         options = [f"{number:0{width}d}" for number in numbers]
-    before, after = text[: found.start()], text[found.end() :]
+    before, after = text[: braces.start()], text[braces.end() :]
     return [each for option in options for each in _braces(before + option + after)]
 
 
@@ -167,7 +165,7 @@ def _glob(text: str) -> list[Path]:
     return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
-def _samples(shard: Path, labelled: bool = True) -> Iterator[Item]:
+def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
     for key, parts in _index(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
@@ -184,14 +182,14 @@ def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
     try:
         with tarfile.open(shard, "r:") as tar:
             for info in tar:
-                found = re.fullmatch(r"((?:.*/)?[^./]+)(\.[^/]*)", info.name)
-                if not info.isreg() or found is None:
+                name = re.fullmatch(r"((?:.*/)?[^./]+)(\.[^/]*)", info.name)
+                if not info.isreg() or name is None:
                     continue
-                ending = found[2].lower()
+                key, ending = name[1], name[2].lower()
                 part = "image" if ending in ENDINGS else ending[1:]
-                if part in samples.setdefault(found[1], {}):
-                    raise ValueError(f"it has two {part} files for {found[1]}")
-                samples[found[1]][part] = info
+                if part in samples.setdefault(key, {}):
+                    raise ValueError(f"it has two {part} files for {key}")
+                samples[key][part] = info
         # tarfile takes a broken header for the end; the true end is a block of zeros.
         if _bytes(shard, tar.offset, tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise ValueError(f"it breaks off at byte {tar.offset}")
@@ -239,10 +237,12 @@ def _cell(rows: Any, column: str, at: int) -> bytes:
 
 def _column(candidates: list[str], usual: list[str], problem: str) -> str:
     """The one candidate, or among several the first of the usual names."""
-    found = candidates if len(candidates) == 1 else [key for key in usual if key in candidates]
-    if not found:
-        raise ValueError(f"{problem}: found {', '.join(candidates) or 'none'}")
-    return found[0]
+    if len(candidates) == 1:
+        return candidates[0]
+    for key in usual:
+        if key in candidates:
+            return key
+    raise ValueError(f"{problem}: found {', '.join(candidates) or 'none'}")
 
 
 def _load(name: str, split: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,13 @@ class Result:
     seconds_per_image: list[float] = field(default_factory=list)
     kept: list[list[Tensor]] = field(default_factory=list)  # of methods that adapt to the image
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
+
+    def rate(self, scores: Tensor, labels: Tensor) -> None:
+        """Note whether the right class is on top of more images' scores."""
+        best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
+        right = best == labels.unsqueeze(-1)
+        self.hits += right[:, 0].tolist()
+        self.hits5 += right.any(dim=-1).tolist()
 
     @property
     def top1(self) -> float:
@@ -112,17 +119,19 @@ def compare(
     setting = setting or Setting()
     geometry = backbone(model).geometry
     results = [Result(each, Plan(each.schedule, geometry)) for each in contenders]
-    warm = False
     try:
         for images, labels, index in batches:
             images = images.to(setting.device, setting.precision)
-            if not warm:
+            if not results[0].index:
                 for result in results:
                     _timed(model, result, images, setting)
-                warm = True
             turn = [_timed(model, result, images, setting) for result in results]
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
-                _record(result, outputs.float().cpu(), labels, index, setting.keep_outputs)
+                outputs = outputs.float().cpu()
+                result.index += index.tolist()
+                result.rate(outputs, labels)
+                if setting.keep_outputs:
+                    result.outputs.append(outputs)
                 result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
             advance(results)
@@ -134,18 +143,6 @@ def compare(
     return results
 
 
-def _record(
-    result: Result, outputs: Tensor, labels: Tensor, index: Tensor, keep_outputs: bool
-) -> None:
-    best = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
-    right = best == labels.unsqueeze(-1)
-    result.index += index.tolist()
-    result.hits += right[:, 0].tolist()
-    result.hits5 += right.any(dim=-1).tolist()
-    if keep_outputs:
-        result.outputs.append(outputs)
-
-
 def _timed(
     model: nn.Module, result: Result, images: Tensor, setting: Setting
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
@@ -153,9 +150,8 @@ def _timed(
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)
-    watch: AbstractContextManager[list[list[Tensor]]] = nullcontext([])
-    if result.plan.method.adaptive and result.plan.stages:
-        watch = survivors(model)
+    adapts = result.plan.method.adaptive and result.plan.stages
+    watch = survivors(model) if adapts else nullcontext(list[list[Tensor]]())
     with torch.inference_mode(), watch as kept:
         started = now(images.device)
         outputs: Tensor = model(images)

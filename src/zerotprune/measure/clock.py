@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -14,6 +14,7 @@ SAMPLE = 0.02
 
 Call = Callable[[], object]
 Clock = Callable[[Call, int], float]  # the seconds that so many calls take together
+Sampler = Callable[[int], float]  # the same of one call
 
 
 def now(device: torch.device | str) -> float:
@@ -36,14 +37,15 @@ def stopwatch(device: torch.device | str) -> Clock:
     return clock
 
 
-def in_turn(calls: Sequence[Call], rounds: int, clock: Clock) -> list[list[float]]:
-    """Seconds of one call each, `rounds` samples of every call, taken in turn: a noisy machine is
-    as noisy for all of them. A sample repeats the call as often as the quickest needs to fill it.
+def in_turn(samplers: Sequence[Sampler], rounds: int) -> Iterator[list[float]]:
+    """Round by round, seconds of one call of each: a noisy machine is as noisy for all of them.
+
+    A sample repeats the call as often as the quickest needs to fill it, the same for all.
     """
-    quickest = min(clock(call, 1) for call in calls)
+    quickest = min((sampler(1) for sampler in samplers), default=SAMPLE)
     repeat = max(1, math.ceil(SAMPLE / quickest))
-    samples = [[clock(call, repeat) / repeat for call in calls] for _ in range(rounds)]
-    return [list(column) for column in zip(*samples, strict=True)]
+    for _ in range(rounds):
+        yield [sampler(repeat) / repeat for sampler in samplers]
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +33,6 @@ class Timed:
     @property
     def speedup(self) -> float:
         return self.speedups[1]
-
-    @property
-    def told(self) -> bool:
-        """Are the quartiles near enough to each other to tell anything?"""
-        low, middle, high = self.speedups
-        return high - low <= 2 * TOLERANCE * middle
 
     def __str__(self) -> str:
         low, middle, high = self.speedups
@@ -72,9 +67,10 @@ class TimeBudget:
     def check(self, timed: Timed, what_now: str = "try again, or give a cost") -> None:
         """Refuse a measurement that misses the budget, or that tells nothing."""
         asked = f"{self} was asked for, and this was measured: {timed}"
-        if not timed.told:
+        low, middle, high = timed.speedups
+        if high - low > 2 * TOLERANCE * middle:
             raise ValueError(f"{asked}: the machine is too busy to tell; {what_now}")
-        if abs(timed.speedup / self.wanted(timed) - 1) > TOLERANCE:
+        if abs(middle / self.wanted(timed) - 1) > TOLERANCE:
             raise ValueError(f"{asked}, more than {TOLERANCE:.0%} off; {what_now}")
 
     def __str__(self) -> str:
@@ -89,50 +85,47 @@ def time_schedule(
 ) -> Timed:
     """The pruned model and the unpruned one in turn. The model itself is left alone."""
     whole, pruned = sharing_copy(model), attach(sharing_copy(model), schedule)
-    calls = [lambda: whole(images), lambda: pruned(images)]
-    seconds, others = in_turn(calls, rounds, stopwatch(images.device))
-    ratios = [own / other for own, other in zip(seconds, others, strict=True)]
-    return Timed(1e3 * quartiles(seconds)[1], 1e3 * quartiles(others)[1], quartiles(ratios))
+    clock = stopwatch(images.device)
+    samplers = [partial(clock, partial(each, images)) for each in (whole, pruned)]
+    turns = list(in_turn(samplers, rounds))
+    unpruned_ms, pruned_ms = (1e3 * quartiles(each)[1] for each in zip(*turns, strict=True))
+    return Timed(unpruned_ms, pruned_ms, quartiles([own / other for own, other in turns]))
 
 
 def cost_for(
     model: nn.Module, budget: TimeBudget, images: Tensor, method: Method | str | None = None
 ) -> tuple[float, Timed]:
     """The cost at which the method's own schedules take that time, and what they took."""
-    lowest, timed = _fastest(model, images, method)
-    wanted = budget.wanted(timed)
-    if wanted <= 1:
-        raise ValueError(f"{budget} at batch {len(images)} needs no pruning: measured, {timed}")
-    if timed.speedup < wanted * (1 - TOLERANCE):
-        raise ValueError(
-            f"{budget} at batch {len(images)} cannot be reached: measured on this machine at "
-            f"{lowest:.2f} of the cost, {timed}"
-        )
 
-    def turn(dial: float) -> tuple[tuple[float, Timed], float] | None:
-        cost = 1 - dial * (1 - lowest)
+    def time_cost(cost: float, rounds: int = _ROUNDS) -> Timed | None:
         try:
             schedule = schedule_for(model, cost=cost, method=method, images=images)
         except ValueError:  # too few tokens to meet just this share
             return None
-        timed = time_schedule(model, schedule, images)
-        return (cost, timed), 1 / timed.speedup
+        return time_schedule(model, schedule, images, rounds)
 
+    def turn(dial: float) -> tuple[float, float] | None:
+        cost = 1 - dial * (1 - lowest)
+        timed = time_cost(cost)
+        return None if timed is None else (cost, 1 / timed.speedup)
+
+    for lowest in (step / 20 for step in range(3, 20)):
+        fastest = time_cost(lowest)
+        if fastest is not None:
+            break
+    else:
+        raise ValueError("no schedule of this method prunes this model")
+    wanted, asked = budget.wanted(fastest), f"{budget} at batch {len(images)}"
+    if wanted <= 1:
+        raise ValueError(f"{asked} needs no pruning: measured, {fastest}")
+    if fastest.speedup < wanted * (1 - TOLERANCE):
+        raise ValueError(
+            f"{asked} cannot be reached: measured on this machine at {lowest:.2f} of the cost, "
+            f"{fastest}"
+        )
     hit = bisect(turn, 1 / wanted, steps=_STEPS, enough=0.01)
     assert hit is not None
-    cost, _ = hit.setting
-    timed = time_schedule(model, schedule_for(model, cost=cost, method=method, images=images),
-                          images, rounds=3 * _ROUNDS)  # fmt: skip
+    timed = time_cost(hit.setting, rounds=3 * _ROUNDS)
+    assert timed is not None
     budget.check(timed)
-    return cost, timed
-
-
-def _fastest(model: nn.Module, images: Tensor, method: Method | str | None) -> tuple[float, Timed]:
-    """The smallest of a row of costs that the method can meet, and how fast it is there."""
-    for step in range(3, 20):
-        try:
-            schedule = schedule_for(model, cost=step / 20, method=method, images=images)
-        except ValueError:
-            continue
-        return step / 20, time_schedule(model, schedule, images)
-    raise ValueError("no schedule of this method prunes this model")
+    return hit.setting, timed

@@ -29,9 +29,8 @@ def score(
     """
     features, known = torch.cat(learned.outputs), labels[learned.index]
     scores = predict(probe, features, known, torch.cat(result.outputs))
-    best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
-    right = best == truth[result.index].unsqueeze(-1)
-    result.hits, result.hits5 = right[:, 0].tolist(), right.any(dim=-1).tolist()
+    result.hits, result.hits5 = [], []
+    result.rate(scores, truth[result.index])
 
 
 def predict(

@@ -18,46 +18,16 @@ import torch
 from ..files import check_writable
 from ..methods import to_data
 from ..schedule import Schedule
-from .accuracy import Result
+from .accuracy import Contender, Result
 from .speed import Group, Speed
 
 FIELDS = (
-    "time",
-    "command",
-    "commit",
-    "versions",
-    "hardware",
-    "seed",
-    "table",
-    "model",
-    "data",
-    "images",
-    "measure",
-    "name",
-    "method",
-    "schedule",
-    "gmacs",
-    "gmacs_paper",
-    "top1",
-    "top1_error",
-    "top5",
-    "change",
-    "change_error",
-    "images_per_second",
-    "peak_memory_mb",
-    "batch",
-    "precision",
-    "mode",
-    "backend",
-    "compute",
-    "threads",
-    "latency_ms",
-    "latency_spread_ms",
-    "speedup",
-    "of_limit",
-    "failure",
-    "same_tokens",
-)
+    "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",
+    "measure", "name", "method", "schedule", "gmacs", "gmacs_paper", "top1", "top1_error", "top5",
+    "change", "change_error", "images_per_second", "peak_memory_mb", "batch", "precision", "mode",
+    "backend", "compute", "threads", "latency_ms", "latency_spread_ms", "speedup", "of_limit",
+    "failure", "same_tokens",
+)  # fmt: skip
 
 
 def check_rows_fit(path: Path) -> None:
@@ -67,8 +37,8 @@ def check_rows_fit(path: Path) -> None:
     check_writable(path)
     if path.exists():
         with path.open("r+", newline="", encoding="utf-8") as file:
-            found = next(csv.reader(file), None)
-        if found is not None and tuple(found) != FIELDS:
+            header = next(csv.reader(file), None)
+        if header is not None and tuple(header) != FIELDS:
             raise ValueError(f"{path} has other columns than this release writes; name a new file")
 
 
@@ -91,35 +61,36 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
     """What a row of the CSV says of the result itself."""
-    change, error = result.change(reference)
-    contender = result.contender
     return {
-        "images": len(result.hits),
         "measure": "top1",
-        "name": contender.name,
-        "method": described(contender.schedule),
-        "schedule": contender.schedule.one_line(),
+        **_about(result.contender),
         "gmacs": round(result.gmacs(), 6),
         "gmacs_paper": round(result.gmacs("paper"), 6),
-        "top1": round(result.top1, 3),
-        "top1_error": round(result.top1_error, 3),
-        "top5": round(result.top5, 3),
-        "change": round(change, 3),
-        "change_error": round(error, 3),
+        **accuracy_row(result, reference),
         "images_per_second": round(result.images_per_second, 1),
         "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
         "precision": precision,
     }
 
 
+def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
+    """The columns of accuracy alone, to stand beside a speed."""
+    change, error = result.change(reference)
+    return {
+        "images": len(result.hits),
+        "top1": round(result.top1, 3),
+        "top1_error": round(result.top1_error, 3),
+        "top5": round(result.top5, 3),
+        "change": round(change, 3),
+        "change_error": round(error, 3),
+    }
+
+
 def speed_row(speed: Speed, group: Group) -> dict[str, object]:
     """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
-    contender = speed.entrant.contender
     columns: dict[str, object] = {
         "measure": "speed",
-        "name": contender.name,
-        "method": described(contender.schedule),
-        "schedule": contender.schedule.one_line(),
+        **_about(speed.entrant.contender),
         "batch": speed.batch,
         "precision": speed.precision,
         "mode": speed.mode,
@@ -141,11 +112,10 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
     }
 
 
-def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
-    """The columns of accuracy alone, to stand beside a speed."""
-    wanted = ("images", "top1", "top1_error", "top5", "change", "change_error")
-    whole = row(result, reference, precision="")
-    return {name: whole[name] for name in wanted}
+def _about(contender: Contender) -> dict[str, object]:
+    schedule = contender.schedule
+    method = described(schedule)
+    return {"name": contender.name, "method": method, "schedule": schedule.one_line()}
 
 
 def described(schedule: Schedule) -> str:
@@ -161,7 +131,7 @@ def surroundings() -> dict[str, str]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([name, *sys.argv[1:]]),
         "commit": _commit(),
-        "versions": " ".join(_versions()),
+        "versions": _versions(),
         "hardware": hardware(),
     }
 
@@ -183,11 +153,11 @@ def _commit() -> str:
         return ""
 
 
-def _versions() -> list[str]:
-    found = [f"python={platform.python_version()}"]
+def _versions() -> str:
+    versions = [f"python={platform.python_version()}"]
     for name in ("zerotprune", "torch", "timm", "optuna"):
         try:
-            found.append(f"{name}={version(name)}")
+            versions.append(f"{name}={version(name)}")
         except PackageNotFoundError:
             continue
-    return found
+    return " ".join(versions)

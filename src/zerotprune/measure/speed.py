@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,7 @@ from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
 from ..surgery import attach
 from .accuracy import Contender
-from .clock import SAMPLE, Call, Clock, now, quartiles, stopwatch
+from .clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from .modes import Mode, ready, room_for, sharing_copy
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -136,10 +137,8 @@ def entrants(
     `images` are for methods whose cost depends on them.
     """
     geometry = backbone(model).geometry
-    priced = [
-        _priced(model, each, images)
-        for each in (Contender(UNPRUNED), Contender(LIMIT, limit_of(schedule, geometry)))
-    ]
+    limit = Contender(LIMIT, limit_of(schedule, geometry))
+    priced = [_priced(model, each, images) for each in (Contender(UNPRUNED), limit)]
     budget = Plan(schedule, geometry).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
@@ -220,37 +219,54 @@ def measure(
     """Every entrant in every mode, in turn. The model is already in that precision, on the device,
     and unpruned. Ctrl-C before the first round is over is passed on: there is nothing to tell."""
     images = noise(model, batch, setup.device, getattr(torch, precision))
+    about = f"{precision}, batch {batch}"
     speeds: list[Speed] = []
     warm: list[tuple[Speed, Call]] = []
     room = room_for(len(entered)) if setup.compiles else nullcontext()
     with torch.inference_mode(), room:
         for entrant in entered:
-            cases = [Speed(entrant, mode, batch, precision) for mode in setup.modes]
-            for speed, call in _warm(model, entrant, cases, images, setup, report):
+            eager: Any = sharing_copy(model).requires_grad_(False)
+            attach(eager, entrant.contender.schedule, setup.compute, setup.backend)
+            compiled = eager
+            if setup.compiles:
+                compiled = torch.compile(
+                    eager, fullgraph=True, dynamic=False, backend=setup.compiler
+                )
+            for mode in setup.modes:
+                speed = Speed(entrant, mode, batch, precision, failure=entrant.failure)
                 speeds.append(speed)
+                started = now("cpu")
+                call = _warm_up(speed, eager if mode == "eager" else compiled, images)
                 if call is not None:
                     warm.append((speed, call))
-        report(f"{precision}, batch {batch}: {setup.rounds} rounds of {len(warm)} cases")
+                outcome = speed.failure or f"warmed up in {now('cpu') - started:.1f} s"
+                report(f"{about}: {speed.name}, {mode}: {outcome}")
+        report(f"{about}: {setup.rounds} rounds of {len(warm)} cases")
         whole = take_turns(warm, setup.rounds, clock or stopwatch(setup.device))
     return Group(speeds, whole)
 
 
-def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) -> bool:
-    """A sample of every case in every round, so that a noisy machine is as noisy for all of them.
-
-    A sample repeats the call as often as the quickest case needs to fill it, the same for all. A
-    round that Ctrl-C cuts short does not count, and the answer is False; if it was the first one,
-    there is nothing to tell, and the interruption is passed on.
-    """
+def _warm_up(speed: Speed, model: Any, images: Tensor) -> Call | None:
+    """A call that has run before, or None where it cannot run."""
+    if speed.failure:
+        return None
     try:
-        first = [_sample(speed, call, 1, clock) for speed, call in warm]
-        quickest = min((seconds for seconds in first if seconds is not None), default=SAMPLE)
-        repeat = max(1, math.ceil(SAMPLE / quickest))
-        for _ in range(rounds):
-            turn = [_sample(speed, call, repeat, clock) for speed, call in warm]
-            for (speed, _call), seconds in zip(warm, turn, strict=True):
-                if seconds is not None:
-                    speed.seconds.append(seconds / repeat)
+        call, speed.peak_memory = ready(model, images, speed.mode)
+    except Exception as error:  # a compiler may fail in any way; the others go on
+        speed.failure = _reason(error)
+        return None
+    return call
+
+
+def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) -> bool:
+    """Give every case its samples. A round that Ctrl-C cuts short does not count, and the answer is
+    False; if it was the first one, there is nothing to tell, and the interruption is passed on."""
+    samplers = [partial(_sample, speed, call, clock) for speed, call in warm]
+    try:
+        for turn in in_turn(samplers, rounds):
+            for (speed, _), seconds in zip(warm, turn, strict=True):
+                if not speed.failure:
+                    speed.seconds.append(seconds)
     except KeyboardInterrupt:
         if not any(speed.seconds for speed, _ in warm):
             raise
@@ -258,45 +274,15 @@ def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) ->
     return True
 
 
-def _sample(speed: Speed, call: Call, repeat: int, clock: Clock) -> float | None:
-    if speed.failure:
-        return None
-    try:
-        return clock(call, repeat)
-    except Exception as error:  # whatever it is, the other cases can go on
-        speed.failure = _reason(error)
-        speed.seconds.clear()
-        return None
-
-
-def _warm(
-    model: nn.Module,
-    entrant: Entrant,
-    cases: Sequence[Speed],
-    images: Tensor,
-    setup: Setup,
-    report: Callable[[str], None],
-) -> Iterator[tuple[Speed, Call | None]]:
-    """Each case with a call that has run before, or None where it cannot run."""
-    own = sharing_copy(model)
-    own.requires_grad_(False)
-    compiled: Any = None
-    if not entrant.failure:
-        attach(own, entrant.contender.schedule, setup.compute, setup.backend)
-        if setup.compiles:
-            compiled = torch.compile(own, fullgraph=True, dynamic=False, backend=setup.compiler)
-    for speed in cases:
-        speed.failure, call, started = entrant.failure, None, now("cpu")
-        if not speed.failure:
-            try:
-                runs = own if speed.mode == "eager" else compiled
-                call, speed.peak_memory = ready(runs, images, speed.mode)
-            except Exception as error:  # a compiler may fail in any way; the others go on
-                speed.failure = _reason(error)
-        took = f"{now('cpu') - started:.1f} s"
-        about = f"{speed.precision}, batch {speed.batch}: {speed.name}, {speed.mode}"
-        report(f"{about}: {speed.failure or 'warmed up in ' + took}")
-        yield speed, call
+def _sample(speed: Speed, call: Call, clock: Clock, repeat: int) -> float:
+    """The seconds of a case; no end of them once it has failed."""
+    if not speed.failure:
+        try:
+            return clock(call, repeat)
+        except Exception as error:  # whatever it is, the other cases can go on
+            speed.failure = _reason(error)
+            speed.seconds.clear()
+    return math.inf
 
 
 def _reason(error: Exception) -> str:

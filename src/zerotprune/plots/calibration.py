@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ..calibrate.rounds import BlockRounds
-from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockSurvey
+from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
 from ..calibrate.vhf import DEFAULT, Verdict
-from .figure_files import COLOURS, MARKERS, new_figure
+from .figure_files import COLOURS, MARKERS, new_figure, single_axis
 
 #: fewest rounds first; dashes keep lines apart that lie on each other
 DASHES = ("-", "--", "-.", ":")
@@ -51,7 +49,7 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
 
 def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str) -> Figure:
     """KL(importance after 50 rounds ‖ after r) by block, with what would be enough."""
-    figure, axis = _single(title)
+    figure, axis = single_axis(title)
     numbers = [row.block for row in rows]
     for at, rounds in enumerate(ROUNDS[:-1]):
         means = [row.divergence[at] for row in rows]
@@ -76,10 +74,10 @@ def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str)
 
 def ranges_figure(verdict: Verdict, title: str) -> Figure:
     """Every range that was tried, by its two bounds, coloured by what it reached."""
-    figure, axis = _single(title)
-    low, high = zip(*(trial.place for trial in verdict.trials), strict=True)
+    figure, axis = single_axis(title)
+    low, high = zip(*verdict.trials, strict=True)
     scale = 100 if verdict.labels else 1
-    values = [scale * trial.value for trial in verdict.trials]
+    values = [scale * value for value in verdict.trials.values()]
     drawn = axis.scatter(low, high, c=values, cmap="cividis", s=70, edgecolors="#444444", lw=0.6)
     marks = [(DEFAULT, "s", "default"), (verdict.best, "*", "best here")]
     for place, marker, label in marks:
@@ -92,16 +90,6 @@ def ranges_figure(verdict: Verdict, title: str) -> Figure:
         side.set_minor_formatter("")
     axis.set_xlabel("lowest variance of a head that counts")
     axis.set_ylabel("highest variance")
-    axis.grid(alpha=0.25)
-    name = "top-1, %" if verdict.labels else "−KL(unpruned ‖ pruned), nats"
-    figure.colorbar(drawn, label=f"{name}, on {verdict.searched} images")
+    figure.colorbar(drawn, label=f"{verdict.measure}, on {verdict.searched} images")
     axis.legend(fontsize=9, labelspacing=1.2, borderpad=0.9)
     return figure
-
-
-def _single(title: str) -> tuple[Figure, Any]:
-    figure = new_figure()
-    axis = figure.subplots()
-    axis.set_title(title, fontsize=11)
-    axis.grid(alpha=0.25)
-    return figure, axis

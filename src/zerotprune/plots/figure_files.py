@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -20,6 +21,20 @@ def new_figure(width: float = 7.2, height: float = 4.8) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def style_of(number: int) -> dict[str, str]:
+    """Colour and marker of the line with this number; beyond the last they begin anew."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def single_axis(title: str) -> tuple[Figure, Any]:
+    """A figure of one panel with a grid."""
+    figure = new_figure()
+    axis = figure.subplots()
+    axis.set_title(title, fontsize=11)
+    axis.grid(alpha=0.25)
+    return figure, axis
 
 
 def check_figure_file(path: Path) -> None:

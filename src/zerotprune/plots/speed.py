@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from ..methods import DEFAULT
-from .figure_files import COLOURS, MARKERS, new_figure
+from .figure_files import new_figure, style_of
 
 SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # where a tick may stand
 
@@ -35,8 +35,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
     speedups = [pace.speedup for pace in paces]
     low, high = 0.95 * min(speedups), 1.05 * max(speedups)
     ticks = [tick for tick in SPEEDUPS if low <= tick <= high]
-    size = (max(5.0, 3.6 * len(modes)), 3.4 * len(precisions) + 0.8)
-    figure = new_figure(*size)
+    figure = new_figure(max(5.0, 3.6 * len(modes)), 3.4 * len(precisions) + 0.8)
     axes = figure.subplots(len(precisions), len(modes), squeeze=False, sharex=True, sharey=True)
     for row, precision in enumerate(precisions):
         for column, mode in enumerate(modes):
@@ -52,7 +51,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
     figure.supylabel(f"speed-up over {base}", fontsize=10)
     figure.suptitle(title, fontsize=11)
     handles, labels = max((each.get_legend_handles_labels() for each in axes.flat),
-                          key=lambda found: len(found[1]))  # fmt: skip
+                          key=lambda legend: len(legend[1]))  # fmt: skip
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
 
@@ -71,8 +70,6 @@ def _speed_panel(axis: Any, paces: list[Pace], names: list[str], limit: str) -> 
         if name == limit:
             style = {"color": "#000000", "ls": "--", "marker": "", "label": f"limit ({limit})"}
         elif name in others:
-            number = others.index(name)
-            style["color"] = COLOURS[number % len(COLOURS)]
-            style["marker"] = MARKERS[number % len(MARKERS)]
+            style |= style_of(others.index(name))
         width = 2.4 if name == DEFAULT else 1.4
         axis.plot(*zip(*line, strict=True), lw=width, ms=5, **style)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
 from ..methods import DEFAULT
-from .figure_files import COLOURS, MARKERS, new_figure
+from .figure_files import COLOURS, single_axis, style_of
 
 
 class Point(NamedTuple):
@@ -27,20 +27,16 @@ def trade_off_figure(
 
     `unpruned` is where the unpruned model stands.
     """
-    figure = new_figure()
-    axis = figure.subplots()
+    figure, axis = single_axis(title)
     names = list(dict.fromkeys(point.name for point in points))
     for number, name in enumerate(names):
         line = sorted((point.x, point.change, point.error) for point in points
                       if point.name == name)  # fmt: skip
         across, change, error = zip(*line, strict=True)
-        style: dict[str, Any] = {
-            "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "ls": "-" if number < len(COLOURS) else "--",
-        }
         width = 2.4 if name == DEFAULT else 1.2
-        axis.errorbar(across, change, error, label=name, lw=width, ms=5, capsize=2, **style)
+        dashes = "-" if number < len(COLOURS) else "--"
+        axis.errorbar(across, change, error, label=name, ls=dashes, lw=width, ms=5, capsize=2,
+                      **style_of(number))  # fmt: skip
     axis.axhline(0, color="#444444", lw=1, ls=":")
     axis.plot([unpruned], [0], "k*", ms=11, label="unpruned")
     labels = {"gmacs": "GMACs, with patch embedding and scoring", "speed": "images per second"}
@@ -48,7 +44,5 @@ def trade_off_figure(
     axis.set_ylabel("change in accuracy, points (paired standard error)")
     # Slicing falls so deep that all others would shrink into one line.
     axis.set_ylim(bottom=max(-20.0, axis.get_ylim()[0]))
-    axis.set_title(title, fontsize=11)
-    axis.grid(alpha=0.25)
     axis.legend(fontsize=8, ncols=2)
     return figure

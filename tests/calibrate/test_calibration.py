@@ -1,0 +1,105 @@
+"""The calibration file: written and read, refused where it is wrong, applied to schedules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zerotprune import Schedule, Stage, ZeroTPrune
+from zerotprune.calibrate.calibration import Calibration, Identity
+from zerotprune.data import demo
+from zerotprune.data.models import weights_hash
+from zerotprune.methods import ToMe
+
+IDENTITY = Identity("some_vit", 4, 3, 16, "ab" * 32)
+SOME = Calibration(IDENTITY, (30, 10, 5, 1), (0.02, 1.5), {"threshold": 0.01}, {"quantiles": [0.5]},
+                   {"trials": [[0.1, 1.0, 0.75]]}, {"command": "a [  b ]"})  # fmt: skip
+
+
+def test_the_file_round_trips(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    SOME.save(path)
+    assert Calibration.load(path) == SOME
+    assert [each.name for each in tmp_path.iterdir()] == ["c.json"]
+    assert '"rounds": [30, 10, 5, 1]' in path.read_text()
+
+
+def changed(**fields: object) -> str:
+    return json.dumps(json.loads(SOME.to_json()) | fields)
+
+
+MODEL = json.loads(SOME.to_json())["model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "bad JSON"),
+        ("[]", "is a JSON object"),
+        (changed(version=2), "version 2 is unknown"),
+        ('{"version": 1, "stages": []}', 'lacks "kl"'),
+        (changed(extra=1), 'unknown "extra"'),
+        (changed(rounds=[30, 10, 5]), "3 for 4 blocks"),
+        (changed(rounds=[30, 10, 5, 0]), '"rounds" must be'),
+        (changed(rounds=[30, 10, 5, True]), '"rounds" must be'),
+        (changed(rounds="many"), '"rounds" must be'),
+        (changed(vhf=[0.7, 0.01]), '"vhf" must be'),
+        (changed(vhf=[0.01]), '"vhf" must be'),
+        (changed(vhf=[0.01, float("nan")]), '"vhf" must be'),
+        (changed(vhf=None), '"vhf" must be'),
+        (changed(model={}), '"model" of a calibration'),
+        (changed(model=MODEL | {"depth": "4"}), "depth must be a whole number"),
+        (changed(model=MODEL | {"weights": None}), "weights must be a string"),
+        (changed(kl=[]), '"kl" of a calibration'),
+        (b"\xff\xfe\x00", "not a text file"),
+    ],
+)
+def test_bad_files_get_one_sentence(text: str | bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=r"c\.json") as raised:
+        Calibration.load(path)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_it_fills_in_rounds_that_are_open_and_the_range_of_zero_tprune_alone() -> None:
+    schedule = Schedule((Stage(1, 0.9), Stage(2, 0.9, rounds=7), Stage(3, 0.9, 2)))
+    got = SOME.applied(schedule.by(ZeroTPrune(heads="mean")))
+    assert [stage.rounds for stage in got.stages] == [30, 7, 5]
+    assert got.method == ZeroTPrune(heads="mean", vhf=(0.02, 1.5))
+    assert [replace(stage, rounds=None) for stage in got.stages] == [
+        replace(stage, rounds=None) for stage in schedule.stages
+    ]
+    for method in (ToMe(), ZeroTPrune(vhf=None)):
+        assert SOME.applied(schedule.by(method)) == schedule.by(method)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("name", "other_vit", "name some_vit there, other_vit here"),
+        ("depth", 6, "depth 4 there, 6 here"),
+        ("heads", 6, "heads 3 there, 6 here"),
+        ("patches", 64, "patches 16 there, 64 here"),
+        ("weights", "cd" * 32, "weights abababababab… there, cdcdcdcdcdcd… here"),
+    ],
+)
+def test_another_model_is_told_by_its_difference(field: str, value: Any, says: str) -> None:
+    other = replace(IDENTITY, **{field: value})
+    assert IDENTITY.difference(other) == says
+    outline = replace(other, weights=None)
+    assert (IDENTITY.difference(outline) is None) == (field in ("patches", "weights"))
+
+
+def test_weights_are_told_apart_by_their_values() -> None:
+    first, second = demo.model(), demo.model()
+    assert weights_hash(first) == weights_hash(second)
+    with torch.no_grad():
+        next(iter(second.parameters())).flatten()[0] += 1e-6
+    assert weights_hash(first) != weights_hash(second)
