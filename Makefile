@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs browser
+.PHONY: demo test docs test-lowest browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -19,6 +19,15 @@ docs: .venv/installed
 	$(BIN)/python docs/map.py
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+# The core with the lowest versions that pyproject.toml promises.
+LOWEST := torch==2.11.* timm==1.0.30
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet $(LOWEST) --editable '.[cli]' \
+		beartype fvcore hypothesis jaxtyping pytest pytest-xdist
+	.venv-lowest/bin/python -m pytest --numprocesses auto -W ignore \
+		tests/test_*.py tests/backbones tests/budgets tests/methods/test_zero_tprune.py
 
 # The page is tested in a real browser, where Debian's can be had.
 browser:
