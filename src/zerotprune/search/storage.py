@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,30 +41,23 @@ class StudyLocation:
 
     def __str__(self) -> str:
         """For the eyes of people: without a password."""
+        return (
+            self.storage if self.file else make_url(self.url).render_as_string(hide_password=True)
+        )
+
+    def check(self) -> None:
+        """Say at once, before any work is done, that trials could not be kept there."""
         if self.file is not None:
-            return self.storage
+            check_writable(self.file)
+            return
         try:
-            return make_url(self.url).render_as_string(hide_password=True)
+            make_url(self.url)
         except ArgumentError:
-            return "the storage"
+            raise ValueError(f"--storage {self.storage!r} is neither a file nor a URL") from None
 
-
-def check_location(location: StudyLocation) -> None:
-    """Say at once, before any work is done, that trials could not be kept there."""
-    if location.file is None:
-        try:
-            make_url(location.url)
-        except ArgumentError:
-            raise ValueError(
-                f"--storage {location.storage!r} is neither a file nor a URL"
-            ) from None
-    else:
-        check_writable(location.file)
-
-
-def exists(location: StudyLocation) -> bool:
-    """Could there be trials already? A server is always asked."""
-    return location.file is None or location.file.exists()
+    def may_hold_trials(self) -> bool:
+        """A server is always asked."""
+        return self.file is None or self.file.exists()
 
 
 def open_study(
@@ -80,11 +76,13 @@ def open_study(
             held = study.user_attrs[_IDENTITY]
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         _refuse_unreachable(location, error)
-    refuse_other_search(location, held, identity)
+    _refuse_other_search(location, held, identity)
     return study
 
 
-def refuse_other_search(location: StudyLocation, held: object, identity: Mapping[str, str]) -> None:
+def _refuse_other_search(
+    location: StudyLocation, held: object, identity: Mapping[str, str]
+) -> None:
     """Trials of different searches must not be mixed: say what differs."""
     if not isinstance(held, Mapping):
         raise ValueError(f"{location} holds a study {location.study!r} that is not of this command")
@@ -96,16 +94,33 @@ def refuse_other_search(location: StudyLocation, held: object, identity: Mapping
             )
 
 
-def read_note(study: Study, name: str) -> Any:
-    """What the study says under this name; None if nothing."""
-    return study.user_attrs.get(f"{_NOTES}-{name}")
-
-
 def write_note_once(study: Study, name: str, value: Any) -> Any:
     """Write a note where there is none yet; what it says, whoever wrote it."""
-    if read_note(study, name) is None:
-        study.set_user_attr(f"{_NOTES}-{name}", value)
-    return read_note(study, name)
+    key = f"{_NOTES}-{name}"
+    if key not in study.user_attrs:
+        study.set_user_attr(key, value)
+    return study.user_attrs[key]
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Ctrl-C waits until this is done.
+
+    For whatever speaks to the storage: an interrupt in the middle of a transaction leaves it open,
+    and the next one, of the very same process, would wait for it in vain.
+    """
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # no interrupt comes here
+        return
+    came: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *caught: came.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 class _WriteAhead(sqlite3.Connection):
