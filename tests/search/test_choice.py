@@ -48,7 +48,7 @@ def test_the_widest_table_is_whole_in_80_columns() -> None:
     trials = [row("trial 1234", 13, 6), row("trial 1999", 11, 12)]
     choice = choose(unpruned, default, trials)
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(table_of("title", unpruned, default, trials, choice.chosen))
+    console.print(table_of("title", choice))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for text in ("→ trial 1999", "same %", "100.0", "65.0 ± 10.9", "-70.0 ± 10.5", "-20.0 ± 9.2"):
         assert text in shown
@@ -72,7 +72,7 @@ def test_the_default_stays_where_nothing_better_is_found(
     assert choice.lost == pytest.approx(0.35)  # of those ranked on the first half
     trials = [FinishedTrial(at, each.schedule, 1.0, None, each.first.mean_kl)
               for at, each in enumerate(candidates)]  # fmt: skip
-    drawn = search_figure(trials, candidates, choice.chosen, [unpruned], "title")
+    drawn = search_figure(trials, choice, "title")
     star: Any = next(
         line for line in drawn.axes[0].lines if line.get_label() == "chosen, second half"
     )

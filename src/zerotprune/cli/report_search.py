@@ -17,7 +17,7 @@ from ..plan import Plan
 from ..plots.figure_files import check_figure_file, save
 from ..plots.search import search_figure
 from ..schedule import Schedule
-from ..search.choice import Choice, Judged, compare, front, thin_out
+from ..search.choice import Choice, Comparison, Judged, compare
 from ..search.objective import Outcome
 from ..search.session import SearchRun
 from ..search.study import FinishedTrial
@@ -41,7 +41,7 @@ class ReportTargets:
             records.check_rows_fit(self.csv)
 
 
-def report_choice(
+def report(
     run: SearchRun,
     trials: list[FinishedTrial],
     count: int,
@@ -50,65 +50,46 @@ def report_choice(
     console: Console,
 ) -> None:
     """Nothing is written where the chosen schedule does not take the time that was asked for."""
-    with console.status("choosing on the second half"):
-        choice = run.choose(trials, count)
-    chosen, default = choice.chosen, choice.default
-    title = f"{_title(run, len(trials))}, {run.gmacs:.3f} GMACs"
-    console.print(table_of(title, choice.unpruned, default, choice.finalists, chosen))
-    for line in remarks(choice, len(trials)):
-        console.print(line)
-    if time is not None:
-        timed = run.time(chosen.schedule)
-        console.print(f"measured in turn at batch {run.inputs.batch} on {run.inputs.device}: "
-                      f"{timed}")  # fmt: skip
-        time.check(timed, "no schedule was written, the finished trials are kept")
-    chosen.schedule.save(targets.out)
-    references = [choice.unpruned] if default is None else [choice.unpruned, default]
-    if targets.figure is not None:
-        drawing = search_figure(trials, choice.finalists, chosen, references, title)
-        save(drawing, targets.figure)
-    _append_rows(run, targets.csv, [*references, replace(chosen, name="search")])
-    console.print(f"chosen: {chosen.name}: {describe(chosen.schedule)}")
-    console.print(f"written: [bold]{targets.out}[/bold]")
-
-
-def report_front(
-    run: SearchRun,
-    trials: list[FinishedTrial],
-    count: int,
-    targets: ReportTargets,
-    console: Console,
-) -> None:
-    with console.status("measuring the front on the second half"):
-        rows = run.judge_trials(thin_out(front(trials), count))
-    unpruned, title = run.judge_unpruned(), _title(run, len(trials))
-    console.print(table_of(title, unpruned, None, rows, None))
-    console.print("The front was found on the first half; believe the second, which had no say in "
-                  "it. Differences are paired, on the second half, ± standard errors.")  # fmt: skip
-    if targets.figure is not None:
-        save(search_figure(trials, rows, None, [unpruned], title), targets.figure)
-    _append_rows(run, targets.csv, [unpruned, *rows])
-    for each in rows:
-        number = each.name.replace(" ", "-")
-        out = targets.out.with_stem(f"{targets.out.stem}-{each.gmacs:.3f}-{number}")
-        each.schedule.save(out)
-        console.print(f"written: [bold]{out}[/bold]")
-
-
-def _title(run: SearchRun, trials: int) -> str:
+    with console.status("measuring on the second half"):
+        result = run.judge_front(trials, count) if run.gmacs is None else run.choose(trials, count)
     images = run.first.count + run.second.count
-    return f"{run.inputs.name}, {trials} trials, {images} images in two halves"
+    title = f"{run.inputs.name}, {len(trials)} trials, {images} images in two halves"
+    if run.gmacs is not None:
+        title += f", {run.gmacs:.3f} GMACs"
+    console.print(table_of(title, result))
+    if isinstance(result, Choice):
+        for line in remarks(result, len(trials)):
+            console.print(line)
+        chosen = result.chosen
+        if time is not None:
+            timed = run.time(chosen.schedule)
+            console.print(f"measured in turn at batch {run.inputs.batch} on {run.inputs.device}: "
+                          f"{timed}")  # fmt: skip
+            time.check(timed, "no schedule was written, the finished trials are kept")
+        console.print(f"chosen: {chosen.name}: {describe(chosen.schedule)}")
+        results = {targets.out: replace(chosen, name="search")}
+    else:
+        console.print("The front was found on the first half; believe the second, which had no say "
+                      "in it. Differences are paired, on the second half, ± standard errors."
+                      )  # fmt: skip
+        stem = targets.out.stem
+        results = {
+            targets.out.with_stem(f"{stem}-{each.gmacs:.3f}-{each.name.replace(' ', '-')}"): each
+            for each in result.rows
+        }
+    for path, each in results.items():
+        each.schedule.save(path)
+        console.print(f"written: [bold]{path}[/bold]")
+    if targets.figure is not None:
+        save(search_figure(trials, result, title), targets.figure)
+    if targets.csv is not None:
+        records.append(targets.csv, _rows(run, [*result.references, *results.values()]))
 
 
-def table_of(
-    title: str,
-    unpruned: Judged,
-    default: Judged | None,
-    rows: Sequence[Judged],
-    chosen: Judged | None,
-) -> Table:
+def table_of(title: str, comparison: Comparison) -> Table:
     """Both halves of every row, and paired differences on the second. Without a chosen one the
     rows are a front, of several costs."""
+    unpruned, default, chosen = comparison.unpruned, comparison.default, comparison.chosen
     labelled = unpruned.second.hits is not None
     what = "top-1 %" if labelled else "KL"
     columns: dict[str, Callable[[Judged], str]] = {}
@@ -129,7 +110,7 @@ def table_of(
     table.add_column("schedule", overflow="fold", min_width=12)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
-    for each in (unpruned, *([] if default is None else [default]), *rows):
+    for each in [*comparison.references, *comparison.rows]:
         name, style = (f"→ {each.name}", "bold") if each is chosen else (each.name, None)
         table.add_row(name, *(cell(each) for cell in columns.values()), style=style)
     return table
@@ -151,7 +132,7 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     """What a reader of the table has to know before believing it."""
     points = choice.chosen.second.hits is not None
     unit, digits = (" points", 2) if points else (" of KL", 4)
-    count, images = len(choice.finalists), len(choice.chosen.second.kl)
+    count, images = len(choice.rows), len(choice.chosen.second.kl)
     ties = "; equal ones by their KL" if points else ""
     also = "" if choice.default is None else " and the paper's form"
     said = [
@@ -172,19 +153,17 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     return said
 
 
-def _append_rows(run: SearchRun, csv: Path | None, rows: Sequence[Judged]) -> None:
+def _rows(run: SearchRun, judged: Sequence[Judged]) -> list[dict[str, object]]:
     """Of the second half: top-1, or without labels the equal predictions; the unpruned model is
-    the first of the rows."""
-    if csv is None:
-        return
-    inputs, unpruned = run.inputs, _count_hits(rows[0].second)
-    cells = []
-    for each in rows:
+    the first."""
+    inputs, unpruned = run.inputs, _count_hits(judged[0].second)
+    rows: list[dict[str, object]] = []
+    for each in judged:
         own = _count_hits(each.second)
         mean, error = Mean.of(own.scores)
         change, change_error = compare(own, unpruned)
         paper = Plan(each.schedule, run.surface.geometry).gmacs("paper")
-        cells.append({
+        rows.append({
             "table": "search",
             "model": inputs.name,
             "data": Path(inputs.data).name,
@@ -203,7 +182,7 @@ def _append_rows(run: SearchRun, csv: Path | None, rows: Sequence[Judged]) -> No
             "change": round(change, 3),
             "change_error": round(change_error, 3),
         })  # fmt: skip
-    records.append(csv, cells)
+    return rows
 
 
 def _count_hits(outcome: Outcome) -> Outcome:

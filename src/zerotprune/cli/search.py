@@ -29,7 +29,7 @@ from .options import (
     chosen_device,
     refuse_torchrun,
 )
-from .report_search import ReportTargets, report_choice, report_front
+from .report_search import ReportTargets, report
 
 
 def search(
@@ -148,10 +148,8 @@ def search(
     if not whole:
         console.print(f"stopped after {len(finished)} of {trials} trials: the same command goes on "
                       "from there", style="yellow")  # fmt: skip
-    if finished and config.budget is None:
-        report_front(run, finished, finalists, targets, console)
-    elif finished:
-        report_choice(run, finished, finalists, budget.time, targets, console)
+    if finished:
+        report(run, finished, finalists, budget.time, targets, console)
     restore_(loaded)
     if not whole:
         raise KeyboardInterrupt

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..search.choice import Judged, front
+from ..search.choice import Comparison, Judged, front
 from ..search.objective import value
 from ..search.study import FinishedTrial, best_first
 from .figure_files import COLOURS, new_figure
@@ -15,24 +15,19 @@ from .figure_files import COLOURS, new_figure
 _CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
 
 
-def search_figure(
-    trials: Sequence[FinishedTrial],
-    judged: Sequence[Judged],
-    chosen: Judged | None,
-    references: Sequence[Judged],
-    title: str,
-) -> Figure:
+def search_figure(trials: Sequence[FinishedTrial], comparison: Comparison, title: str) -> Figure:
     """Trials of one budget stand by their rank, as all cost the same; those of a whole front by
-    their cost. `judged` are drawn on both halves, `references` as lines or stars."""
+    their cost. References are lines or stars."""
     figure = new_figure()
     axis = figure.subplots()
     labelled = trials[0].top1 is not None
-    if not labelled:  # the KL of the unpruned model is zero, which has no place on this axis
-        references = [each for each in references if each.schedule.stages]
+    rows, chosen, references = comparison.rows, comparison.chosen, comparison.references
+    if not labelled:
+        references = references[1:]  # unpruned, KL is zero: it has no place on a logarithmic axis
     if chosen is None:
-        _draw_over_cost(axis, trials, judged, references)
+        _draw_over_cost(axis, trials, rows, references)
     else:
-        _draw_over_rank(axis, trials, judged, chosen, references)
+        _draw_over_rank(axis, trials, rows, chosen, references)
     axis.set_ylabel("top-1, %" if labelled else "KL divergence, unpruned ‖ pruned")
     axis.margins(y=0.08)
     if not labelled:

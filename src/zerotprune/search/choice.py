@@ -30,13 +30,24 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen among what, and how far to trust it: the best of several looks better than
-    it is, on the images it was chosen by."""
+class Comparison:
+    """What came of a search, beside what there is without one."""
 
     unpruned: Judged
     default: Judged | None  # of the paper's form for the same budget, where it reaches as far
-    finalists: list[Judged]  # in the order of the first half
+    rows: list[Judged]  # finalists in the order of the first half, or of a front by cost
+    chosen: Judged | None  # None: the rows are a front
+
+    @property
+    def references(self) -> list[Judged]:
+        return [self.unpruned] if self.default is None else [self.unpruned, self.default]
+
+
+@dataclass(frozen=True)
+class Choice(Comparison):
+    """… and how far to trust it: the best of several looks better than it is, on the images it
+    was chosen by."""
+
     chosen: Judged
     lost: float  # by the finalists on the second half, on average, beyond the unpruned model
     luck: float  # to be expected of the choice on the second half, by bootstrap over its images

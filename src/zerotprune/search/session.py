@@ -20,14 +20,12 @@ from ..measure.latency import TimeBudget, Timed, cost_for, time_schedule
 from ..schedule import Schedule
 from ..surgery import restore_
 from . import choice
-from .choice import Choice, Judged
+from .choice import Choice, Comparison, Judged
 from .config import SearchConfig, SearchInputs, directions, identify
 from .objective import Objective, Stack
 from .storage import StudyLocation, open_study, write_note_once
 from .study import FinishedTrial, TrialLog, work
 from .workers import WorkerJob, run_workers
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -94,6 +92,10 @@ class SearchRun:
         best = self.judge_trials(choice.pick_finalists(trials, count))
         return choice.choose(self.judge_unpruned(), self.judge_default(), best)
 
+    def judge_front(self, trials: Sequence[FinishedTrial], count: int) -> Comparison:
+        rows = self.judge_trials(choice.thin_out(choice.front(trials), count))
+        return Comparison(self.judge_unpruned(), None, rows, None)
+
     def time(self, schedule: Schedule) -> Timed:
         images = take_batch(self.halves[0], self.inputs.batch)
         return time_schedule(restore_(self.inputs.model), schedule, images, rounds=20)
@@ -106,7 +108,7 @@ def prepare(
     *,
     workers: int,
     memory: float,
-    say: Say,
+    say: Callable[[str], None],
 ) -> SearchRun:
     """All that can be wrong with what the user gave comes out here, before anything is written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
@@ -154,7 +156,7 @@ def take_batch(stack: Stack, batch: int) -> Tensor:
     return some.repeat(-(-batch // len(some)), 1, 1, 1)[:batch]
 
 
-def _decode(inputs: SearchInputs, say: Say) -> tuple[Stack, Stack]:
+def _decode(inputs: SearchInputs, say: Callable[[str], None]) -> tuple[Stack, Stack]:
     """All images in memory, in the run's precision, in two halves."""
     decoded = list(batches(inputs.images, inputs.batch, workers=2, strict=inputs.strict,
                            report=lambda message: say(f"left out: {message}")))  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import optuna
 from optuna.study import Study, StudyDirection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from ..files import check_writable
 
@@ -63,7 +63,8 @@ class StudyLocation:
 def open_study(
     location: StudyLocation, identity: Mapping[str, str], directions: list[StudyDirection]
 ) -> Study:
-    """The study, a new one where there is none. A study of another search is refused."""
+    """The study, a new one where there is none. One of another search is refused: trials of
+    different searches must not be mixed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = _connect(location)
     try:
@@ -76,14 +77,6 @@ def open_study(
             held = study.user_attrs[_IDENTITY]
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         _refuse_unreachable(location, error)
-    _refuse_other_search(location, held, identity)
-    return study
-
-
-def _refuse_other_search(
-    location: StudyLocation, held: object, identity: Mapping[str, str]
-) -> None:
-    """Trials of different searches must not be mixed: say what differs."""
     if not isinstance(held, Mapping):
         raise ValueError(f"{location} holds a study {location.study!r} that is not of this command")
     for name in [*identity, *sorted(set(held) - set(identity))]:
@@ -92,6 +85,7 @@ def _refuse_other_search(
                 f"{location} belongs to another search: its {name} is {held.get(name, 'unknown')}, "
                 f"here it is {identity.get(name, 'unknown')}; give another --storage or --study"
             )
+    return study
 
 
 def write_note_once(study: Study, name: str, value: Any) -> Any:
@@ -143,7 +137,7 @@ def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
     for attempt in range(5):
         try:
             return optuna.storages.RDBStorage(location.url, engine_kwargs=options)
-        except DatabaseError as error:
+        except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
             # Two that start at once on an empty storage both make the tables; one of them fails.
             beaten = isinstance(error, IntegrityError) or any(
                 text in str(error) for text in ("already exists", "database is locked")
@@ -151,8 +145,6 @@ def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
             if attempt == 4 or not beaten:
                 _refuse_unreachable(location, error)
             time.sleep(0.5 * (attempt + 1))
-        except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
-            _refuse_unreachable(location, error)
     raise AssertionError("the last attempt returns or raises")
 
 
