@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -15,7 +14,7 @@ from .figure_files import COLOURS, new_figure
 _CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
 
 
-def search_figure(trials: Sequence[FinishedTrial], comparison: Comparison, title: str) -> Figure:
+def search_figure(trials: list[FinishedTrial], comparison: Comparison, title: str) -> Figure:
     """Trials of one budget stand by their rank, as all cost the same; those of a whole front by
     their cost. References are lines or stars."""
     figure = new_figure()
@@ -41,10 +40,10 @@ def search_figure(trials: Sequence[FinishedTrial], comparison: Comparison, title
 
 def _draw_over_rank(
     axis: Any,
-    trials: Sequence[FinishedTrial],
-    judged: Sequence[Judged],
+    trials: list[FinishedTrial],
+    rows: list[Judged],
     chosen: Judged,
-    references: Sequence[Judged],
+    references: list[Judged],
 ) -> None:
     ranked = best_first(trials)
     rank: dict[object, int] = {}
@@ -52,7 +51,7 @@ def _draw_over_rank(
         rank.setdefault(each.schedule, number)
     axis.plot(range(1, len(ranked) + 1), [value(each) for each in ranked], ".",
               ms=4, color=_DOTS, label=f"{len(ranked)} trials, first half")  # fmt: skip
-    others = [each for each in judged if each is not chosen]
+    others = [each for each in rows if each is not chosen]
     axis.plot([rank[each.schedule] for each in others], [value(each.second) for each in others],
               "D", ms=5, color=_SECOND, label="finalists, second half")  # fmt: skip
     first, second = value(chosen.first), value(chosen.second)
@@ -70,17 +69,14 @@ def _draw_over_rank(
 
 
 def _draw_over_cost(
-    axis: Any,
-    trials: Sequence[FinishedTrial],
-    judged: Sequence[Judged],
-    references: Sequence[Judged],
+    axis: Any, trials: list[FinishedTrial], rows: list[Judged], references: list[Judged]
 ) -> None:
     best = front(trials)
     axis.plot([each.gmacs for each in trials], [value(each) for each in trials], ".",
               ms=4, color=_DOTS, label=f"{len(trials)} trials, first half")  # fmt: skip
     axis.plot([each.gmacs for each in best], [value(each) for each in best], "-",
               lw=1.4, color=_CHOSEN, label="front, first half")  # fmt: skip
-    axis.plot([each.gmacs for each in judged], [value(each.second) for each in judged], "D",
+    axis.plot([each.gmacs for each in rows], [value(each.second) for each in rows], "D",
               ms=5, color=_SECOND, label="of the front, second half")  # fmt: skip
     for star in references:
         axis.plot([star.gmacs], [value(star.second)], "k*", ms=11,

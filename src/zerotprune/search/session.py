@@ -191,14 +191,10 @@ def split(labels: Sequence[int] | None, count: int, seed: int) -> tuple[list[int
         if len(members) % 2:
             single.append(members.pop())
         paired += members
-    # Of the odd ones, neighbours are paired: in the list of classes they are alike more often than
-    # not.
+    # Single ones go with their neighbours in the list of classes, alike more often than not.
     row = paired + single
-    halves: tuple[list[int], list[int]] = ([], [])
-    for at in range(0, count - 1, 2):
-        swapped = dice.random() < 0.5
-        halves[swapped].append(row[at])
-        halves[not swapped].append(row[at + 1])
-    if count % 2:
-        halves[0].append(row[-1])
-    return sorted(halves[0]), sorted(halves[1])
+    first, second = row[::2], row[1::2]
+    for at in range(len(second)):
+        if dice.random() < 0.5:
+            first[at], second[at] = second[at], first[at]
+    return sorted(first), sorted(second)

@@ -41,9 +41,9 @@ class StudyLocation:
 
     def __str__(self) -> str:
         """For the eyes of people: without a password."""
-        return (
-            self.storage if self.file else make_url(self.url).render_as_string(hide_password=True)
-        )
+        if self.file is not None:
+            return self.storage
+        return make_url(self.url).render_as_string(hide_password=True)
 
     def check(self) -> None:
         """Say at once, before any work is done, that trials could not be kept there."""
