@@ -12,7 +12,7 @@ from rich.console import Console
 from zerotprune import Schedule, Stage
 from zerotprune.cli.report_search import remarks, table_of
 from zerotprune.plots.search import search_figure
-from zerotprune.search.choice import Judged, choose, expected_curse, finalists, front, thin_out
+from zerotprune.search.choice import Judged, choose, expected_curse, front, pick_finalists, thin_out
 from zerotprune.search.objective import Outcome
 from zerotprune.search.study import FinishedTrial
 
@@ -46,9 +46,9 @@ def test_the_widest_table_is_whole_in_80_columns() -> None:
 
     unpruned, default = row("unpruned", 20, 20), row("paper's form", 10, 10)
     trials = [row("trial 1234", 13, 6), row("trial 1999", 11, 12)]
-    choice = choose("top1", unpruned, default, trials)
+    choice = choose(unpruned, default, trials)
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(table_of("title", "top1", unpruned, default, trials, choice.chosen))
+    console.print(table_of("title", choice))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for text in ("→ trial 1999", "same %", "100.0", "65.0 ± 10.9", "-70.0 ± 10.5", "-20.0 ± 9.2"):
         assert text in shown
@@ -67,12 +67,12 @@ def test_the_default_stays_where_nothing_better_is_found(
     unpruned = a_judged("unpruned", 0, 0.0, 0.0)
     default = None if of_default is None else a_judged("default", 9, 0.25, of_default)
     candidates = [a_judged("first", 1, 0.1, 0.6), a_judged("second", 2, 0.2, 0.4)]
-    choice = choose("kl", unpruned, default, candidates)
+    choice = choose(unpruned, default, candidates)
     assert choice.chosen.name == chosen
-    assert choice.curse.first == pytest.approx(0.35)  # of those ranked on the first half
-    trials = [FinishedTrial(at, each.schedule, 1.0, None, each.first.mean_kl, 100.0)
+    assert choice.lost == pytest.approx(0.35)  # of those ranked on the first half
+    trials = [FinishedTrial(at, each.schedule, 1.0, None, each.first.mean_kl)
               for at, each in enumerate(candidates)]  # fmt: skip
-    drawn = search_figure(trials, "kl", candidates, choice.chosen, [unpruned], "title")
+    drawn = search_figure(trials, choice, "title")
     star: Any = next(
         line for line in drawn.axes[0].lines if line.get_label() == "chosen, second half"
     )
@@ -82,13 +82,13 @@ def test_the_default_stays_where_nothing_better_is_found(
 
 
 def trial(number: int, gmacs: float, top1: float, kl: float = 0.0) -> FinishedTrial:
-    return FinishedTrial(number, Schedule((Stage(1, gmacs / 10),)), gmacs, top1, kl, 0.0)
+    return FinishedTrial(number, Schedule((Stage(1, gmacs / 10),)), gmacs, top1, kl)
 
 
 def test_finalists_are_distinct_and_the_front_is_undominated() -> None:
     trials = [trial(0, 1, 70), trial(1, 2, 80, 0.2), trial(2, 2, 80, 0.1), trial(3, 3, 75),
               trial(4, 4, 90)]  # fmt: skip
-    assert [each.number for each in finalists(trials, "top1", 3)] == [4, 2, 3]
-    assert [each.number for each in front(trials, "top1")] == [0, 2, 4]
+    assert [each.number for each in pick_finalists(trials, 3)] == [4, 2, 3]
+    assert [each.number for each in front(trials)] == [0, 2, 4]
     assert [each.number for each in thin_out(trials, 3)] == [0, 2, 4]
     assert [each.number for each in thin_out(trials, 9)] == [0, 1, 2, 3, 4]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..cost import Convention, Geometry
+from ..cost import Geometry
 from ..method import Method
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
@@ -46,16 +46,16 @@ class _Cut(NamedTuple):
 class Surface:
     """All schedules of one model and method that cost a given budget."""
 
-    def __init__(self, geometry: Geometry, method: Method, convention: Convention = "full") -> None:
+    def __init__(self, geometry: Geometry, method: Method) -> None:
         if geometry.depth < 2:
             raise ValueError(f"a model of depth {geometry.depth} has no place for a stage")
-        self.geometry, self.method, self.convention = geometry, method, convention
+        self.geometry, self.method = geometry, method
         self.unpruned = self.price(Schedule())
         #: all patch tokens but one go at the first chance, by the cheapest vote
         self.lowest = self.price(self._schedule([_Cut(1, 0, 1, 1)]))
 
     def price(self, schedule: Schedule) -> float:
-        return Plan(schedule, self.geometry).gmacs(self.convention)
+        return Plan(schedule, self.geometry).gmacs("full")
 
     def check(self, budget: float) -> None:
         """Refuse a budget that no schedule meets."""
@@ -75,18 +75,17 @@ class Surface:
         """
         best: list[_Cut] = []
         for shape in (wishes, [wish._replace(rounds=1) for wish in wishes]):
-            cuts = self._solved(shape, budget)
-            if self._miss(cuts, budget) > _NEAR:
-                cuts = self._nudged(cuts, budget)
-            if self._miss(cuts, budget) > _NEAR and len(cuts) < MOST_STAGES:
-                cuts = self._trimmed(cuts, budget)
+            cuts = self._solve(shape, budget)
+            for refine in (self._nudge, self._trim):
+                if self._miss(cuts, budget) > _NEAR:
+                    cuts = refine(cuts, budget)
             if self._miss(cuts, budget) <= _NEAR:
                 return self._schedule(cuts)
             best = min(best, cuts, key=lambda each: self._miss(each, budget))
         return self._schedule(best)
 
-    def _solved(self, wishes: Sequence[Wish], budget: float) -> list[_Cut]:
-        for shape in _easier(sorted(wishes), self.geometry.depth):
+    def _solve(self, wishes: Sequence[Wish], budget: float) -> list[_Cut]:
+        for shape in _ease(sorted(wishes), self.geometry.depth):
             if self._price(self._cuts(shape, _UTMOST)) <= budget:
                 break
         # Where the S-stages alone prune too much, the dial is how much of them is done.
@@ -102,41 +101,37 @@ class Surface:
         assert hit is not None
         return hit.setting
 
-    def _nudged(self, cuts: list[_Cut], budget: float) -> list[_Cut]:
+    def _nudge(self, cuts: list[_Cut], budget: float) -> list[_Cut]:
         """Single tokens moved, at whichever stage it helps most, as long as it helps."""
         for _ in range(20):
-            moved = [_moved(cuts, at, step) for at in range(len(cuts)) for step in (-1, 1)]
+            moved = [_move(cuts, at, step) for at in range(len(cuts)) for step in (-1, 1)]
             best = min(moved, key=lambda each: self._miss(each, budget), default=cuts)
             if self._miss(best, budget) >= self._miss(cuts, budget):
                 break
             cuts = best
         return cuts
 
-    def _trimmed(self, cuts: list[_Cut], budget: float) -> list[_Cut]:
+    def _trim(self, cuts: list[_Cut], budget: float) -> list[_Cut]:
         """With one stage more, at the block where it comes nearest; the later, the finer."""
+        if len(cuts) == MOST_STAGES:
+            return cuts
         if self._price(cuts) < budget and cuts:
             cuts = min(
-                (_moved(cuts, at, 1) for at in range(len(cuts))),
+                (_move(cuts, at, 1) for at in range(len(cuts))),
                 key=lambda each: (self._price(each) < budget, self._miss(each, budget)),
             )
-        best = cuts
-        taken = {cut.block for cut in cuts}
+        best, taken = cuts, {cut.block for cut in cuts}
         for block in range(self.geometry.depth - 1, 0, -1):
             if block in taken:
                 continue
-            found = self._trimmed_at(block, cuts, budget)
-            best = min(best, found, key=lambda each: self._miss(each, budget))
+            low, high = 1, self.geometry.patches
+            while low <= high:
+                left = (low + high) // 2
+                longer = sorted([*cuts, _Cut(block, 0, left, 1)])
+                best = min(best, longer, key=lambda each: self._miss(each, budget))
+                low, high = (low, left - 1) if self._price(longer) > budget else (left + 1, high)
             if self._miss(best, budget) <= _NEAR:
                 break
-        return best
-
-    def _trimmed_at(self, block: int, cuts: list[_Cut], budget: float) -> list[_Cut]:
-        low, high, best = 1, self.geometry.patches, cuts
-        while low <= high:
-            left = (low + high) // 2
-            found = sorted([*cuts, _Cut(block, 0, left, 1)])
-            best = min(best, found, key=lambda each: self._miss(each, budget))
-            low, high = (low, left - 1) if self._price(found) > budget else (left + 1, high)
         return best
 
     def _cuts(self, wishes: Sequence[Wish], strength: float, similar: float = 1.0) -> list[_Cut]:
@@ -169,14 +164,14 @@ class Surface:
         return abs(self._price(cuts) - budget) / budget
 
 
-def _moved(cuts: list[_Cut], at: int, step: int) -> list[_Cut]:
+def _move(cuts: list[_Cut], at: int, step: int) -> list[_Cut]:
     """One stage with a token more or less; one more also by being spared in its S-stage."""
     cut = cuts[at]
     similar = max(0, cut.similar - 1) if step > 0 else cut.similar
     return [*cuts[:at], cut._replace(similar=similar, left=cut.left + step), *cuts[at + 1 :]]
 
 
-def _easier(wishes: Sequence[Wish], depth: int) -> Iterator[list[Wish]]:
+def _ease(wishes: Sequence[Wish], depth: int) -> Iterator[list[Wish]]:
     """The shape as wished, then shapes that can cost less and less, down to the least of all."""
     yield list(wishes)
     bold = [wish._replace(cut=max(wish.cut, _LEAST_CUT)) for wish in wishes]

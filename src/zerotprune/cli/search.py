@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -13,15 +11,13 @@ from ..budgets import Budget
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes
 from ..data.models import load
-from ..files import check_writable
-from ..measure import records
 from ..measure.latency import TimeBudget
+from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
-from ..plots.figure_files import check_figure_file
 from ..schedule import Schedule
-from ..search.config import SamplerName, SearchConfig
-from ..search.session import SearchInputs, SearchRun, prepare
-from ..search.storage import StudyLocation, check_location, write_note_once
+from ..search.config import SamplerName, SearchConfig, SearchInputs
+from ..search.session import prepare
+from ..search.storage import StudyLocation, write_note_once
 from ..search.study import TrialLog, read_trials
 from ..surgery import restore_
 from .console import progress_bar
@@ -33,7 +29,7 @@ from .options import (
     chosen_device,
     refuse_torchrun,
 )
-from .report_search import ReportTargets, report_choice, report_front
+from .report_search import ReportTargets, report
 
 
 def search(
@@ -108,49 +104,55 @@ def search(
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading = reading or BatchOptions()
-    location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
-    targets = ReportTargets(out, figure, csv)
-    _check_numbers(trials=trials, finalists=finalists, workers=workers, batch=reading.batch)
+    counts = {"trials": trials, "finalists": finalists, "workers": workers, "batch": reading.batch}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"--{name} must be at least 1, got {count}")
     limits = _limits(budget, sampler)
-    _check_files(targets, location)
+    targets = ReportTargets(out, figure, csv)
+    targets.check()
+    location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
+    location.check()
     if not cache_gb >= 0:
         raise ValueError(f"--cache-gb must be 0 or more, got {cache_gb}")
     console = Console(highlight=False)
     with console.status("reading model and images, measuring where the budget is a time"):
-        inputs = _load(model, data, method, labels, loading, reading, precision, calibration, seed)
+        chosen, device = _searchable(method), chosen_device(loading.device)
+        loaded = load(**loading.named(model))
+        if calibration is not None:
+            calibrated = Calibration.load_for(calibration, model, loaded)
+            chosen = calibrated.applied(Schedule((), chosen)).method
+        images = reading.open(data, loaded, loading.size, labelled=labels)
+        classes = backbone(loaded).outputs
+        if labels and classes:
+            check_classes(images, classes)
+        inputs = SearchInputs(model, loading.named(model), loaded, chosen, images, data, labels,
+                              reading.batch, device, precision, seed, reading.strict)  # fmt: skip
         run = prepare(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
                       say=console.print)  # fmt: skip
-    config = SearchConfig(trials, run.gmacs, run.inputs.measure, sampler, seed)
-    _tell_of_earlier(run, config, console)
-    with _progress_bar(console, config) as advance:
+    config = SearchConfig(trials, run.gmacs, inputs.measure, sampler, seed)
+    # Trials that are there already count, whoever drew them.
+    begun_by = write_note_once(run.study, "sampler", sampler)
+    if earlier := len(read_trials(run.study, config)):
+        by = "" if begun_by == sampler else f", begun by --sampler {begun_by}"
+        console.print(f"{earlier} trials of {trials} are there already{by}", style="yellow")
+    with progress_bar(console) as progress:
+        bar = progress.add_task("searching", total=trials, note="")
+
+        def advance(log: TrialLog) -> None:
+            note = "" if log.best is None else f"best so far {log.best}"
+            progress.update(bar, completed=len(log.trials), note=note)
+
         whole = run.explore(config, workers, advance)
     finished = read_trials(run.study, config)
     if not whole:
         console.print(f"stopped after {len(finished)} of {trials} trials: the same command goes on "
                       "from there", style="yellow")  # fmt: skip
-    if finished and config.budget is None:
-        report_front(run, finished, finalists, targets, console)
-    elif finished:
-        report_choice(run, finished, finalists, budget.time, targets, console)
-    restore_(run.inputs.model)
+    if finished:
+        report(run, finished, finalists, budget.time, targets, console)
+    restore_(loaded)
     if not whole:
         raise KeyboardInterrupt
-
-
-def _tell_of_earlier(run: SearchRun, config: SearchConfig, console: Console) -> None:
-    """Trials that are there already count, whoever drew them."""
-    first = write_note_once(run.study, "sampler", config.sampler)
-    earlier = len(read_trials(run.study, config))
-    if earlier:
-        drawn = "" if first == config.sampler else f", begun by --sampler {first}"
-        console.print(f"{earlier} trials of {config.trials} are there already{drawn}",
-                      style="yellow")  # fmt: skip
-
-
-def _check_numbers(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
 
 
 def _limits(budget: BudgetOptions, sampler: SamplerName) -> Budget | TimeBudget | None:
@@ -167,52 +169,9 @@ def _limits(budget: BudgetOptions, sampler: SamplerName) -> Budget | TimeBudget 
     return budget.time or Budget(budget.cost, budget.gmacs)
 
 
-def _load(
-    name: str,
-    data: str,
-    method: str,
-    labels: bool,
-    loading: ModelOptions,
-    reading: BatchOptions,
-    precision: Precision,
-    calibration: Path | None,
-    seed: int,
-) -> SearchInputs:
-    chosen, device = resolve(method), chosen_device(loading.device)
-    if not chosen.searchable:
-        searchable = ", ".join(name for name in names() if resolve(name).searchable)
-        raise ValueError(f"a search is for one of {searchable}, got {name_of(chosen)}")
-    model = load(**loading.named(name))
-    if calibration is not None:
-        applied = Calibration.load_for(calibration, name, model).applied(Schedule((), chosen))
-        chosen = applied.method
-    images = reading.open(data, model, loading.size, labelled=labels)
-    outputs = backbone(model).outputs
-    if labels and outputs:
-        check_classes(images, outputs)
-    return SearchInputs(name, loading.named(name), model, chosen, images, data, labels,
-                        reading.batch, device, precision, seed, reading.strict)  # fmt: skip
-
-
-def _check_files(targets: ReportTargets, location: StudyLocation) -> None:
-    check_writable(targets.out)
-    if targets.figure is not None:
-        check_figure_file(targets.figure)
-    if targets.csv is not None:
-        records.check_rows_fit(targets.csv)
-    check_location(location)
-
-
-@contextmanager
-def _progress_bar(console: Console, config: SearchConfig) -> Iterator[Callable[[TrialLog], None]]:
-    with progress_bar(console) as progress:
-        bar = progress.add_task("searching", total=config.trials, note="")
-
-        def advance(log: TrialLog) -> None:
-            best, note = log.best(), ""
-            if best is not None:
-                value = f"{best:.2f} %" if config.measure == "top1" else f"KL {best:.4f}"
-                note = f"best so far {value}"
-            progress.update(bar, completed=len(log.trials), note=note)
-
-        yield advance
+def _searchable(name: str) -> Method:
+    method = resolve(name)
+    if not method.searchable:
+        searchable = ", ".join(each for each in names() if resolve(each).searchable)
+        raise ValueError(f"a search is for one of {searchable}, got {name_of(method)}")
+    return method

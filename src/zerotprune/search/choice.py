@@ -12,8 +12,7 @@ from torch import Tensor
 from ..measure.statistics import Mean
 from ..schedule import Schedule
 from ..shapes import Float
-from .config import Measure
-from .objective import Outcome
+from .objective import Outcome, rank
 from .study import FinishedTrial, best_first
 
 _RESAMPLES = 2000
@@ -31,38 +30,42 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Curse:
-    """How much better than it is the best of several looks, on the images it was chosen by."""
+class Comparison:
+    """What came of a search, beside what there is without one."""
 
-    first: float  # observed: what the finalists lose on the second half, beyond the unpruned model
-    second: float  # expected: of the choice on the second half, by bootstrap over its images
+    unpruned: Judged
+    default: Judged | None  # of the paper's form for the same budget, where it reaches as far
+    rows: list[Judged]  # finalists in the order of the first half, or of a front by cost
+    chosen: Judged | None  # None: the rows are a front
+
+    @property
+    def references(self) -> list[Judged]:
+        return [self.unpruned] if self.default is None else [self.unpruned, self.default]
 
 
 @dataclass(frozen=True)
-class Choice:
-    measure: Measure
-    unpruned: Judged
-    default: Judged | None  # of the paper's form for the same budget, where it reaches as far
-    finalists: list[Judged]  # in the order of the first half
+class Choice(Comparison):
+    """… and how far to trust it: the best of several looks better than it is, on the images it
+    was chosen by."""
+
     chosen: Judged
-    curse: Curse
+    lost: float  # by the finalists on the second half, on average, beyond the unpruned model
+    luck: float  # to be expected of the choice on the second half, by bootstrap over its images
 
 
-def finalists(trials: Sequence[FinishedTrial], measure: Measure, count: int) -> list[FinishedTrial]:
+def pick_finalists(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]:
     """The best few that differ."""
     distinct: dict[Schedule, FinishedTrial] = {}
-    for each in best_first(trials, measure):
+    for each in best_first(trials):
         distinct.setdefault(each.schedule, each)
     return list(distinct.values())[:count]
 
 
-def front(trials: Sequence[FinishedTrial], measure: Measure) -> list[FinishedTrial]:
+def front(trials: Sequence[FinishedTrial]) -> list[FinishedTrial]:
     """Those that no other beats in both accuracy and cost, the cheapest first."""
-    rank = {each.number: at for at, each in enumerate(best_first(trials, measure))}
-    best, kept = len(rank), []
-    for each in sorted(trials, key=lambda each: (each.gmacs, rank[each.number])):
-        if rank[each.number] < best:
-            best = rank[each.number]
+    kept: list[FinishedTrial] = []
+    for each in sorted(best_first(trials), key=lambda trial: trial.gmacs):
+        if not kept or best_first([each, kept[-1]])[0] is each:
             kept.append(each)
     return kept
 
@@ -76,55 +79,31 @@ def thin_out(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]
     return [trials[round(at * (len(trials) - 1) / (count - 1))] for at in range(count)]
 
 
-def choose(
-    measure: Measure, unpruned: Judged, default: Judged | None, candidates: list[Judged]
-) -> Choice:
-    """The best on the second half; where no candidate is better there, the default stays."""
-    running = [*([] if default is None else [default]), *candidates]
-    chosen = min(running, key=lambda each: _rank(each.second, measure))
-    curse = Curse(_lost(measure, unpruned, candidates), _lucky(measure, running))
-    return Choice(measure, unpruned, default, candidates, chosen, curse)
+def choose(unpruned: Judged, default: Judged | None, finalists: list[Judged]) -> Choice:
+    """The best on the second half; where no finalist is better there, the default stays."""
+    running = finalists if default is None else [default, *finalists]
+    chosen = min(running, key=lambda each: rank(each.second))
+    # The halves need not be equally hard: the unpruned model tells.
+    lost = sum(map(_drop, finalists)) / len(finalists) - _drop(unpruned)
+    luck = expected_curse(
+        torch.stack([each.second.scores for each in running]),
+        torch.stack([-each.second.kl.double() for each in running]),
+    )
+    return Choice(unpruned, default, finalists, chosen, lost, luck)
 
 
-def _rank(outcome: Outcome, measure: Measure) -> tuple[float, float]:
-    top1 = outcome.top1 if measure == "top1" else None
-    return (0.0 if top1 is None else -top1), outcome.mean_kl
+def _drop(each: Judged) -> float:
+    """From the first half to the second."""
+    return float(each.first.scores.mean() - each.second.scores.mean())
 
 
-def scores(outcome: Outcome, measure: Measure) -> Float[Tensor, " images"]:
-    """Image by image, more is better: hits in points, or what KL is below zero."""
-    if measure == "top1":
-        assert outcome.hits is not None
-        return 100 * outcome.hits.double()
-    return -outcome.kl.double()
-
-
-def difference(own: Outcome, other: Outcome, measure: Measure) -> Mean:
+def compare(own: Outcome, other: Outcome) -> Mean:
     """Paired over the images, with its standard error; above zero where `own` is better."""
-    return Mean.of(scores(own, measure) - scores(other, measure))
-
-
-def _lost(measure: Measure, unpruned: Judged, candidates: Sequence[Judged]) -> float:
-    """What the candidates lose from the first half to the second, on average. The halves need not
-    be equally hard: the unpruned model tells."""
-
-    def lost(each: Judged) -> float:
-        first, second = scores(each.first, measure), scores(each.second, measure)
-        return float(first.mean() - second.mean())
-
-    return sum(map(lost, candidates)) / len(candidates) - lost(unpruned)
-
-
-def _lucky(measure: Measure, running: Sequence[Judged]) -> float:
-    table = torch.stack([scores(each.second, measure) for each in running])
-    ties = torch.stack([scores(each.second, "kl") for each in running])
-    return expected_curse(table, ties)
+    return Mean.of(own.scores - other.scores)
 
 
 def expected_curse(
-    table: Float[Tensor, "candidates images"],
-    ties: Float[Tensor, "candidates images"],
-    seed: int = 0,
+    table: Float[Tensor, "candidates images"], ties: Float[Tensor, "candidates images"]
 ) -> float:
     """How much the best of the candidates on a sample of these images drops on all of them.
 
@@ -133,7 +112,7 @@ def expected_curse(
     are told apart by those of `ties`, as in the choice itself.
     """
     count = table.shape[1]
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator().manual_seed(0)
     draws = torch.randint(count, (_RESAMPLES, count), generator=dice)
     times = torch.zeros(_RESAMPLES, count, dtype=table.dtype)
     times.scatter_add_(1, draws, torch.ones_like(draws, dtype=table.dtype))

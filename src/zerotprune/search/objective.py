@@ -5,32 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..backbones import Backbone, BlockCall, backbone
+from ..backbones import Backbone, backbone
+from ..measure.probe import TEMPERATURE
 from ..measure.statistics import divergence
 from ..method import Method
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int
-from .reading import reading
 
 #: All but cuDNN's attention: it makes a plan for each token count that is new to it, and schedules
 #: bring new ones all the time.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
               SDPBackend.OVERRIDEABLE]  # fmt: skip
+_NEVER = -1e4  # a logit that is none; infinity less infinity would be no number
+
+
+class Measured(Protocol):
+    """Anything that is ranked: by top-1 where labels are known, else by the divergence."""
+
+    @property
+    def top1(self) -> float | None: ...
+    @property
+    def mean_kl(self) -> float: ...
+
+
+def value(of: Measured) -> float:
+    """What is searched by."""
+    return of.mean_kl if of.top1 is None else of.top1
+
+
+def rank(of: Measured) -> tuple[float, float]:
+    """The least is the best. Many share a top-1: then the nearer to the unpruned model is."""
+    return -(of.top1 or 0.0), of.mean_kl
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One schedule on some images, image by image."""
 
-    kl: Float[Tensor, " images"]  # divergence of what is read, unpruned ‖ pruned
+    kl: Float[Tensor, " images"]  # divergence of the answers, unpruned ‖ pruned
     same: Bool[Tensor, " images"]  # is the same answer on top as in the unpruned model?
     hits: Bool[Tensor, " images"] | None  # … the right class, where labels are known
 
@@ -47,6 +68,11 @@ class Outcome:
     @cached_property
     def agreement(self) -> float:
         return 100 * _mean(self.same)
+
+    @property
+    def scores(self) -> Float[Tensor, " images"]:
+        """More is better: hits in points, or what KL is below zero."""
+        return -self.kl.double() if self.hits is None else 100 * self.hits.double()
 
 
 def _mean(values: Tensor) -> float:
@@ -73,49 +99,35 @@ class Objective:
     """
 
     def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:
-        self.model, self.method = restore_(model), method
+        self.model, self.method, self.count = restore_(model), method, len(stack)
         vit = backbone(model)
-        self._midway, self._geometry = vit.midway(), vit.geometry
-        self.labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
-        self.count = len(stack)
-        kept = 0 if self._midway is None else self._blocks_that_fit(stack, memory)
+        self._midway, self._depth = vit.midway(), vit.geometry.depth
+        self._labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
+        each = len(stack) * vit.geometry.tokens * vit.geometry.dim * stack.images[0].element_size()
+        fitting = min(self._depth - 1, int(memory // each))
+        self.cached_blocks = 0 if self._midway is None else fitting
         #: of each batch the inputs of blocks 1, 2, …; or the images alone
         self._inputs: list[list[Tensor]] = []
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
             for images in stack.images:
-                logits, inputs = _record(model, vit, images, kept)
+                logits, inputs = _record(model, vit, images, self.cached_blocks)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
-        self._cached = kept
-        self._read = reading(vit.outputs > 0, outputs, self.labels)
+        #: of a model without a head, what it made of every image
+        self._features = None if vit.outputs else _normalize(outputs)
         self._reference = self._read(outputs)
-
-    @property
-    def cached_blocks(self) -> int:
-        return self._cached
-
-    def _blocks_that_fit(self, stack: Stack, memory: float) -> int:
-        each = len(stack) * self._geometry.tokens * self._geometry.dim
-        each *= stack.images[0].element_size()
-        return min(self._geometry.depth - 1, int(memory // each))
 
     def outputs(self, schedule: Schedule) -> list[Tensor]:
         """What the pruned model gives, batch by batch."""
         prune_(self.model, schedule.by(self.method))
         acting = [stage.block for stage in schedule.stages if stage.prunes]
-        first = min(acting, default=self._geometry.depth)
-        if self.method.wants_history():
-            first = 1
+        first = 1 if self.method.wants_history() else min(acting, default=self._depth)
+        block = min(first, self.cached_blocks)
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
-            return [self._run(inputs, first) for inputs in self._inputs]
-
-    def _run(self, inputs: Sequence[Tensor], first: int) -> Tensor:
-        if self._midway is None or not self._cached:
-            outputs: Tensor = self.model(inputs[0])
-            return outputs
-        block = min(first, self._cached)
-        return self._midway(inputs[block - 1], block)
+            if self._midway is None or not block:
+                return [self.model(images) for [images] in self._inputs]
+            return [self._midway(inputs[block - 1], block) for inputs in self._inputs]
 
     def unpruned(self) -> Outcome:
         return self._outcome(self._reference)
@@ -123,15 +135,33 @@ class Objective:
     def __call__(self, schedule: Schedule) -> Outcome:
         return self._outcome(self._read(self.outputs(schedule)))
 
+    def _read(self, outputs: Sequence[Tensor]) -> list[Float[Tensor, "batch answers"]]:
+        """Logarithms of the probabilities of all answers: the classes, or, of a model without a
+        head, the other images that this one may be most like: what a search by features finds."""
+        if self._features is not None:
+            likeness = _normalize(outputs) @ self._features.T / TEMPERATURE
+            outputs = likeness.fill_diagonal_(_NEVER).split([len(each) for each in outputs])
+        return [each.float().log_softmax(dim=-1) for each in outputs]
+
     def _outcome(self, answers: Sequence[Tensor]) -> Outcome:
-        kl, same, top = [], [], []
-        for wanted, came in zip(self._reference, answers, strict=True):
-            kl.append(divergence(wanted, came))
-            top.append(came.argmax(dim=-1))
-            same.append(top[-1] == wanted.argmax(dim=-1))
-        best = torch.cat(top).cpu()
-        hits = None if self.labels is None else self._read.classes(best) == self.labels
-        return Outcome(torch.cat(kl).cpu(), torch.cat(same).cpu(), hits)
+        pairs = list(zip(self._reference, answers, strict=True))
+        kl = torch.cat([divergence(wanted, came) for wanted, came in pairs])
+        same = torch.cat([wanted.argmax(dim=-1) == came.argmax(dim=-1) for wanted, came in pairs])
+        hits = None
+        if self._labels is not None:
+            best = torch.cat([came.argmax(dim=-1) for came in answers]).cpu()
+            hits = self._labels == (best if self._features is None else self._labels[best])
+        return Outcome(kl.cpu(), same.cpu(), hits)
+
+
+def _normalize(outputs: Sequence[Tensor]) -> Float[Tensor, "images width"]:
+    features = torch.cat(list(outputs))
+    if features.dim() != 2:
+        raise ValueError(
+            "a search needs one feature vector for each image of a model without a head, "
+            f"this model gives {tuple(features.shape[1:])}"
+        )
+    return F.normalize(features.float(), dim=-1)
 
 
 def _record(
@@ -139,25 +169,16 @@ def _record(
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs of the unpruned model, and what its first blocks got."""
     inputs: list[Tensor] = []
-    hooks = [
-        block.register_forward_pre_hook(partial(_note, inputs, vit.call), with_kwargs=True)
-        for block in vit.blocks[:kept]
-    ]
+
+    def note(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        x, _ = vit.call.read(args, given)
+        assert isinstance(x, Tensor)
+        inputs.append(x)
+
+    hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in vit.blocks[:kept]]
     try:
         logits: Tensor = model(images)
     finally:
         for hook in hooks:
             hook.remove()
     return logits, inputs
-
-
-def _note(
-    inputs: list[Tensor],
-    call: BlockCall,
-    block: nn.Module,
-    args: tuple[Any, ...],
-    given: dict[str, Any],
-) -> None:
-    x, _ = call.read(args, given)
-    assert isinstance(x, Tensor)
-    inputs.append(x)

@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from optuna.study import Study
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..backbones import backbone
 from ..budgets import Budget, schedule_for
 from ..budgets.surface import Surface
-from ..data.images import ImageDataset, batches
+from ..data.images import batches
 from ..measure import latency
 from ..measure.latency import TimeBudget, Timed, cost_for, time_schedule
-from ..measure.speed import Precision
-from ..method import Method
 from ..schedule import Schedule
 from ..surgery import restore_
-from . import choice, storage
-from .choice import Choice, Judged
-from .config import Measure, SearchConfig, directions
-from .halves import split
-from .identity import identity
+from . import choice
+from .choice import Choice, Comparison, Judged
+from .config import SearchConfig, SearchInputs, directions, identify
 from .objective import Objective, Stack
-from .storage import StudyLocation
+from .storage import StudyLocation, open_study, write_note_once
 from .study import FinishedTrial, TrialLog, work
 from .workers import WorkerJob, run_workers
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class SearchInputs:
-    """What is searched on: a model, its images, and how they are run."""
-
-    name: str  # of the model
-    source: Mapping[str, Any]  # what `models.load` is told: workers load the model themselves
-    model: nn.Module  # as it was loaded
-    method: Method
-    images: ImageDataset
-    data: str  # where they are from
-    labelled: bool
-    batch: int
-    device: str
-    precision: Precision
-    seed: int
-    strict: bool = False  # stop at the first image that cannot be read
-
-    @property
-    def measure(self) -> Measure:
-        return "top1" if self.labelled else "kl"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.precision)
-        return dtype
 
 
 @dataclass
@@ -92,16 +59,14 @@ class SearchRun:
             if workers == 1:
                 work(self.study, config, self.surface, self.first, advance)
             else:
-                run_workers(self._job(config, workers), self.halves[0], workers, self.study,
-                            advance)  # fmt: skip
+                inputs, threads = self.inputs, max(1, torch.get_num_threads() // workers)
+                job = WorkerJob(inputs.source, inputs.device, inputs.dtype, inputs.method, config,
+                                self.location, self.identity, self.memory / workers,
+                                threads)  # fmt: skip
+                run_workers(job, self.halves[0], workers, self.study, advance)
         except KeyboardInterrupt:
             return False
         return True
-
-    def _job(self, config: SearchConfig, workers: int) -> WorkerJob:
-        inputs, threads = self.inputs, max(1, torch.get_num_threads() // workers)
-        return WorkerJob(inputs.source, inputs.device, inputs.dtype, inputs.method, config,
-                         self.location, self.identity, self.memory / workers, threads)  # fmt: skip
 
     def judge(self, name: str, schedule: Schedule) -> Judged:
         price = self.surface.price(schedule)
@@ -124,9 +89,12 @@ class SearchRun:
 
     def choose(self, trials: Sequence[FinishedTrial], count: int) -> Choice:
         """By the second half, among the best so many of the first and the default."""
-        measure = self.inputs.measure
-        best = self.judge_trials(choice.finalists(trials, measure, count))
-        return choice.choose(measure, self.judge_unpruned(), self.judge_default(), best)
+        best = self.judge_trials(choice.pick_finalists(trials, count))
+        return choice.choose(self.judge_unpruned(), self.judge_default(), best)
+
+    def judge_front(self, trials: Sequence[FinishedTrial], count: int) -> Comparison:
+        rows = self.judge_trials(choice.thin_out(choice.front(trials), count))
+        return Comparison(self.judge_unpruned(), None, rows, None)
 
     def time(self, schedule: Schedule) -> Timed:
         images = take_batch(self.halves[0], self.inputs.batch)
@@ -138,11 +106,11 @@ def prepare(
     budget: Budget | TimeBudget | None,
     location: StudyLocation,
     *,
-    workers: int = 1,
-    memory: float = 0.0,
-    say: Say = lambda line: None,
+    workers: int,
+    memory: float,
+    say: Callable[[str], None],
 ) -> SearchRun:
-    """All that can be wrong with what the user gave is found here, before anything is written."""
+    """All that can be wrong with what the user gave comes out here, before anything is written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
     surface = Surface(backbone(model).geometry, method)
     gmacs = None
@@ -151,12 +119,10 @@ def prepare(
         surface.check(gmacs)
     if count < max(2, workers):
         raise ValueError(f"too few images: {count}, for two halves and {workers} workers")
-    who = identity(inputs.name, model, inputs.images, labelled=inputs.labelled,
-                   budget=_in_words(budget, inputs), method=method, precision=inputs.precision,
-                   seed=inputs.seed)  # fmt: skip
+    identity = identify(inputs, _describe(budget, inputs))
     goals = directions(inputs.measure, front=budget is None)
     # A file is made only when all else is ready; what is there already is looked at first of all.
-    study = storage.open_study(location, who, goals) if storage.exists(location) else None
+    study = open_study(location, identity, goals) if location.may_hold_trials() else None
     model.to(inputs.device, inputs.dtype)
     halves = _decode(inputs, say)
     measured = None
@@ -164,29 +130,24 @@ def prepare(
         cost, timed = cost_for(model, budget, take_batch(halves[0], inputs.batch), method)
         measured = cost * surface.unpruned
         say(f"measured at batch {inputs.batch} on {inputs.device}: {measured:.3f} GMACs; {timed}")
-    study = study or storage.open_study(location, who, goals)
+    study = study or open_study(location, identity, goals)
     if measured is not None:
-        gmacs = float(storage.write_note_once(study, "gmacs", measured))
-        _refuse_other_measurement(budget, gmacs, measured)
-    return SearchRun(inputs, location, surface, who, halves, study, gmacs, memory)
+        gmacs = float(write_note_once(study, "gmacs", measured))
+        if abs(measured / gmacs - 1) > latency.TOLERANCE:
+            raise ValueError(
+                f"{budget} was {gmacs:.3f} GMACs when this study began and is {measured:.3f} as "
+                "measured now: the machine is another or was busy; wait until it is idle, or give "
+                "another --study"
+            )
+    return SearchRun(inputs, location, surface, identity, halves, study, gmacs, memory)
 
 
-def _in_words(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
+def _describe(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
     if budget is None:
         return "the whole front"
     if isinstance(budget, Budget):
         return " ".join(f"--{name} {value:g}" for name, value in budget.given.items())
     return f"{budget} measured at batch {inputs.batch} on {inputs.device}"
-
-
-def _refuse_other_measurement(budget: object, noted: float, now: float) -> None:
-    """A time means other GMACs on another machine, or on one that is busy."""
-    if abs(now / noted - 1) > latency.TOLERANCE:
-        raise ValueError(
-            f"{budget} was {noted:.3f} GMACs when this study began and is {now:.3f} as measured "
-            "now: the machine is another or was busy; wait until it is idle, or give another "
-            "--study"
-        )
 
 
 def take_batch(stack: Stack, batch: int) -> Tensor:
@@ -195,7 +156,7 @@ def take_batch(stack: Stack, batch: int) -> Tensor:
     return some.repeat(-(-batch // len(some)), 1, 1, 1)[:batch]
 
 
-def _decode(inputs: SearchInputs, say: Say) -> tuple[Stack, Stack]:
+def _decode(inputs: SearchInputs, say: Callable[[str], None]) -> tuple[Stack, Stack]:
     """All images in memory, in the run's precision, in two halves."""
     decoded = list(batches(inputs.images, inputs.batch, workers=2, strict=inputs.strict,
                            report=lambda message: say(f"left out: {message}")))  # fmt: skip
@@ -210,3 +171,30 @@ def _decode(inputs: SearchInputs, say: Say) -> tuple[Stack, Stack]:
         for half in which
     )  # fmt: skip
     return first, second
+
+
+def split(labels: Sequence[int] | None, count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Which images are in which half: as many of each class as can be, by chance otherwise.
+
+    Schedules are ranked on the first half and chosen on the second. The halves differ by one image
+    at most, and so do the images of one class in them.
+    """
+    if count < 2:
+        raise ValueError(f"a search needs two images at least, one for each half; got {count}")
+    dice = random.Random(seed)
+    classes: dict[int, list[int]] = {}
+    for at in range(count):
+        classes.setdefault(0 if labels is None else labels[at], []).append(at)
+    paired, single = list[int](), list[int]()
+    for _, members in sorted(classes.items()):
+        dice.shuffle(members)
+        if len(members) % 2:
+            single.append(members.pop())
+        paired += members
+    # Single ones go with their neighbours in the list of classes, alike more often than not.
+    row = paired + single
+    first, second = row[::2], row[1::2]
+    for at in range(len(second)):
+        if dice.random() < 0.5:
+            first[at], second[at] = second[at], first[at]
+    return sorted(first), sorted(second)

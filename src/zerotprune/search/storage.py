@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +15,7 @@ from typing import Any, NoReturn
 import optuna
 from optuna.study import Study, StudyDirection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from ..files import check_writable
 
@@ -40,34 +43,28 @@ class StudyLocation:
         """For the eyes of people: without a password."""
         if self.file is not None:
             return self.storage
+        return make_url(self.url).render_as_string(hide_password=True)
+
+    def check(self) -> None:
+        """Say at once, before any work is done, that trials could not be kept there."""
+        if self.file is not None:
+            check_writable(self.file)
+            return
         try:
-            return make_url(self.url).render_as_string(hide_password=True)
+            make_url(self.url)
         except ArgumentError:
-            return "the storage"
+            raise ValueError(f"--storage {self.storage!r} is neither a file nor a URL") from None
 
-
-def check_location(location: StudyLocation) -> None:
-    """Say at once, before any work is done, that trials could not be kept there."""
-    if location.file is None:
-        try:
-            make_url(location.url)
-        except ArgumentError:
-            raise ValueError(
-                f"--storage {location.storage!r} is neither a file nor a URL"
-            ) from None
-    else:
-        check_writable(location.file)
-
-
-def exists(location: StudyLocation) -> bool:
-    """Could there be trials already? A server is always asked."""
-    return location.file is None or location.file.exists()
+    def may_hold_trials(self) -> bool:
+        """A server is always asked."""
+        return self.file is None or self.file.exists()
 
 
 def open_study(
     location: StudyLocation, identity: Mapping[str, str], directions: list[StudyDirection]
 ) -> Study:
-    """The study, a new one where there is none. A study of another search is refused."""
+    """The study, a new one where there is none. One of another search is refused: trials of
+    different searches must not be mixed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = _connect(location)
     try:
@@ -80,12 +77,6 @@ def open_study(
             held = study.user_attrs[_IDENTITY]
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         _refuse_unreachable(location, error)
-    refuse_other_search(location, held, identity)
-    return study
-
-
-def refuse_other_search(location: StudyLocation, held: object, identity: Mapping[str, str]) -> None:
-    """Trials of different searches must not be mixed: say what differs."""
     if not isinstance(held, Mapping):
         raise ValueError(f"{location} holds a study {location.study!r} that is not of this command")
     for name in [*identity, *sorted(set(held) - set(identity))]:
@@ -94,18 +85,36 @@ def refuse_other_search(location: StudyLocation, held: object, identity: Mapping
                 f"{location} belongs to another search: its {name} is {held.get(name, 'unknown')}, "
                 f"here it is {identity.get(name, 'unknown')}; give another --storage or --study"
             )
-
-
-def read_note(study: Study, name: str) -> Any:
-    """What the study says under this name; None if nothing."""
-    return study.user_attrs.get(f"{_NOTES}-{name}")
+    return study
 
 
 def write_note_once(study: Study, name: str, value: Any) -> Any:
     """Write a note where there is none yet; what it says, whoever wrote it."""
-    if read_note(study, name) is None:
-        study.set_user_attr(f"{_NOTES}-{name}", value)
-    return read_note(study, name)
+    key = f"{_NOTES}-{name}"
+    if key not in study.user_attrs:
+        study.set_user_attr(key, value)
+    return study.user_attrs[key]
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Ctrl-C waits until this is done.
+
+    For whatever speaks to the storage: an interrupt in the middle of a transaction leaves it open,
+    and the next one, of the very same process, would wait for it in vain.
+    """
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # no interrupt comes here
+        return
+    came: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *caught: came.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 class _WriteAhead(sqlite3.Connection):
@@ -128,7 +137,7 @@ def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
     for attempt in range(5):
         try:
             return optuna.storages.RDBStorage(location.url, engine_kwargs=options)
-        except DatabaseError as error:
+        except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
             # Two that start at once on an empty storage both make the tables; one of them fails.
             beaten = isinstance(error, IntegrityError) or any(
                 text in str(error) for text in ("already exists", "database is locked")
@@ -136,8 +145,6 @@ def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
             if attempt == 4 or not beaten:
                 _refuse_unreachable(location, error)
             time.sleep(0.5 * (attempt + 1))
-        except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
-            _refuse_unreachable(location, error)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -26,11 +26,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..budgets.surface import Surface
 from ..schedule import Schedule
-from .config import Measure, SearchConfig
-from .interrupts import deferred
-from .objective import Outcome
-from .sampling import ATTRIBUTE, Draw, ParameterSampler, stored
+from .config import SearchConfig
+from .objective import Outcome, rank, value
+from .sampling import ATTRIBUTE, ParameterSampler, stored
 from .space import Params, propose, space_of
+from .storage import deferred
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class FinishedTrial:
     schedule: Schedule
     gmacs: float
     top1: float | None
-    kl: float
-    agreement: float
+    mean_kl: float
 
 
 class TrialLog:
@@ -71,34 +70,29 @@ class TrialLog:
     def holds(self, params: Params) -> bool:
         return _key(params) in self._drawn
 
-    def best(self) -> float | None:
-        """So far, where there is one measure of it."""
+    @property
+    def best(self) -> str | None:
+        """So far, in words, where there is one measure of it."""
         if not self.trials or self._config.budget is None:
             return None
-        choose = max if self._config.measure == "top1" else min
-        return float(choose(trial.values[0] for trial in self.trials))
+        values = [trial.values[0] for trial in self.trials]
+        return f"{max(values):.2f} %" if self._config.measure == "top1" else f"KL {min(values):.4f}"
 
 
 def read_trials(study: Study, config: SearchConfig) -> list[FinishedTrial]:
     """Those that count."""
-    return [_read(trial) for trial in TrialLog(study, config).refresh().trials]
+    trials = []
+    for trial in TrialLog(study, config).refresh().trials:
+        result = stored(trial)["result"]
+        trials.append(FinishedTrial(
+            trial.number, Schedule.from_json(result["schedule"]), result["gmacs"], result["top1"],
+            result["kl"],
+        ))  # fmt: skip
+    return trials
 
 
-def _read(trial: FrozenTrial) -> FinishedTrial:
-    result = dict(stored(trial)["result"])
-    schedule = Schedule.from_json(result.pop("schedule"))
-    return FinishedTrial(trial.number, schedule, **result)
-
-
-def best_first(trials: Sequence[FinishedTrial], measure: Measure) -> list[FinishedTrial]:
-    """Ranked by the measure; many schedules share a top-1, and then the nearer to the unpruned
-    model comes first."""
-
-    def rank(trial: FinishedTrial) -> tuple[float, float, int]:
-        hits = -trial.top1 if measure == "top1" and trial.top1 is not None else 0.0
-        return hits, trial.kl, trial.number
-
-    return sorted(trials, key=rank)
+def best_first(trials: Sequence[FinishedTrial]) -> list[FinishedTrial]:
+    return sorted(trials, key=lambda trial: (*rank(trial), trial.number))
 
 
 def work(
@@ -119,42 +113,22 @@ def work(
     name, log = uuid.uuid4().hex, TrialLog(study, config).refresh()
     sampler, earlier = ParameterSampler(config, space_of(surface, config.budget)), len(log.trials)
     while wanted() and not log.full:
-        alone = alone and all(
-            each.user_attrs[ATTRIBUTE]["worker"] == name for each in log.trials[earlier:]
+        alone = alone and all(stored(each)["worker"] == name for each in log.trials[earlier:])
+        sampler.learn(log.trials)
+        drawn = (sampler.draw(len(log.trials), "" if alone else name, again) for again in count())
+        params, system_attrs = next(draw for draw in drawn if not log.holds(draw.params))
+        schedule = propose(params, surface, config.budget)
+        outcome, cost = objective(schedule), surface.price(schedule)
+        result = {"schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
+                  "kl": outcome.mean_kl, "agreement": outcome.agreement}  # fmt: skip
+        finished = optuna.trial.create_trial(
+            values=[value(outcome), cost][: len(config.directions)],
+            user_attrs={ATTRIBUTE: {"params": dict(params), "result": result, "worker": name}},
+            system_attrs=dict(system_attrs),
         )
-        drawn = _draw_new(sampler, log, "" if alone else name)
-        schedule = propose(drawn.params, surface, config.budget)
-        finished = _finished_trial(config, surface, drawn, schedule, objective(schedule), name)
         with deferred():
             study.add_trial(finished)
         advance(log.refresh())
-
-
-def _draw_new(sampler: ParameterSampler, log: TrialLog, worker: str) -> Draw:
-    sampler.learn(log.trials)
-    draws = (sampler.draw(len(log.trials), worker, attempt) for attempt in count())
-    return next(draw for draw in draws if not log.holds(draw.params))
-
-
-def _finished_trial(
-    config: SearchConfig,
-    surface: Surface,
-    drawn: Draw,
-    schedule: Schedule,
-    outcome: Outcome,
-    worker: str,
-) -> FrozenTrial:
-    cost = surface.price(schedule)
-    value = outcome.top1 if config.measure == "top1" else outcome.mean_kl
-    assert value is not None
-    result = {"schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
-              "kl": outcome.mean_kl, "agreement": outcome.agreement}  # fmt: skip
-    told = {"params": dict(drawn.params), "result": result, "worker": worker}
-    return optuna.trial.create_trial(
-        values=[value] if config.budget is not None else [value, cost],
-        user_attrs={ATTRIBUTE: told},
-        system_attrs=dict(drawn.system_attrs),
-    )
 
 
 def _key(params: Params) -> str:

@@ -51,8 +51,7 @@ def run_workers(
     log = TrialLog(study, job.config)
     with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
         file = Path(folder, "images.pt")
-        torch.save({"images": [each.cpu() for each in stack.images],
-                    "labels": stack.labels}, file)  # fmt: skip
+        torch.save(([each.cpu() for each in stack.images], stack.labels), file)
         context = multiprocessing.get_context("spawn")
         workers = [
             context.Process(target=_work_on, args=(job, file, os.getpid()), daemon=True)
@@ -82,8 +81,8 @@ def run_workers(
 def _work_on(job: WorkerJob, file: Path, parent: int) -> None:
     torch.set_num_threads(job.threads)
     try:
-        held = torch.load(file, mmap=True, weights_only=True)
-        stack = Stack([each.to(job.device) for each in held["images"]], held["labels"])
+        images, labels = torch.load(file, mmap=True, weights_only=True)
+        stack = Stack([each.to(job.device) for each in images], labels)
         model = load(**job.model).to(job.device, job.precision)
         study = open_study(job.location, job.identity, job.config.directions)
         surface = Surface(backbone(model).geometry, job.method)

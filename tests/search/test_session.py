@@ -1,4 +1,4 @@
-"""The two halves of the images."""
+"""What a search is made ready with: the two halves of the images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotprune.search.halves import split
+from zerotprune.search.session import split
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=40), st.integers(0, 3))
@@ -20,7 +20,7 @@ def test_halves_share_every_class(labels: list[int], seed: int) -> None:
     assert split(labels, len(labels), seed) == (first, second)
 
 
-def test_halves_depend_on_the_seed_and_need_two_pictures() -> None:
+def test_halves_depend_on_the_seed_and_need_two_images() -> None:
     assert split(None, 40, 0) != split(None, 40, 1)
     with pytest.raises(ValueError, match="two images"):
         split(None, 1, 0)
