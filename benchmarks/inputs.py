@@ -69,6 +69,12 @@ def weights_of(name: str, chosen: argparse.Namespace) -> Path:
     return shared / "weights" / MODELS.get(name, f"{name}.safetensors")
 
 
+def reported(name: str, chosen: argparse.Namespace) -> tuple[nn.Module, list[Batch]]:
+    """An ImageNet model on its device, and the images that everything is reported on."""
+    model = real_model(name, chosen).to(chosen.device)
+    return model, decoded(model, chosen.shared / REPORT, chosen.batch, chosen.limit)
+
+
 def decoded(
     model: nn.Module, folder: Path, batch: int = 100, limit: int | None = None
 ) -> list[Batch]:

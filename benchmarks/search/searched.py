@@ -15,15 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from benchmarks.inputs import (
-    DINOV2,
-    MODELS,
-    REPORT,
-    decoded,
-    measuring_images,
-    parsed,
-    real_model,
-)
+from benchmarks.inputs import DINOV2, MODELS, REPORT, measuring_images, parsed, real_model, reported
 from benchmarks.tables import dinov2
 from benchmarks.tables.table import Claim, Table, about, write
 from zerotprune import ZeroTPrune, schedule_for
@@ -43,9 +35,8 @@ def run(chosen: argparse.Namespace) -> None:
 
 def classified(name: str, chosen: argparse.Namespace) -> None:
     """A model that names classes: by its answers, and by how far they moved."""
-    model = real_model(name, chosen).to(chosen.device)
+    model, held = reported(name, chosen)
     table = table_of(model)
-    held = decoded(model, chosen.shared / REPORT, chosen.batch, chosen.limit)
     contenders = [UNPRUNED, *table.contenders(model, held[0][0])]
     setting = Setting(chosen.device, keep_outputs=True)
     results = compare(model, contenders, held, setting=setting)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.inputs import MODELS, REPORT, decoded, measuring_images, parsed, real_model
+from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported
 from zerotprune import Schedule, gmacs, prune_, trace
 from zerotprune.data.images import Batch
 from zerotprune.measure import records
@@ -22,8 +22,7 @@ from zerotprune.scoring.backends import Backend
 def main() -> None:
     chosen = parsed(measuring_images(__doc__))
     for name in MODELS:
-        model = real_model(name, chosen).to(chosen.device)
-        held = decoded(model, chosen.shared / REPORT, chosen.batch, chosen.limit)
+        model, held = reported(name, chosen)
         for precision in (torch.float32, torch.bfloat16):
             rows = measured(model.to(precision), held, chosen.device, precision)
             about = {"model": name, "batch": chosen.batch}

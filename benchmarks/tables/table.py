@@ -9,15 +9,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from benchmarks.inputs import (
-    MODELS,
-    REPORT,
-    decoded,
-    measuring_images,
-    parsed,
-    real_model,
-    spread,
-)
+from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported, spread
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 
@@ -65,8 +57,7 @@ def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
         wanted = [table for table in tables if name in table.models]
         if not wanted:
             continue
-        model = real_model(name, chosen).to(chosen.device)
-        held = decoded(model, chosen.shared / REPORT, chosen.batch, chosen.limit)
+        model, held = reported(name, chosen)
         some = spread(held, 128).to(chosen.device)
         for table in wanted:
             contenders = [UNPRUNED, *table.contenders(model, some)]
