@@ -1,6 +1,6 @@
 """One option of Zero-TPrune at a time: features, partition and metric of the S-stage, the ranking.
 
-A table for each option, with all values that it can have by the same schedule, on DeiT-Ti and ViT-Ti.
+A table for each option, with all its values by the same schedule, on DeiT-Ti and ViT-Ti.
 Command: python -m benchmarks.tables.ablations --shared DIR. What it gave: docs/results.md.
 """
 
