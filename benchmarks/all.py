@@ -1,29 +1,28 @@
 """Every table of the paper that these models can show, in one run, and docs/results.md from it.
 
-Command: python benchmarks/all.py --shared DIR (minutes on a GPU, hours on a CPU).
+Command: python -m benchmarks.all --shared DIR (minutes on a GPU, hours on a CPU).
 """
 
 from __future__ import annotations
 
-import attention
-import contribution
-import dinov2
-import features
-import metric
-import off_the_shelf
-import order
-import partition
-import report
-import scaling
-import searched
-import tome_r
-from table import main
+from pathlib import Path
 
-MODULES = (contribution, features, partition, metric, order, attention, off_the_shelf, tome_r,
-           scaling)  # fmt: skip
+from benchmarks import report
+from benchmarks.inputs import DOCS, measuring_images, parsed
+from benchmarks.search import searched
+from benchmarks.tables import dinov2
+from benchmarks.tables.table import run
+
+
+def main() -> None:
+    options = measuring_images(__doc__)
+    options.add_argument("--docs", type=Path, default=DOCS, help="folder of the report")
+    chosen = parsed(options)
+    run(report.TABLES, chosen)
+    dinov2.run(chosen)
+    searched.run(chosen)
+    report.write(chosen.csv, chosen.docs)
+
 
 if __name__ == "__main__":
-    main(__doc__, [module.TABLE for module in MODULES])
-    dinov2.main()
-    searched.main()
-    report.main()
+    main()

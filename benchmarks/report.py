@@ -1,65 +1,86 @@
 """Write docs/results.md and its plots from results.csv: what agrees with the paper and what not.
 
-Command: python benchmarks/report.py
+Command: python -m benchmarks.report
 """
 
 from __future__ import annotations
 
 import csv
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from table import RESULTS
+from benchmarks.inputs import DOCS, RESULTS, parser
+from benchmarks.search import searched
+from benchmarks.tables import (
+    ablations,
+    contribution,
+    dinov2,
+    off_the_shelf,
+    order,
+    scaling,
+    tome_r,
+)
+from benchmarks.tables.table import about
+from zerotprune.plots.figure_files import save
+from zerotprune.plots.trade_off import Point, trade_off_figure
 
-from zerotprune.plots.figures import Point, save, trade_off_figure
-
-DOCS = RESULTS.parents[1] / "docs"
-TABLES = ("contribution", "features", "partition", "metric", "order", "attention",
-          "off-the-shelf", "tome-r", "dinov2", "scaling", "searched")  # fmt: skip
+TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, off_the_shelf.TABLE, tome_r.TABLE,
+          dinov2.TABLE, scaling.TABLE)  # fmt: skip
+#: what each section opens with
+ABOUT = {table.name: table.about for table in TABLES} | {"searched": about(searched.__doc__)}
 Row = dict[str, str]
 
 HEAD = """# Results
 
-Made by `python benchmarks/report.py` from `benchmarks/results.csv`, where each row has its command,
+Made by `python -m benchmarks.report` from `benchmarks/results.csv`, where each row has its command,
 commit, versions, hardware and seed. One command makes the rows, this page and its plots again:
-`python benchmarks/all.py --shared DIR`.
+`python -m benchmarks.all --shared DIR`.
 
-Top-1 on 2,000 ImageNet validation pictures (two of each class), float32, change against the
+Top-1 on 2,000 ImageNet validation images (two of each class), float32, change against the
 unpruned model in points with its paired standard error. GMACs count all matrix products with patch
 embedding, and the scoring. The copy of DeiT-Ti has LayerNorm parameters that whoever published
 it rounded to 1/64. DINOv2-S: 10 nearest neighbours (cosine, votes weighted by exp(cosine / 0.07))
-on 555 Oxford pets at 224 px. The paper's own tables are mostly for DeiT-S on all 50,000 pictures,
+on 555 Oxford pets at 224 px. The paper's own tables are mostly for DeiT-S on all 50,000 images,
 so what can be checked here is the order of the variants, not their level. A claim *agrees* or
 *disagrees* when the paired difference is more than two standard errors from zero; else the
-pictures do not tell. With over a hundred claims some would pass that line by chance alone.
+images do not tell. With over a hundred claims some would pass that line by chance alone.
 
-These pictures were looked at before: the tables ran three times while the code was finished. A run
+These images were looked at before: the tables ran three times while the code was finished. A run
 showed that the default schedule falls off at half of the cost, and `schedule_for` was changed for
-that (the choice itself was made on 600 other pictures); "scaling" at 0.5 profits from it. Table
+that (the choice itself was made on 600 other images); "scaling" at 0.5 profits from it. Table
 "searched" came later and ran three times: twice with the winners of random searches, which at 0.9 G
 gained nothing, then with those of TPE, found and chosen on `tune` alone.
 In the GPU rows the command's paths, the commit and timm's version were put in by hand: they ran on
 a copy without history, with timm 1.0.30 carried along. In the rows of "searched" the commit is the
-one that the run started from: the tree moved on while it ran.
+one that the run started from: the tree moved on while it ran. Commands such as `python
+benchmarks/all.py` are from when the benchmarks lay in one folder: `python -m benchmarks.all` now.
 """
 
 
 def main() -> None:
-    rows = _newest()
+    options = parser(__doc__)
+    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
+    options.add_argument("--docs", type=Path, default=DOCS, help="folder of the report")
+    chosen = options.parse_args()
+    write(chosen.csv, chosen.docs)
+
+
+def write(path: Path, docs: Path) -> None:
+    """The page and its plots, into a folder."""
+    rows = _newest(path)
     parts = [HEAD, _summary(rows)]
-    for table in TABLES:
+    for table in ABOUT:
         found = [row for row in rows if row["table"] == table]
         if found:
-            parts.append(_section(table, found))
-    (DOCS / "results.md").write_text("\n".join(parts), encoding="utf-8")
+            parts.append(_section(table, found, docs))
+    (docs / "results.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _newest() -> list[Row]:
+def _newest(path: Path) -> list[Row]:
     """The rows of the tables; where a run was repeated, those of the last one."""
     found: dict[tuple[str, ...], Row] = {}
-    with RESULTS.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["table"]:
                 found[row["table"], row["model"], row["name"]] = row
@@ -84,7 +105,7 @@ def _summary(rows: list[Row]) -> str:
     claims = [row for row in rows if _is_claim(row)]
     lines = ["## In one table\n", "| claims | agree | disagree | not told |",
              "|---|---|---|---|"]  # fmt: skip
-    for table in TABLES:
+    for table in ABOUT:
         found = [_verdict(row)[1] for row in claims if row["table"] == table]
         if found:
             counts = (found.count(kind) for kind in ("agrees", "disagrees", "does not tell"))
@@ -92,14 +113,13 @@ def _summary(rows: list[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _section(table: str, rows: list[Row]) -> str:
-    about = importlib.import_module(table.replace("-", "_")).__doc__ or ""
-    lines = [f"## {table}\n", about.partition("Command:")[0].strip(), ""]
+def _section(table: str, rows: list[Row], docs: Path) -> str:
+    lines = [f"## {table}\n", ABOUT[table], ""]
     for model in _models(rows):
         own = [row for row in rows if row["model"] == model]
         lines += [f"### {model}\n", *_measured(own), "", *_claims(own), ""]
         if "@" in own[1]["name"]:
-            lines += _plots(table, model, own)
+            lines += _plots(table, model, own, docs)
     return "\n".join(lines)
 
 
@@ -129,7 +149,7 @@ def _claims(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _plots(table: str, model: str, rows: list[Row]) -> list[str]:
+def _plots(table: str, model: str, rows: list[Row], docs: Path) -> list[str]:
     measured = [row for row in rows if not _is_claim(row)]
     lines = []
     axes: tuple[Literal["gmacs", "speed"], ...] = ("gmacs", "speed")
@@ -140,9 +160,9 @@ def _plots(table: str, model: str, rows: list[Row]) -> list[str]:
                   float(row["change_error"]))
             for row in measured[1:]
         ]  # fmt: skip
-        title = f"{model}, {measured[0]['pictures']} pictures, {measured[0]['hardware']}"
+        title = f"{model}, {measured[0]['images']} images, {measured[0]['hardware']}"
         file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
-        save(trade_off_figure(points, float(measured[0][column]), by, title), DOCS / file)
+        save(trade_off_figure(points, float(measured[0][column]), by, title), docs / file)
         lines.append(f"![{table} on {model}: accuracy against {by}]({file})")
     return [*lines, ""]
 

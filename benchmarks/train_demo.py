@@ -1,6 +1,6 @@
-"""Claim: the demo model reads at least 97 % of 2,000 unseen pictures.
+"""Claim: the demo model reads at least 97 % of 2,000 unseen images.
 
-Command:  python benchmarks/train_demo.py --device cuda --compile   (9,500 steps of 512 pictures)
+Command:  python -m benchmarks.train_demo --device cuda --compile   (9,500 steps of 512 images)
 It gave:  99.45 % +- 0.17 % (one standard error), after rounding the weights to float16;
           4.4 minutes on one NVIDIA H200 with torch 2.11, seed 1.
 """
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from zerotprune.data.demo import WEIGHTS, pictures, untrained
+from zerotprune.data.demo import WEIGHTS, images, untrained
 
 TEST_COUNT = 2000
 TEST_SEED = 20_000
@@ -45,9 +45,9 @@ def main() -> None:
     averaged.load_state_dict(rounded)
     right = _share_right(averaged, asked.device)
     error = math.sqrt(right * (1 - right) / TEST_COUNT)
-    print(f"top-1 {right:.2%} +- {error:.2%} on {TEST_COUNT} unseen pictures; {minutes:.1f} min")
+    print(f"top-1 {right:.2%} +- {error:.2%} on {TEST_COUNT} unseen images; {minutes:.1f} min")
     notes = {
-        "command": " ".join(["python", "benchmarks/train_demo.py", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.train_demo", *sys.argv[1:]]),
         "seed": str(asked.seed),
         "steps": str(asked.steps),
         "batch": str(asked.batch),
@@ -107,7 +107,7 @@ def _batches(asked: argparse.Namespace) -> Iterator[tuple[Tensor, Tensor]]:
     for step in range(0, asked.steps, together):
         steps = min(together, asked.steps - step)
         clutter = min(1.0, step / (BARE_SHARE * asked.steps))
-        shown, answers = pictures(
+        shown, answers = images(
             steps * asked.batch,
             asked.seed,
             "train",
@@ -165,7 +165,7 @@ def _follow(averaged: nn.Module, net: nn.Module, step: int) -> None:
 def _share_right(net: nn.Module, device: str) -> float:
     right = 0
     for first in range(0, TEST_COUNT, 500):
-        shown, answers = pictures(500, TEST_SEED, "test", device, first=first)
+        shown, answers = images(500, TEST_SEED, "test", device, first=first)
         right += int((net(shown).argmax(1) == answers).sum())
     return right / TEST_COUNT
 

@@ -39,9 +39,8 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_the_papers_figures_are_commands(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    figure = importlib.import_module(f"figure_{name}")
-    assert f"Command: python benchmarks/figure_{name}.py" in (figure.__doc__ or "")
+    figure = importlib.import_module(f"benchmarks.figures.{name}")
+    assert f"Command: python -m benchmarks.figures.{name}" in (figure.__doc__ or "")
     out = tmp_path / f"{name}.svg"
     monkeypatch.setattr(sys, "argv", [name, "--images", "3", "--out", str(out)])
     figure.main()

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from ..budgets import Budget, schedule_for
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result
-from ..measure.statistics import Mean
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.figure_files import check_figure_file, save
 from ..plots.trade_off import Point, trade_off_figure
@@ -116,8 +115,7 @@ def _against_rival(results: list[Result]) -> list[str]:
         by_name.get(result.contender.name, []).append(result)
     lines = []
     for ours, theirs in zip(by_name[DEFAULT], by_name[RIVAL], strict=False):
-        pairs = zip(ours.hits, theirs.hits, strict=True)
-        mean, error = Mean.of([float(own) - float(other) for own, other in pairs], scale=100)
+        mean, error = ours.change(theirs)
         z = mean / error if error else 0.0
         lines.append(
             f"{DEFAULT} − {RIVAL} at {ours.gmacs():.3f} and {theirs.gmacs():.3f} GMACs: "

@@ -125,8 +125,10 @@ def described(schedule: Schedule) -> str:
 
 def surroundings() -> dict[str, str]:
     """When, by which command, from which commit, with which versions, on which hardware."""
-    program = Path(sys.argv[0])
-    name = f"python benchmarks/{program.name}" if program.suffix == ".py" else program.name
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    name = Path(sys.argv[0]).name
+    if main is not None:
+        name = f"python -m {main.name.removesuffix('.__main__')}"
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([name, *sys.argv[1:]]),

@@ -4,7 +4,7 @@ The paper has DeiT-S 45 % faster at 35 % fewer FLOPs, for 0.4 points of top-1. O
 turn, eager, compiled and as a CUDA graph, in bfloat16; speed-ups are over the *compiled* unpruned
 model, and the limit is slicing, which keeps as many tokens and computes nothing to choose them.
 Weights are random but those of DeiT-Ti, whose accuracy stands beside its speed.
-Command: python benchmarks/speed.py --shared DIR (a GPU). What it gave: README.md.
+Command: python -m benchmarks.speed.speedup --shared DIR (a GPU). What it gave: README.md.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
-import precompile
 import torch
-from table import RESULTS, decoded, spread
 
+from benchmarks.inputs import DOCS, REPORT, add_shared, decoded, measuring, parsed, spread
+from benchmarks.speed import precompile
 from zerotprune import Schedule, schedule_for
+from zerotprune.cost import Compute
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Result, Setting, compare
 from zerotprune.measure.modes import MODES
+from zerotprune.methods import DEFAULT
+from zerotprune.scoring.backends import Backend
 
-DOCS = RESULTS.parents[1] / "docs"
-METHODS = ("zero-tprune", "tome", "ats")  # ours first, then the rivals
+METHODS = (DEFAULT, "tome", "ats")  # ours first, then two rivals: compiling takes time
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Section:
     model: str
     batches: tuple[int, ...]
     preset: str | None = None
-    rivals: tuple[int, ...] = ()  # at these batch sizes the rivals run too: compiling takes time
+    rivals: tuple[int, ...] = ()  # at these batch sizes the rivals run too
     size: int | None = None
     weights: str | None = None  # a file in --shared, for a model whose accuracy is measured too
 
@@ -55,12 +57,8 @@ SECTIONS = {
 
 def main() -> None:
     chosen = options()
-    records.check_target(chosen.csv)
     setup = bench.Setup(
-        chosen.device,
-        tuple(chosen.mode),
-        chosen.rounds,
-        {"compute": chosen.compute, "backend": chosen.backend},
+        chosen.device, tuple(chosen.mode), chosen.rounds, chosen.compute, chosen.backend
     )
     setup.check()
     fields = [] if chosen.draw else [Field(name, chosen, setup) for name in chosen.only]
@@ -75,13 +73,12 @@ def main() -> None:
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    known = measuring(__doc__)
+    add_shared(known)
     gpu = torch.cuda.is_available()
-    add = parser.add_argument
+    add = known.add_argument
     add("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME",
         help=", ".join(SECTIONS))  # fmt: skip
-    add("--shared", type=Path, default=Path("../shared"), help="weights, pictures")
-    add("--device", default="cuda" if gpu else "cpu")
     add("--methods", nargs="+", default=list(METHODS))
     add("--batch", nargs="+", type=int, help="these batch sizes instead of the section's")
     add("--rivals", nargs="+", type=int, help="the rivals at these batch sizes, likewise")
@@ -89,17 +86,15 @@ def options() -> argparse.Namespace:
     add("--precision", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     add("--mode", nargs="+", default=list(MODES if gpu else MODES[:2]), choices=MODES)
     add("--rounds", type=int, default=15)
-    add("--compute", default="needed")
-    add("--backend", default="auto")
-    add("--limit", type=int, help="only so many pictures, to try it out")
-    add("--csv", type=Path, default=RESULTS)
+    add("--compute", default="needed", choices=get_args(Compute))
+    add("--backend", default="auto", choices=get_args(Backend))
     add("--plots", type=Path, default=DOCS, help="folder for the plots")
     add("--draw", action="store_true", help="only draw the plots again, from the rows")
-    return parser.parse_args()
+    return parsed(known)
 
 
 class Field:
-    """A section with its model, its pictures if it has any, and who runs at which batch size."""
+    """A section with its model, its images if it has any, and who runs at which batch size."""
 
     def __init__(self, name: str, chosen: argparse.Namespace, setup: bench.Setup) -> None:
         section = SECTIONS[name]
@@ -108,15 +103,13 @@ class Field:
         torch.manual_seed(0)
         self.model = load(section.model, weights=weights, size=section.size).to(chosen.device)
         preset = section.preset
-        schedule = (
-            Schedule.preset(preset) if preset else schedule_for(self.model, cost=0.65, tuned=False)
-        )
-        self.held = (
-            decoded(self.model, chosen.shared, limit=chosen.limit) if section.weights else []
-        )
+        schedule = Schedule.preset(preset) if preset else schedule_for(self.model, cost=0.65)
+        self.held = []
+        if section.weights:
+            self.held = decoded(self.model, chosen.shared / REPORT, limit=chosen.limit)
         noise = bench.noise(self.model, 8, chosen.device, torch.float32)
         some = spread(self.held, 32).to(chosen.device) if self.held else noise
-        entered = bench.entrants(self.model, schedule, chosen.methods, some, setup.options)
+        entered = bench.entrants(self.model, schedule, chosen.methods, some)
         with_rivals = chosen.rivals or section.rivals
         self.entered = {
             batch: entered if batch in with_rivals else entered[:3]
@@ -150,14 +143,14 @@ class Field:
             "seed": bench.SEED,
             "threads": "" if gpu else torch.get_num_threads(),
         }
-        return [row_of(speed, group, about, self.setup.options, accuracy)
+        return [row_of(speed, group, about, self.setup, accuracy)
                 for group in groups for speed in group.speeds]  # fmt: skip
 
     def accuracies(self) -> dict[str, Result]:
         """By the contenders' names, in the same precision."""
         dtype: torch.dtype = getattr(torch, self.chosen.precision)
         contenders = [entrant.contender for entrant in self.everybody if not entrant.failure]
-        setting = Setting(self.chosen.device, dtype, options=self.setup.options)
+        setting = Setting(self.chosen.device, dtype, False, self.setup.compute, self.setup.backend)
         results = compare(self.model.to(dtype), contenders, self.held, setting=setting)
         return {result.contender.name: result for result in results}
 
@@ -166,15 +159,15 @@ def row_of(
     speed: bench.Speed,
     group: bench.Group,
     about: dict[str, object],
-    how: Mapping[str, object],
+    setup: bench.Setup,
     accuracy: dict[str, Result],
 ) -> dict[str, object]:
     row = {**records.speed_row(speed, group), **about}
     if speed.entrant.contender.schedule.stages:
-        row |= dict(how)
+        row |= {"compute": setup.compute, "backend": setup.backend}
     if speed.name in accuracy:
         unpruned = accuracy[bench.UNPRUNED]
-        row |= {"data": "imagenet/report"}
+        row |= {"data": REPORT}
         row |= records.accuracy_row(accuracy[speed.name], unpruned)
     numbers = ("images_per_second", "latency_ms", "speedup", "of_limit", "peak_memory_mb", "change")
     case = (speed.batch, speed.name, speed.mode)
@@ -184,7 +177,8 @@ def row_of(
 
 def draw(path: Path, folder: Path) -> None:
     """A plot for each section in the file, of its newest rows."""
-    from zerotprune.plots.figures import Pace, save, speed_figure
+    from zerotprune.plots.figure_files import save
+    from zerotprune.plots.speed import Pace, speed_figure
 
     newest: dict[str, dict[tuple[str, str, str, int], tuple[Pace, str]]] = {}
     with path.open(newline="", encoding="utf-8") as file:

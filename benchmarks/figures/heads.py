@@ -3,22 +3,18 @@
 The paper shows that heads differ: some spread their votes evenly, some give all to a few tokens,
 and neither helps to find the object. Expected: nearly flat maps (small variance) in the first
 blocks, maps with a few bright patches (large variance) in the last ones; VHF leaves both out.
-Command: python benchmarks/figure_heads.py --out docs/figure-heads.svg
+Command: python -m benchmarks.figures.heads --out docs/figure-heads.svg
 """
 
 from __future__ import annotations
 
-from figure import Subject, Votes, arguments, save, subject, votes
-
-from zerotprune import ZeroTPrune
+from benchmarks.figures.figure import RANGE, Subject, Votes, arguments, save, subject, votes
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import heads_in_range
 from zerotprune.show.heads import HeadsView
 from zerotprune.show.layout import lay_out_strips
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story
-
-RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
 
 
 def views(block: Votes, grid: tuple[int, int]) -> list[HeadsView]:

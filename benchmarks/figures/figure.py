@@ -18,10 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from benchmarks.inputs import parser
+from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
 from zerotprune.block import Parts
 from zerotprune.data import demo
-from zerotprune.data.images import transform_for
 from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
 from zerotprune.schedule import Stage
@@ -34,6 +35,7 @@ from zerotprune.show.svg import write_svg
 from zerotprune.tokens import Tokens
 
 SEED = 2025
+RANGE = ZeroTPrune().vhf or (0.0, math.inf)  # variances of the heads that VHF counts
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,13 @@ class Subject:
 
 
 def arguments(about: str | None, out: str, count: int) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    parser.add_argument("--model", default="demo", help="demo, or the name of a timm model")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--data", type=Path, nargs="*", default=[], help="images and folders")
-    parser.add_argument(
-        "--images", "--pictures", type=int, default=count, help="how many, evenly spread"
-    )
-    parser.add_argument("--out", type=Path, default=Path(out), help="by the file's ending")
-    return parser
+    made = parser(about)
+    made.add_argument("--model", default="demo", help="demo, or the name of a timm model")
+    made.add_argument("--weights", type=Path)
+    made.add_argument("--data", type=Path, nargs="*", default=[], help="images and folders")
+    made.add_argument("--images", type=int, default=count, help="how many, evenly spread")
+    made.add_argument("--out", type=Path, default=Path(out), help="by the file's ending")
+    return made
 
 
 def subject(chosen: argparse.Namespace) -> Subject:
@@ -71,7 +71,7 @@ def subject(chosen: argparse.Namespace) -> Subject:
             "the built-in model", model, images, [f"a {label}" for label in labels.tolist()]
         )
     named = load_images(chosen.data, chosen.images, most=None)
-    transform = transform_for(model)
+    transform = backbone(model).transform()
     images = torch.stack([transform(each.image) for each in named])
     return Subject(chosen.model, model, images, [each.name for each in named])
 
@@ -103,7 +103,8 @@ def votes(model: nn.Module, images: Tensor) -> list[Votes]:
 
     def watch(number: int, parts: Parts) -> Callable[..., None]:
         def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            heads = parts.attend(Tokens.of(args[0], geometry.prefix), given)
+            x, others = network.call.read(args, given)
+            heads = parts.attend(Tokens.of(x, geometry.prefix), others)
             graph = torch.cat(
                 [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads], dim=1
             )

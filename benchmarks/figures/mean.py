@@ -4,17 +4,16 @@ Photographers put the object in the middle, so if importance finds objects its m
 there, and lowest at the edges; the built-in model's digits lie anywhere but for a margin, so its
 mean should be flat with a dark frame. What stands out against that is the model's own habit
 (patches used as scratch space), and not the images.
-Command: python benchmarks/figure_mean.py --out docs/figure-mean.svg
+Command: python -m benchmarks.figures.mean --out docs/figure-mean.svg
 Real: … --model deit_tiny_patch16_224 --weights FILE --data FOLDER --images 1000
 """
 
 from __future__ import annotations
 
 import torch
-from figure import Subject, arguments, save, subject, votes
 from torch import Tensor
 
-from zerotprune import ZeroTPrune
+from benchmarks.figures.figure import RANGE, Subject, arguments, save, subject, votes
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import combine_heads, heads_in_range
 from zerotprune.show.captions import GAP, MARGIN
@@ -24,7 +23,6 @@ from zerotprune.show.scene import Scene
 from zerotprune.show.sheet import WORDS, Heat, Sheet, Text
 
 EDGE, ACROSS, SPAN = 150.0, 6, 2.0
-RANGE = ZeroTPrune().vhf or (0.0, float("inf"))
 
 
 def means(given: Subject) -> list[Tensor]:

@@ -3,48 +3,48 @@
 Ours, for a model of DeiT-S's size: 2,000 trials on 1,024 images, with all that belongs to a
 trial (drawing a schedule, storing it), in less than five minutes on an H200. Weights and images
 are random, which time does not see.
-Command: python benchmarks/search_speed.py (a GPU).
+Command: python -m benchmarks.search.duration (a GPU).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 import torch
-from table import RESULTS
 
+from benchmarks.inputs import measuring, parsed
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
 from zerotprune.budgets.surface import Surface
 from zerotprune.data.models import load
 from zerotprune.measure import records
+from zerotprune.measure.clock import now
+from zerotprune.measure.speed import noise
 from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Objective, Stack
 from zerotprune.search.storage import StudyLocation, open_study
 from zerotprune.search.study import read_trials, work
 from zerotprune.search.workers import WorkerJob, run_workers
 
+MEMORY = 20e9  # bytes, for what all trials share
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    gpu = torch.cuda.is_available()
-    add = parser.add_argument
+    options = measuring(__doc__)
+    add = options.add_argument
     add("--model", default="deit_small_patch16_224")
     add("--trials", type=int, default=2000)
     add("--images", type=int, default=1024)
     add("--batch", type=int, default=512)
     add("--workers", type=int, default=1)
-    add("--keep", type=float, default=0.65)
-    add("--device", default="cuda" if gpu else "cpu")
-    add("--precision", default="bfloat16" if gpu else "float32")
-    add("--csv", type=Path, default=RESULTS)
-    chosen = parser.parse_args()
+    add("--cost", type=float, default=0.65, help="share of the unpruned model's compute")
+    add("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
+    chosen = parsed(options)
     seconds = timed(chosen)
     each = seconds / chosen.trials
-    row = {"table": "search speed", "model": chosen.model, "pictures": chosen.images,
+    row = {"table": "search speed", "model": chosen.model, "images": chosen.images,
            "measure": "a trial", "name": f"{chosen.trials} trials, {chosen.workers} workers",
            "batch": chosen.batch, "precision": chosen.precision,
            "latency_ms": round(1e3 * each, 2)}  # fmt: skip
@@ -57,22 +57,22 @@ def timed(chosen: argparse.Namespace) -> float:
     """Seconds for all trials, from nothing but the model and the images in memory."""
     precision: torch.dtype = getattr(torch, chosen.precision)
     model = load(chosen.model).to(chosen.device, precision)
-    images = torch.randn(chosen.images, 3, 224, 224).to(precision)
-    stack = Stack([part.to(chosen.device) for part in images.split(chosen.batch)], None)
-    surface = Surface(backbone(model).geometry, ZeroTPrune())
-    config = SearchConfig(chosen.trials, chosen.keep * surface.unpruned, "kl")
+    images = noise(model, chosen.images, chosen.device, precision)
+    stack, method = Stack(list(images.split(chosen.batch)), None), ZeroTPrune()
+    surface = Surface(backbone(model).geometry, method)
+    config = SearchConfig(chosen.trials, chosen.cost * surface.unpruned, "kl")
     identity = {"what": "a measurement of time"}
     with tempfile.TemporaryDirectory() as folder:
         location = StudyLocation(str(Path(folder, "trials.db")))
-        started = time.perf_counter()
+        started = now(chosen.device)
         study = open_study(location, identity, config.directions)
         if chosen.workers == 1:
-            work(study, config, surface, Objective(model, ZeroTPrune(), stack, memory=20e9))
+            work(study, config, surface, Objective(model, method, stack, MEMORY))
         else:
-            job = WorkerJob({"name": chosen.model}, chosen.device, precision, ZeroTPrune(), config,
-                            location, identity, 20e9 / chosen.workers, 1)  # fmt: skip
+            job = WorkerJob({"name": chosen.model}, chosen.device, precision, method, config,
+                            location, identity, MEMORY / chosen.workers, threads=1)  # fmt: skip
             run_workers(job, stack, chosen.workers, study, lambda log: None)
-        seconds = time.perf_counter() - started
+        seconds = now(chosen.device) - started
         assert len(read_trials(study, config)) == chosen.trials
     return seconds
 

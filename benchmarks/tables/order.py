@@ -2,30 +2,33 @@
 
 The paper holds that a large background overwhelms a small object in I → S, and that I′ → S → I
 mends it. The same schedule leaves fewer tokens in I → S, so it is also run at the same cost.
-Command: python benchmarks/order.py --shared DIR. What it gave: docs/results.md.
+Command: python -m benchmarks.tables.order --shared DIR. What it gave: docs/results.md.
 """
 
 from __future__ import annotations
 
-from table import Claim, Table, main
 from torch import Tensor, nn
 
+from benchmarks.tables.table import Claim, Table, about, main
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
-from zerotprune.budgets.contenders import Contender
+from zerotprune.measure.accuracy import Contender
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s")
-    matched = schedule_for(model, gmacs=gmacs(model, schedule), method=reverse, tuned=False)
     return [
-        Contender("I′ → S → I", schedule, ZeroTPrune()),
-        Contender("I → S, same schedule", schedule, reverse),
-        Contender("I → S, same cost", matched, reverse),
+        Contender("I′ → S → I", schedule),
+        Contender("I → S, same schedule", schedule.by(reverse)),
+        Contender(
+            "I → S, same cost",
+            schedule_for(model, gmacs=gmacs(model, schedule), method=reverse),
+        ),
     ]
 
 
 TABLE = Table(
     "order",
+    about(__doc__),
     contenders,
     (
         Claim("I′ → S → I beats I → S on the same schedule", "I′ → S → I", "I → S, same schedule"),

@@ -4,7 +4,7 @@ The paper searches its schedules by Monte-Carlo simulation and does not say what
 tuned schedules, found on `tune` by tuning.py, should beat what `schedule_for` makes without them.
 They were chosen by the KL divergence of the outputs from the unpruned model's. Both that, in
 hundredths of a nat, and accuracy are tested, in pairs, on `report` (DINOv2-S: accuracy on pets).
-Command: python benchmarks/searched.py --shared DIR. What it gave: docs/results.md.
+Command: python -m benchmarks.search.searched --shared DIR. What it gave: docs/results.md.
 """
 
 from __future__ import annotations
@@ -12,70 +12,68 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import dinov2
 import torch
-from table import MODELS, Claim, Table, decoded, options, write
 from torch import Tensor, nn
-from zerotprune.budgets.contenders import Contender
 
+from benchmarks.inputs import DINOV2, MODELS, REPORT, measuring_images, parsed, real_model, reported
+from benchmarks.tables import dinov2
+from benchmarks.tables.table import Claim, Table, about, write
 from zerotprune import ZeroTPrune, schedule_for
 from zerotprune.backbones import backbone
-from zerotprune.budgets.tuned import name_of, tuned_at
-from zerotprune.data.models import load
+from zerotprune.budgets.tuned import tuned_at
 from zerotprune.measure import records
-from zerotprune.measure.accuracy import Result, Setting, compare, paired_difference
-from zerotprune.search.objective import divergence
+from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
+from zerotprune.measure.statistics import Mean, divergence
 
 
-def main() -> None:
-    chosen = options(__doc__)
+def run(chosen: argparse.Namespace) -> None:
     for name in MODELS:
         classified(name, chosen)
-    dinov2.measure(table_of, chosen)
+    model = real_model(DINOV2, chosen)
+    dinov2.measure(table_of(model), model, chosen)
 
 
 def classified(name: str, chosen: argparse.Namespace) -> None:
     """A model that names classes: by its answers, and by how far they moved."""
-    model = load(name, weights=chosen.shared / "weights" / MODELS[name]).to(chosen.device)
+    model, held = reported(name, chosen)
     table = table_of(model)
-    held = decoded(model, chosen.shared, chosen.batch, chosen.limit)
-    contenders = [Contender("unpruned"), *table.contenders(model, held[0][0])]
+    contenders = [UNPRUNED, *table.contenders(model, held[0][0])]
     setting = Setting(chosen.device, keep_outputs=True)
     results = compare(model, contenders, held, setting=setting)
-    about = {"model": name, "data": "imagenet/report", "batch": chosen.batch}
-    write(table, results, about, chosen.csv)
+    about_run = {"model": name, "data": REPORT, "batch": chosen.batch, "precision": "float32"}
+    write(table, results, about_run, chosen.csv)
     rows = divergences(results, table.claims)
-    records.append(chosen.csv, [{**about, "table": table.name, **row} for row in rows])
+    records.append(chosen.csv, [{**about_run, "table": table.name, **row} for row in rows])
     for row in rows:
         print(row["name"], row["change"], row["change_error"], sep=" | ", flush=True)
 
 
 def divergences(results: Sequence[Result], claims: Sequence[Claim]) -> list[dict[str, object]]:
     """Rows for the same claims by KL (unpruned ‖ pruned): how much less the first one's is."""
-    unpruned = torch.cat(results[0].outputs).log_softmax(dim=-1)
-
-    divergence_of = {
-        result.contender.name: divergence(unpruned, torch.cat(result.outputs).log_softmax(dim=-1))
-        for result in results[1:]
+    unpruned, *others = (torch.cat(result.outputs).log_softmax(dim=-1) for result in results)
+    names = [result.contender.name for result in results[1:]]
+    found = {
+        name: divergence(unpruned, outputs) for name, outputs in zip(names, others, strict=True)
     }
     rows: list[dict[str, object]] = []
     for claim in claims:
-        less = divergence_of[claim.second] - divergence_of[claim.first]
-        change, error = paired_difference(less.tolist())
+        less = found[claim.second] - found[claim.first]
+        change, error = Mean.of(less, scale=100)
         rows.append({
             "name": f"{claim.text}, by KL", "measure": f"KL of {claim.second} − {claim.first}",
-            "change": round(change, 3), "change_error": round(error, 3), "pictures": len(less),
-            "seed": 0, "precision": "float32",
+            "change": round(change, 3), "change_error": round(error, 3), "images": len(less),
+            "seed": 0,
         })  # fmt: skip
     return rows
 
 
 def table_of(model: nn.Module) -> Table:
     """A contender of either kind, and a claim, for each budget that there is a schedule for."""
-    schedules = tuned_at(model, backbone(model).geometry.tokens, repr(ZeroTPrune()))
-    budgets = sorted((each.gmacs for each in schedules), reverse=True)
+    found = tuned_at(model, ZeroTPrune())
+    budgets = sorted((each.gmacs for each in found), reverse=True)
     if not budgets:
-        raise SystemExit(f"no tuned schedule of {name_of(model)} is there: run tuning.py first")
+        name = backbone(model).name
+        raise SystemExit(f"no tuned schedule of {name} is there: run tuning.py first")
 
     def contenders(model: nn.Module, images: Tensor) -> list[Contender]:
         del images  # no method here whose cost depends on them
@@ -89,8 +87,8 @@ def table_of(model: nn.Module) -> Table:
         Claim(f"search gains at {each:g} G", f"searched {each:g} G", f"paper's form {each:g} G")
         for each in budgets
     ]
-    return Table("searched", contenders, claims)
+    return Table("searched", about(__doc__), contenders, claims)
 
 
 if __name__ == "__main__":
-    main()
+    run(parsed(measuring_images(__doc__)))

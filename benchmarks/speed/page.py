@@ -2,13 +2,12 @@
 
 Wanted: at most 0.5 s for the built-in model and 1.5 s for DeiT-S (here with random weights, which
 speed does not see) on two CPU cores, browser included. Needs Chromium and chromedriver.
-Commands: python benchmarks/page.py --moves 20
-          python benchmarks/page.py --screenshot docs/app.png
+Commands: python -m benchmarks.speed.page --moves 20
+          python -m benchmarks.speed.page --screenshot docs/app.png
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import os
@@ -24,6 +23,7 @@ from typing import Any
 
 from PIL import Image
 
+from benchmarks.inputs import parser
 from zerotprune.files import check_writable, replacing
 from zerotprune.measure import records
 
@@ -48,19 +48,17 @@ look();
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--moves", "--turns", type=int, default=0, help="of the slider, for each model"
-    )
-    parser.add_argument("--screenshot", type=Path, help="a PNG to write")
-    parser.add_argument("--width", type=int, default=1280)
-    parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--csv", type=Path, help="add a row for each model to this file")
-    chosen = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--moves", type=int, default=0, help="of the slider, for each model")
+    options.add_argument("--screenshot", type=Path, help="a PNG to write")
+    options.add_argument("--width", type=int, default=1280)
+    options.add_argument("--dark", action="store_true")
+    options.add_argument("--csv", type=Path, help="add a row for each model to this file")
+    chosen = options.parse_args()
     if chosen.screenshot is not None:
         check_writable(chosen.screenshot)
     if chosen.csv is not None:
-        records.check_target(chosen.csv)
+        records.check_rows_fit(chosen.csv)
     with serve_page() as address, open_browser(chosen.width, chosen.dark) as driver:
         driver.get(address)
         wait_until_settled(driver)

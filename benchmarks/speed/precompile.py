@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
 
 import torch
-from zerotprune.budgets.contenders import Contender
 
-from zerotprune import prune_
 from zerotprune.data.models import load
 from zerotprune.measure import speed as bench
+from zerotprune.measure.accuracy import Contender
+from zerotprune.surgery import attach
 
 
 class Case(NamedTuple):
@@ -37,7 +37,8 @@ def run(cases: Sequence[Case], setup: bench.Setup, jobs: int) -> None:
     def alone(case: Case) -> str:
         # A plain process: the parent missed the cache for what multiprocessing's children compiled.
         told = pickle.dumps((case, setup))
-        done = subprocess.run([sys.executable, __file__], input=told, capture_output=True)
+        command = [sys.executable, "-m", "benchmarks.speed.precompile"]
+        done = subprocess.run(command, input=told, capture_output=True)
         if done.returncode == 0:
             return "compiled"
         lines = done.stderr.decode(errors="replace").split("\n")
@@ -55,7 +56,7 @@ def compiled(case: Case, setup: bench.Setup) -> None:
     dtype: torch.dtype = getattr(torch, case.precision)
     built = load(case.model, size=case.size).to(setup.device, dtype).requires_grad_(False)
     images = bench.noise(built, case.batch, setup.device, dtype)
-    prune_(built, case.contender.schedule.by(case.contender.method), **setup.options)
+    attach(built, case.contender.schedule, setup.compute, setup.backend)
     torch.compiler.reset()
     with torch.inference_mode():
         torch.compile(built, fullgraph=True, dynamic=False, backend=setup.compiler)(images)

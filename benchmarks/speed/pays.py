@@ -1,23 +1,24 @@
-"""When does it pay? All measured speed-ups of results.csv in one picture, with the limit of each.
+"""When does it pay? All measured speed-ups of results.csv in one figure, with the limit of each.
 
-A line for each model, picture size, batch size and device. Eager, compiled or as a CUDA graph: each
+A line for each model, image size, batch size and device. Eager, compiled or as a CUDA graph: each
 contender is taken the way in which it is fastest there, the unpruned model as well.
-Command: python benchmarks/pays.py. What it gave: docs/pays.png.
+Command: python -m benchmarks.speed.pays. What it gave: docs/pays.png.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from speed import DOCS, SECTIONS
-from table import RESULTS
 
-from zerotprune.measure.speed import LIMIT, OURS, UNPRUNED
-from zerotprune.plots.figures import COLOURS, save
+from benchmarks.inputs import DOCS, RESULTS, parser
+from benchmarks.speed.speedup import SECTIONS
+from zerotprune.measure.speed import LIMIT, UNPRUNED
+from zerotprune.methods import DEFAULT
+from zerotprune.plots.figure_files import COLOURS, check_figure_file, new_figure, save
 
 
 class Line(NamedTuple):
@@ -29,9 +30,14 @@ class Line(NamedTuple):
 
 
 def main() -> None:
-    with RESULTS.open(newline="", encoding="utf-8") as file:
+    options = parser(__doc__)
+    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
+    options.add_argument("--out", type=Path, default=DOCS / "pays.png")
+    chosen = options.parse_args()
+    check_figure_file(chosen.out)
+    with chosen.csv.open(newline="", encoding="utf-8") as file:
         lines = lines_of(row for row in csv.DictReader(file) if as_usual(row))
-    save(drawn(lines), DOCS / "pays.png")
+    save(drawn(lines), chosen.out)
     for line in lines:
         print(f"{line.label}: {line.ours:.2f}× of {line.limit:.2f}×")
 
@@ -50,29 +56,28 @@ def lines_of(rows: Iterable[dict[str, str]]) -> list[Line]:
         if row["model"] in sections:
             gpu, cores = row["hardware"].split()[-1], row["threads"]
             device = f"{cores} CPU cores" if cores else gpu
-            pictures = "1 picture" if row["batch"] == "1" else f"{row['batch']} pictures"
-            label = f"{sections[row['model']]}, {pictures}, {device}, {row['precision']}"
+            images = "1 image" if row["batch"] == "1" else f"{row['batch']} images"
+            label = f"{sections[row['model']]}, {images}, {device}, {row['precision']}"
             times = cases.setdefault(label, {}).setdefault(row["name"], {})
             times[row["mode"]] = float(row["latency_ms"])
     found = []
     for label, case in cases.items():
-        if not case.keys() >= {UNPRUNED, LIMIT, OURS}:
+        if not case.keys() >= {UNPRUNED, LIMIT, DEFAULT}:
             continue
-        base, limit, ours = (min(case[name].values()) for name in (UNPRUNED, LIMIT, OURS))
+        base, limit, ours = (min(case[name].values()) for name in (UNPRUNED, LIMIT, DEFAULT))
         found.append(Line(label, base / limit, base / ours))
     return sorted(found, key=lambda line: -line.ours)
 
 
 def drawn(lines: list[Line]) -> Figure:
-    figure = Figure(figsize=(8, 0.42 * len(lines) + 1.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8, 0.42 * len(lines) + 1.2)
     axis = figure.subplots()
     places = range(len(lines), 0, -1)
     limits, ours = [line.limit for line in lines], [line.ours for line in lines]
     axis.axvline(1, color="#444444", lw=1, ls=":")
     axis.hlines(places, ours, limits, color="#bbbbbb", lw=2)
     axis.plot(limits, places, "|", color="#000000", ms=14, mew=2, label="limit: no scoring at all")
-    axis.plot(ours, places, "o", color=COLOURS[0], ms=8, label=OURS)
+    axis.plot(ours, places, "o", color=COLOURS[0], ms=8, label=DEFAULT)
     axis.set_yticks(list(places), [line.label for line in lines], fontsize=9)
     axis.set_xlabel("speed-up over the unpruned model, each run the way in which it is fastest")
     axis.grid(alpha=0.25, axis="x")

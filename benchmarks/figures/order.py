@@ -5,15 +5,13 @@ for each other, and that dropping similar tokens first mends it. The two orders 
 cost here. Of --images images, those are drawn on which I′ → S → I saves most of the unpruned
 model's answer: examples, chosen for the claim. On how many of all of them only one order keeps the
 answer stands in the figure as well. Expected by the claim: more often I′ → S → I.
-Command: python benchmarks/figure_order.py --images 400 --keep 0.4 --out docs/figure-order.svg
+Command: python -m benchmarks.figures.order --cost 0.4 --out docs/figure-order.svg
 """
 
 from __future__ import annotations
 
-from figure import Subject, arguments, save, subject
-
+from benchmarks.figures.figure import Subject, arguments, save, subject
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
-from zerotprune.methods import Method
 from zerotprune.show.layout import lay_out_strips
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story, tell
@@ -21,10 +19,10 @@ from zerotprune.show.story import Story, tell
 ORDERS = (("I → S", ZeroTPrune(order="i-s")), ("I′ → S → I", ZeroTPrune()))
 
 
-def tell_all(given: Subject, schedule: Schedule, method: Method) -> list[Story]:
+def tell_all(given: Subject, schedule: Schedule) -> list[Story]:
     stories: list[Story] = []
     for part in given.images.split(32):
-        stories += tell(given.model, part, schedule, method)
+        stories += tell(given.model, part, schedule)
     return stories
 
 
@@ -34,20 +32,17 @@ def kept_share(story: Story) -> float:
     return next((each.share for each in story.after if each.label == answer), 0.0)
 
 
-def scene_of(given: Subject, keep: float, rows: int) -> Scene:
-    budget = keep * gmacs(given.model)
-    schedules = [
-        schedule_for(given.model, gmacs=budget, method=method, tuned=False) for _, method in ORDERS
+def scene_of(given: Subject, cost: float, rows: int) -> Scene:
+    both = [
+        tell_all(given, schedule_for(given.model, cost=cost, method=method)) for _, method in ORDERS
     ]
-    both = [tell_all(given, schedule, method)
-            for schedule, (_, method) in zip(schedules, ORDERS, strict=True)]  # fmt: skip
     count = len(given.images)
     same = [[story.before[0].label == story.after[0].label for story in each] for each in both]
     only = [sum(mine and not other for mine, other in zip(same[at], same[1 - at], strict=True))
             for at in (0, 1)]  # fmt: skip
     gains = [kept_share(after) - kept_share(first) for first, after in zip(*both, strict=True)]
     best = sorted(range(count), key=gains.__getitem__, reverse=True)[:rows]
-    about = f"{budget:.3f} GMACs both"
+    about = f"{cost * gmacs(given.model):.3f} GMACs both"
     if count > rows:
         about += f"; of {count} images only I → S keeps the answer on {only[0]}"
         about += f", only I′ → S → I on {only[1]}"
@@ -64,10 +59,10 @@ def scene_of(given: Subject, keep: float, rows: int) -> Scene:
 
 def main() -> None:
     parser = arguments(__doc__, "figure-order.svg", 400)
-    parser.add_argument("--keep", type=float, default=0.4, help="share of the unpruned cost")
+    parser.add_argument("--cost", type=float, default=0.4, help="share of the unpruned one's")
     parser.add_argument("--rows", type=int, default=2, help="images that are drawn")
     chosen = parser.parse_args()
-    save(lay_out_strips(scene_of(subject(chosen), chosen.keep, chosen.rows)), chosen.out)
+    save(lay_out_strips(scene_of(subject(chosen), chosen.cost, chosen.rows)), chosen.out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The paper's overview figure. I′ sorts the patches by one vote; S drops, of the less important half,
 those that are most like one of the more important half; I votes again among the rest, to the end,
 and keeps the most important. Expected: what is left covers the object, not the ground.
-Command: python benchmarks/figure_framework.py --out docs/figure-framework.svg
+Command: python -m benchmarks.figures.framework --out docs/figure-framework.svg
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from figure import Subject, arguments, save, subject
 
+from benchmarks.figures.figure import Subject, arguments, save, subject
 from zerotprune import Schedule, Stage, prune_, restore_, trace
+from zerotprune.backbones import backbone
 from zerotprune.show.captions import GAP, MARGIN, add_header
 from zerotprune.show.palette import QUIET
 from zerotprune.show.scene import Scene
@@ -34,7 +35,7 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
     before = seen.pre_importance[0].reshape(grid)
     half = (before >= before.flatten().sort(descending=True).values[story.patches // 2 - 1]).float()
     similar = torch.where(view.fate == Fate.SIMILAR, Fate.SIMILAR, Fate.KEPT)
-    rounds = stage.votes(len(list(given.model.get_submodule("blocks").children())))
+    rounds = stage.votes(backbone(given.model).geometry.depth)
     left = story.patches - stage.similar
     panels: list[tuple[StageView | torch.Tensor | None, str, str, str]] = [
         (None, "what it sees", f"block {stage.block} has", f"{story.patches} patches"),

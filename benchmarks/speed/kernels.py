@@ -1,29 +1,28 @@
-"""The kernels decide as the reference does: the same tokens on real pictures, the same accuracy.
+"""The kernels decide as the reference does: the same tokens on real images, the same accuracy.
 
 In float32 the two differ by rounding alone, so only ties may fall otherwise. In bfloat16 the same
 holds of the first stage; the attention of a block that scores is rounded at other places, so that
 later stages see slightly different tokens. Accuracy must not suffer.
-Command: python benchmarks/kernels.py --shared DIR (a GPU).
+Command: python -m benchmarks.speed.kernels --shared DIR (a GPU).
 """
 
 from __future__ import annotations
 
 import torch
-from table import MODELS, decoded, options
 from torch import Tensor, nn
 
+from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported
 from zerotprune import Schedule, gmacs, prune_, trace
-from zerotprune.data.models import load
+from zerotprune.data.images import Batch
 from zerotprune.measure import records
-from zerotprune.measure.accuracy import Batch, paired_difference
+from zerotprune.measure.statistics import Mean
 from zerotprune.scoring.backends import Backend
 
 
 def main() -> None:
-    chosen = options(__doc__)
-    for name, weights in MODELS.items():
-        model = load(name, weights=chosen.shared / "weights" / weights).to(chosen.device)
-        held = decoded(model, chosen.shared, chosen.batch, chosen.limit)
+    chosen = parsed(measuring_images(__doc__))
+    for name in MODELS:
+        model, held = reported(name, chosen)
         for precision in (torch.float32, torch.bfloat16):
             rows = measured(model.to(precision), held, chosen.device, precision)
             about = {"model": name, "batch": chosen.batch}
@@ -51,12 +50,12 @@ def measured(
         same["first stage"] += equal[0].all(dim=1).tolist()
         same["all stages"] += torch.cat(equal, dim=1).all(dim=1).tolist()
     pairs = zip(hits["auto"], hits["reference"], strict=True)
-    change, error = paired_difference([int(one) - int(other) for one, other in pairs])
+    change, error = Mean.of([float(one) - float(other) for one, other in pairs], scale=100)
     return [
         {
             "table": "kernels",
-            "data": "imagenet/report",
-            "pictures": len(equals),
+            "data": REPORT,
+            "images": len(equals),
             "measure": "top1; change against the reference",
             "name": f"kernels against reference, {scope}",
             "schedule": "ablation-is",

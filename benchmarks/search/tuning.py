@@ -1,0 +1,127 @@
+"""Tuned schedules: searched on `tune` for single models, shipped in src/zerotprune/budgets/tuned.
+
+Each is the winner of many schedules of its budget: ranked by their agreement with the unpruned
+model (KL of the outputs) on one half of the images, the best few judged on the other half. One
+that is there already gives way only to one that agrees better on all of `tune`.
+`schedule_for` gives them with tuned=True; searched.py tests them on `report`.
+Command: python -m benchmarks.search.tuning --shared DIR (a GPU; several searches at a time).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from benchmarks.inputs import (
+    DINOV2,
+    MODELS,
+    SIZE,
+    add_shared,
+    decoded,
+    parser,
+    real_model,
+    weights_of,
+)
+from zerotprune import Schedule, ZeroTPrune
+from zerotprune.backbones import backbone
+from zerotprune.budgets import tuned
+from zerotprune.search.objective import Objective, Stack
+
+TUNE = "imagenet/tune"  # other images than those that are reported on
+#: what a schedule's file tells of the search that found it
+TOLD = ("time", "commit", "versions", "hardware", "seed", "data", "images", "measure", "gmacs",
+        "top1", "top1_error", "change", "change_error")  # fmt: skip
+#: each model's budgets in GMACs
+BUDGETS = {**dict.fromkeys(MODELS, (0.9, 0.8, 0.7)), DINOV2: (4.4, 3.9, 3.4)}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    add_shared(options)
+    add = options.add_argument
+    add("--out", type=Path, default=tuned.FOLDER)
+    add("--only", nargs="+", default=list(BUDGETS), choices=list(BUDGETS), help="these models")
+    add("--trials", type=int, default=1800)
+    add("--sampler", default="tpe", choices=["random", "tpe"])
+    add("--seed", type=int, default=0)
+    add("--jobs", type=int, default=6, help="searches at a time")
+    add("--batch", type=int, default=500)
+    add("--precision", default="bfloat16")
+    chosen = options.parse_args()
+    chosen.out.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        searches = [
+            (name, [pool.submit(searched, name, gmacs, chosen) for gmacs in BUDGETS[name]])
+            for name in chosen.only
+        ]
+        for name, running in searches:
+            done = [each.result() for each in running]
+            contest(name, [each for each in done if each is not None], chosen)
+
+
+def contest(name: str, found: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
+    """Write those that agree better with the unpruned model than what is there."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = getattr(torch, chosen.precision)
+    model = real_model(name, chosen).to(device, precision)
+    held = decoded(model, chosen.shared / TUNE, chosen.batch, chosen.limit)
+    stack = Stack([each.to(device, precision) for each, _, _ in held], None)
+    divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
+    for new in found:
+        path = chosen.out / f"{name}-{new.gmacs:g}.json"
+        now = divergence(new.schedule).mean_kl
+        before = divergence(tuned.read(path).schedule).mean_kl if path.exists() else math.inf
+        if now < before:
+            tuned.write(path, new)
+        print(f"{name}, {new.gmacs} G: KL {now:.4f}, before {before:.4f}; "
+              f"{new.schedule.one_line()}", flush=True)  # fmt: skip
+
+
+def asked(chosen: argparse.Namespace) -> list[str]:
+    """The options that a schedule depends on."""
+    names = ("trials", "sampler", "seed", "batch", "precision", "limit")
+    return written({name: getattr(chosen, name) for name in names})
+
+
+def written(given: Mapping[str, object]) -> list[str]:
+    """Options as they stand in a command, without those that have no value."""
+    return [
+        part
+        for name, value in given.items()
+        if value is not None
+        for part in (f"--{name}", str(value))
+    ]
+
+
+def searched(name: str, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned | None:
+    """One search through the command line; where it fails, why."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, rows = Path(folder, "schedule.json"), Path(folder, "rows.csv")
+        options = {"weights": weights_of(name, chosen), "size": SIZE, "gmacs": gmacs, "out": out,
+                   "csv": rows}  # fmt: skip
+        program = [sys.executable, "-m", "zerotprune", "search", name, str(chosen.shared / TUNE)]
+        command = [*program, "--no-labels", *asked(chosen), *written(options)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            print(f"{name}, {gmacs} G: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            return None
+        with rows.open(newline="", encoding="utf-8") as file:
+            (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
+        schedule = Schedule.load(out)
+    told = {name: row[name] for name in TOLD if row[name]}
+    about = {**told, "command": " ".join(["python -m benchmarks.search.tuning", *asked(chosen)])}
+    apart = backbone(real_model(name, chosen))
+    return tuned.Tuned(apart.name, apart.geometry.tokens, gmacs, schedule, about)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Do token numbers that are multiples of 8 or 16 run faster? One block of a model, by tokens.
+
+Hardware works in tiles, so a schedule whose counts are such multiples might be faster at the same
+cost. That would be worth an option of `schedule_for` only if a block's time for each token is
+lower there than between.
+Command: python -m benchmarks.speed.counts (a GPU).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import fmean
+
+import torch
+
+from benchmarks.inputs import measuring, parsed
+from zerotprune.backbones import backbone
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure.clock import in_turn, quartiles, stopwatch
+
+
+def main() -> None:
+    options = measuring(__doc__)
+    options.add_argument("--model", default="deit_small_patch16_224")
+    options.add_argument("--batch", type=int, default=512)
+    options.add_argument("--tokens", type=int, nargs=2, default=(168, 200), help="from, to")
+    options.add_argument("--rounds", type=int, default=15)
+    chosen = parsed(options)
+    vit = backbone(load(chosen.model).to(chosen.device, torch.bfloat16))
+    torch.manual_seed(0)
+    first, last = chosen.tokens
+    x = torch.randn(chosen.batch, last, vit.geometry.dim, device=chosen.device).bfloat16()
+    counts = range(first, last + 1)
+    calls = [partial(vit.blocks[0], x[:, :count].contiguous()) for count in counts]
+    with torch.inference_mode():
+        clock = stopwatch(chosen.device)
+        rounds = in_turn([partial(clock, call) for call in calls], chosen.rounds)
+        samples = list(zip(*rounds, strict=True))
+    milliseconds, rows = dict[int, float](), list[dict[str, object]]()
+    for count, seconds in zip(counts, samples, strict=True):
+        low, middle, high = quartiles(seconds)
+        milliseconds[count] = 1e3 * middle
+        rows.append({
+            "table": "counts", "model": chosen.model, "measure": "one block",
+            "name": f"{count} tokens", "batch": chosen.batch, "precision": "bfloat16",
+            "mode": "eager", "latency_ms": round(1e3 * middle, 4),
+            "latency_spread_ms": round(1e3 * (high - low), 4),
+        })  # fmt: skip
+    records.append(chosen.csv, rows)
+    each = {count: 1e3 * took / count for count, took in milliseconds.items()}
+    for step in (8, 16):
+        on = fmean(each[count] for count in counts if count % step == 0)
+        off = fmean(each[count] for count in counts if count % step)
+        print(f"multiples of {step}: {on:.3f} µs for each token of the batch, others {off:.3f}")
+    print({count: round(took, 4) for count, took in milliseconds.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The tables of the paper, and comparisons on real models and images."""

@@ -1,0 +1,92 @@
+"""One option of Zero-TPrune at a time: features, partition and metric of the S-stage, the ranking.
+
+A table for each option, with all its values by the same schedule, on DeiT-Ti and ViT-Ti.
+Command: python -m benchmarks.tables.ablations --shared DIR. What it gave: docs/results.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from torch import Tensor, nn
+
+from benchmarks.tables.table import Claim, Table, main
+from zerotprune import Schedule, methods
+from zerotprune.measure.accuracy import Contender
+from zerotprune.methods.top_k import Score
+from zerotprune.methods.zero_tprune import Feature
+from zerotprune.scoring.similarity import Metric, Partition
+
+LABELS = {"wpr": "WPR"}  # what a value is called, if not as it is written in Python
+
+
+def ablation(
+    name: str,
+    about: str,
+    option: str,
+    values: Sequence[str],
+    claim: str,
+    preset: str = "ablation-is",
+    unclaimed: str = "",
+) -> Table:
+    """A contender for each value. The first is the paper's own, and claimed to be better than each
+    of the others but `unclaimed`."""
+    labels = {value: LABELS.get(value, value) for value in values}
+
+    def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+        found = []
+        for value, label in labels.items():
+            method = methods.from_data({"name": methods.DEFAULT, "options": {option: value}})
+            found.append(Contender(label, Schedule.preset(preset).by(method)))
+        return found
+
+    best, *others = labels.values()
+    claims = [Claim(claim.format(each), best, each) for each in others if each != unclaimed]
+    return Table(name, about, contenders, claims)
+
+
+TABLES = (
+    ablation(
+        "features",
+        "Which features the S-stage should compare: key, query, value, X_pre or X.\n\n"
+        "The paper (DeiT-S) finds the keys best, by little. Ours: DeiT-Ti and ViT-Ti, schedule\n"
+        "ablation-is.",
+        "features",
+        get_args(Feature),
+        "key is at least as good as {}",
+    ),
+    ablation(
+        "partition",
+        "How the S-stage should part the tokens: sequential-U, sequential-I, alternate, random, "
+        "none.\n\n"
+        "The paper (DeiT-S) finds sequential-U best: the less important half is pruned for being\n"
+        "like the more important one. Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
+        "partition",
+        (*get_args(Partition), "random"),
+        "sequential-U beats {}",
+    ),
+    ablation(
+        "metric",
+        "Which metric the S-stage should use: cosine, dot product, or Minkowski distance.\n\n"
+        "The paper (DeiT-S) finds cosine best and most others close. Ours: DeiT-Ti and ViT-Ti,\n"
+        "schedule ablation-is.",
+        "metric",
+        get_args(Metric),
+        "cosine is at least as good as {}",
+    ),
+    ablation(
+        "attention",
+        "Ranking by WPR against ranking by plain attention: CLS, average, accumulated average.\n\n"
+        "The paper (DeiT-S) has WPR beat all attention-based rankings. Ours: DeiT-Ti and ViT-Ti,\n"
+        "schedule ablation-i (no S-stage).",
+        "ranking",
+        ("wpr", *get_args(Score)),
+        "WPR beats {} attention",
+        preset="ablation-i",
+        unclaimed="random",
+    ),
+)
+
+if __name__ == "__main__":
+    main(__doc__, TABLES)

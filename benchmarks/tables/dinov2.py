@@ -1,0 +1,51 @@
+"""DINOv2-S (LayerScale, no head) off the shelf, by 10 nearest neighbours on Oxford pets at 224 px.
+
+No table of the paper: it shows the methods on a self-supervised model that they were not made for.
+Features of the training images are pruned in the same way as those of the test images.
+Command: python -m benchmarks.tables.dinov2 --shared DIR. What it gave: docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+
+from benchmarks.inputs import DINOV2, decoded, measuring_images, parsed, real_model, spread
+from benchmarks.tables import off_the_shelf
+from benchmarks.tables.table import Table, about, write
+from zerotprune.data.images import Batch
+from zerotprune.measure.accuracy import UNPRUNED, Setting, compare
+from zerotprune.measure.probe import score
+
+TABLE = Table("dinov2", about(__doc__), off_the_shelf.contenders, off_the_shelf.CLAIMS, (DINOV2,))
+
+
+def run(chosen: argparse.Namespace) -> None:
+    measure(TABLE, real_model(DINOV2, chosen), chosen)
+
+
+def measure(table: Table, model: nn.Module, chosen: argparse.Namespace) -> None:
+    """A table on DINOv2-S and these images."""
+    model = model.to(chosen.device)
+    train, test = (
+        decoded(model, chosen.shared / "pets" / split, chosen.batch, chosen.limit)
+        for split in ("train", "test")
+    )
+    contenders = [UNPRUNED, *table.contenders(model, spread(test, 64).to(chosen.device))]
+    setting = Setting(chosen.device, keep_outputs=True)
+    learned = compare(model, contenders, train, setting=setting)
+    results = compare(model, contenders, test, setting=setting)
+    for before, result in zip(learned, results, strict=True):
+        score("knn", before, result, _labels(train), _labels(test))
+    about_run = {"model": DINOV2, "data": "pets/test", "batch": chosen.batch, "measure": "knn"}
+    write(table, results, about_run, chosen.csv)
+
+
+def _labels(held: list[Batch]) -> torch.Tensor:
+    return torch.cat([labels for _, labels, _ in held])
+
+
+if __name__ == "__main__":
+    run(parsed(measuring_images(__doc__)))
