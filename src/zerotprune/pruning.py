@@ -12,7 +12,7 @@ from .cost import Compute, Convention
 from .method import Method
 from .plan import Plan
 from .schedule import Schedule
-from .scoring.backends import Backend, prepare
+from .scoring.backends import Backend
 from .surgery import attach, current_plan, restore_
 
 __all__ = ["gmacs", "prune_", "restore_"]
@@ -62,7 +62,6 @@ def prune_(
     elif method is not None:
         raise ValueError("a schedule knows its method: use schedule.by(method) for another")
     _check_compute(compute)
-    prepare(backend)
     return attach(model, schedule, compute, backend)
 
 

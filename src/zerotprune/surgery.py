@@ -14,7 +14,7 @@ from .cost import Compute
 from .methods import name_of
 from .plan import Plan
 from .schedule import Schedule
-from .scoring.backends import Backend
+from .scoring.backends import Backend, prepare
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -23,6 +23,7 @@ def attach(
     model: Model, schedule: Schedule, compute: Compute = "needed", backend: Backend = "auto"
 ) -> Model:
     """Run the model by the schedule from the next call on, whatever it was run by before."""
+    prepare(backend)  # a compiler that sees who scores could not follow the making of them
     vit, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, vit.geometry)
     plan.check()
