@@ -131,11 +131,16 @@ def surroundings() -> dict[str, str]:
         name = f"python -m {main.name.removesuffix('.__main__')}"
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join([name, *sys.argv[1:]]),
+        "command": " ".join([name, *map(_shown, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
         "hardware": hardware(),
     }
+
+
+def _shown(argument: str) -> str:
+    """Where a file lies on one machine says nothing on another: its name does."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def hardware() -> str:
