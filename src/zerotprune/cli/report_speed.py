@@ -66,7 +66,7 @@ def table_of(group: Group, model: str, accuracy: Accuracy) -> Table:
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)
     columns = ["GMACs", "images/s", "ms", "spread", "speed-up", "of limit"]
-    columns += ["peak MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
+    columns += ["MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
     table.add_column("method", overflow="fold")
     table.add_column("mode")
     for column in columns:
