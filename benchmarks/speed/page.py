@@ -123,6 +123,7 @@ def choose(driver: Any, box: str, name: str) -> None:
     for option in driver.find_elements("css selector", "ul[role=listbox] [role=option]"):
         if option.get_attribute("aria-label") == name:
             option.click()
+            break
     wait_until_settled(driver)
 
 

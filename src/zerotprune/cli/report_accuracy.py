@@ -17,7 +17,7 @@ def table_of(evaluation: Evaluation, results: list[Result]) -> Table:
     table.add_column("method", overflow="fold")  # what gives way on a narrow screen
     gpu = any(result.peak_memory for result in results)
     columns = ["GMACs", f"{measure} %", "change", "top-5 %", "speed-up (quartiles)"]
-    for column in columns + ["peak MiB"] * gpu:
+    for column in columns + ["MiB"] * gpu:
         width = 14 if column == "change" else max(6, len(column))
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     reference = results[0]
