@@ -1,9 +1,7 @@
-"""The speed measurement: turns, medians and ratios by a clock that we hold, and the command."""
+"""The speed measurement: turns, medians and ratios by a clock that we hold."""
 
 from __future__ import annotations
 
-import csv
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,10 +13,8 @@ import torch
 
 import zerotprune as ztp
 from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
-from tests.commands import zerotprune
 from tests.families import build
 from zerotprune.backbones import backbone
-from zerotprune.cli import main
 from zerotprune.measure import modes, records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Contender
@@ -284,96 +280,6 @@ def test_compiled_cases_and_one_that_does_not_compile_as_one_graph() -> None:
     for _, name, mode, samples, failure in rows:
         broken = (name, mode) == ("breaks", "compile")
         assert (samples, bool(failure)) == (("0", True) if broken else ("1", False)), failure
-
-
-COMMON = ("bench", "--model", "demo", "--device", "cpu", "--threads", "1", "--mode", "eager")
-
-
-def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
-    folder: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    done = zerotprune(
-        *COMMON, "--batch", "1", "2", "--rounds", "2", "--method", "zero-tprune", "tome",
-        "--data", str(folder), "--workers", "0", "--csv", "rows.csv", "--plot", "speed.svg",
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "1 threads" in done.stdout
-    assert "over the unpruned model (eager)" in done.stdout
-    assert "not measured" not in done.stdout
-    assert "<svg" in (tmp_path / "speed.svg").read_text()
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = ["unpruned", "slicing", "zero-tprune", "tome"]
-    assert [(row["batch"], row["name"]) for row in rows] == [
-        (batch, name) for batch in "12" for name in names
-    ]
-    filled = ("time", "command", "versions", "hardware", "model", "data", "gmacs", "gmacs_paper",
-              "top1", "change", "images_per_second", "batch", "precision", "latency_ms",
-              "latency_spread_ms", "speedup", "of_limit")  # fmt: skip
-    for row in rows:
-        assert all(row[name] for name in filled), row
-        assert (row["measure"], row["mode"], row["threads"]) == ("speed", "eager", "1")
-        assert row["images"] == str(images_in(folder))
-        assert bool(row["schedule"]) == bool(row["backend"]) == (row["name"] != "unpruned")
-        rate = float(row["batch"]) / float(row["latency_ms"]) * 1e3
-        assert float(row["images_per_second"]) == pytest.approx(rate, rel=0.1)
-        assert row["peak_memory_mb"] == row["failure"] == ""
-
-
-def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
-    few = (*COMMON, "--batch", "1", "--rounds", "1", "--method", "zero-tprune")
-    done = zerotprune(*few, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert [row["name"] for row in rows] == ["unpruned", "slicing", "zero-tprune"]
-    assert all("top1" not in row for row in rows)
-    assert rows[0]["speedup"] == rows[1]["of_limit"] == 1.0
-    plain = zerotprune(*few, cwd=tmp_path)
-    assert "accuracy not measured: give --data" in plain.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.filterwarnings("ignore:Cyclopts")  # it would rather be told its arguments in a test
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
-        (("--batch", "0"), "a batch must be at least 1 image, got 0"),
-        (("--rounds", "0"), "rounds must be at least 1"),
-        (("--threads", "0"), "threads must be at least 1"),
-        (("--method", "topme"), "unknown method 'topme'"),
-        (("--cost", "0.5", "--gmacs", "1"), "give one budget, not several: --cost and --gmacs"),
-        (("--schedule", "nope"), "neither a preset"),
-        (("--cost", "0.001"), "cannot be met"),
-        (("--weights", "w.safetensors", "--random-weights"), "not both"),
-        (("--data", ".", "--random-weights"), "random weights have no accuracy"),
-        (("--csv", "no/folder/rows.csv"), "no folder"),
-        (("--plot", "speed.xyz"), "speed.xyz"),
-        (("--device", "toaster"), "unknown device 'toaster'"),
-        (("--precision", "float8"), "float8"),
-    ],
-)
-def test_mistakes(
-    extra: tuple[str, ...],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """In this process: fourteen others would take half a minute to import torch."""
-    device = () if "--device" in extra else ("--device", "cpu")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("sys.argv", ["zerotprune", "bench", "--model", "demo", *device, *extra])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    told = capsys.readouterr()
-    assert stopped.value.code == 2, told
-    assert says in told.out + told.err
-    assert "Traceback" not in told.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_figure_has_a_panel_for_each_mode_and_a_dashed_limit() -> None:
