@@ -252,8 +252,12 @@ def test_impossible_schedules_leave_the_model_alone(
 
 
 def test_wrong_arguments(model: Any) -> None:
-    with pytest.raises(TypeError, match="prune_ takes a Schedule, got str"):
-        ztp.prune_(model, "ablation-is")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got str: is Schedule\.load\('s\.json'\) meant"):
+        ztp.prune_(model, "s.json")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got float: is cost=0\.7 meant"):
+        ztp.prune_(model, 0.7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ZeroTPrune is a class: give an object of it"):
+        ztp.prune_(model, cost=0.7, method=ztp.ZeroTPrune)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a method of token reduction"):
         SCHEDULE.by(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a schedule or a budget, not both"):

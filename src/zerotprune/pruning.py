@@ -56,7 +56,10 @@ def prune_(
     if schedule is None:
         schedule = schedule_for(model, cost=cost, gmacs=gmacs, method=method, tuned=tuned)
     elif not isinstance(schedule, Schedule):
-        raise TypeError(f"prune_ takes a Schedule, got {type(schedule).__name__}")
+        meant = f"Schedule.load({schedule!r})" if isinstance(schedule, str) else f"cost={schedule}"
+        raise TypeError(
+            f"prune_ takes a Schedule, got {type(schedule).__name__}: is {meant} meant?"
+        )
     elif cost is not None or gmacs is not None or tuned:
         raise ValueError("give prune_ a schedule or a budget, not both")
     elif method is not None:

@@ -86,8 +86,11 @@ class Tower(nn.Module):
     ("model", "says"),
     [
         (Tower(), r"it holds a timm VisionTransformer at \.trunk: pass model\.trunk"),
-        (nn.Linear(2, 2), "it is not a Vision Transformer of timm"),
-        (nn.Sequential(build("deit"), build("deit")), r"VisionTransformer at \.0: pass model\.0"),
+        (nn.Linear(2, 2), "it is torch's, and not a Vision Transformer of timm"),
+        (
+            nn.Sequential(build("deit"), build("deit")),
+            r"at \.0 and a timm VisionTransformer at \.1: pass model\.0",
+        ),
     ],
 )
 def test_a_refused_model_says_what_to_do(model: nn.Module, says: str) -> None:

@@ -25,7 +25,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 threads" in done.stdout
+    assert "1 thread" in done.stdout
     assert "over the unpruned model (eager)" in done.stdout
     assert "not measured" not in done.stdout
     assert "<svg" in (tmp_path / "speed.svg").read_text()

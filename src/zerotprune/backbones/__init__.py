@@ -150,11 +150,12 @@ def _home(model: nn.Module) -> str | None:
 
 
 def _advice(model: nn.Module) -> str:
-    libraries = " or ".join(LIBRARIES)
-    for path, held in _prunable(model):
-        kind = f"{_home(held)} {type(held).__name__}"
-        return f"it holds a {kind} at .{path}: pass model.{path}"
-    return f"it is not a Vision Transformer of {libraries}"
+    held = [f"a {_home(each)} {type(each).__name__} at .{path}" for path, each in _prunable(model)]
+    if held:
+        path = held[0].rpartition(" at ")[2]
+        return f"it holds {' and '.join(held)}: pass model{path}"
+    library = type(model).__module__.partition(".")[0]
+    return f"it is {library}'s, and not a Vision Transformer of {' or '.join(LIBRARIES)}"
 
 
 def _prunable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -19,6 +19,7 @@ from ..methods import name_of, resolve
 from ..show.render import check_drawable, draw
 from ..show.scene import make_scene
 from .console import new_table, progress_bar
+from .report_accuracy import speedup_of
 
 METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
 COSTS = (0.8, 0.65, 0.5)
@@ -104,13 +105,12 @@ def _table(results: list[Result], images: int) -> Table:
     unpruned = results[0]
     for number, result in enumerate(results):
         change, error = result.change(unpruned)
-        low, middle, high = result.speedup(unpruned)
         table.add_row(
             result.contender.name,
             f"{result.gmacs():.3f}",
             f"{result.top1:.1f}",
             f"{change:+.1f} ± {error:.1f}" if number else "",
-            f"{middle:.2f}× ({low:.2f}–{high:.2f})" if number else "",
+            speedup_of(result, unpruned) if number else "",
             style="bold" if result.contender.name == METHODS[0] else None,
             end_section=number % len(METHODS) == 0,
         )

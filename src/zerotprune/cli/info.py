@@ -170,5 +170,6 @@ def _stage(stage: Stage | None, depth: int) -> str:
         return ""
     parts = [f"−{stage.similar} similar"] if stage.similar else []
     if stage.keep < 1:
-        parts.append(f"keep {stage.keep:g} ({stage.votes(depth)} rounds)")
+        rounds = stage.votes(depth)
+        parts.append(f"keep {stage.keep:g} ({rounds} round{'s' * (rounds > 1)})")
     return ", ".join(parts)

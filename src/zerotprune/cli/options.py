@@ -133,7 +133,7 @@ class BudgetOptions:
     gmacs: float | None = None
     "Multiply-accumulates for one image, in units of 10⁹."
     speedup: float | None = None
-    "Times the unpruned model's speed, measured on this machine at --batch."
+    "Times the unpruned model's speed, measured on this machine."
     latency_ms: float | None = None
     "Milliseconds for one batch, measured on this machine."
     schedule: str | None = None

@@ -23,14 +23,21 @@ def table_of(evaluation: Evaluation, results: list[Result]) -> Table:
     reference = results[0]
     for number, result in enumerate(results):
         change, error = result.change(reference)
-        low, middle, high = result.speedup(reference)
         cells = [
             result.contender.name,
             f"{result.gmacs():.3f}",
             f"{result.top1:.2f}",
             f"{change:+.2f} ± {error:.2f}" if number else "",
             f"{result.top5:.2f}",
-            f"{middle:.2f}× ({low:.2f}–{high:.2f})" if number else "",
+            speedup_of(result, reference) if number else "",
         ]
         table.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
     return table
+
+
+def speedup_of(result: Result, reference: Result) -> str:
+    """With its quartiles, where there are batches enough to have some."""
+    low, middle, high = result.speedup(reference)
+    batches = len(result.seconds_per_image)
+    spread = f"({low:.2f}–{high:.2f})" if batches >= 4 else f"(of {batches})"
+    return f"{middle:.2f}× {spread}"

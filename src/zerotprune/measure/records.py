@@ -146,7 +146,8 @@ def _shown(argument: str) -> str:
 def hardware() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU {platform.machine()}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _commit() -> str:

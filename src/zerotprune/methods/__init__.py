@@ -50,6 +50,8 @@ def resolve(method: object) -> Method:
     """
     if isinstance(method, Method):
         return method
+    if isinstance(method, type) and issubclass(method, Method):
+        raise TypeError(f"{method.__name__} is a class: give an object of it, {method.__name__}()")
     if not isinstance(method, str):
         raise TypeError(f"{method!r} is not a method of token reduction: see zerotprune.methods")
     if ".py:" in method:

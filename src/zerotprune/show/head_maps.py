@@ -28,7 +28,7 @@ def add_head_maps(sheet: Sheet, story: Story, y: float) -> float:
         row, column = divmod(number, across)
         x, top = MARGIN + column * each, y + row * deep
         words = f"block {view.block}" + ": none in range" * view.none_in_range
-        words += ": all count" * (view.vhf is None)
+        words += ": no filter" * (view.vhf is None)
         sheet.add(Text(x, top, shortened(words, WORDS, each - 22), WORDS, colour=QUIET))
         for head in range(len(view.used)):
             line, place = divmod(head, per_line)

@@ -51,10 +51,14 @@ def tuned_schedule(model: nn.Module, method: Method, gmacs: float, unpruned: flo
     for each in at_hand:
         if abs(each.gmacs - gmacs) <= TOLERANCE * gmacs:
             return each.schedule
-    known = ", ".join(f"{each.gmacs:g} ({each.gmacs / unpruned:.2f})" for each in at_hand)
+    known = ", ".join(f"{each.gmacs / unpruned:.2f} ({each.gmacs:g} GMACs)" for each in at_hand)
+    others = {name_of(each.schedule.method) for each in tuned_at(model)}
+    where = f"there are some at cost {known}" if known else "there is none at all"
+    if others and not at_hand:
+        where += f", but there are some of {', '.join(sorted(others))}"
     raise ValueError(
-        f"no schedule of {name_of(method)} was searched for this model at {gmacs:.4g} GMACs; "
-        + (f"there are some at {known} of the cost" if known else "there is none at all")
+        f"no schedule of {name_of(method)} was searched for this model at cost "
+        f"{gmacs / unpruned:.2f} ({gmacs:.4g} GMACs); {where}"
     )
 
 
