@@ -172,7 +172,9 @@ def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], say
 
 
 def test_not_a_vision_transformer() -> None:
-    with pytest.raises(TypeError, match="cannot prune Linear: it is not a Vision Transformer"):
+    with pytest.raises(
+        TypeError, match="cannot prune Linear: it is torch's, and not a Vision Transformer"
+    ):
         ztp.prune_(nn.Linear(3, 3), SCHEDULE)
     with pytest.raises(TypeError, match=r"a model must be a torch\.nn\.Module, got str"):
         ztp.prune_("deit", SCHEDULE)  # type: ignore[type-var]
