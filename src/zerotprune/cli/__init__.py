@@ -25,7 +25,7 @@ def main() -> None:
         given = {} if [name] == asked else {"help": text}
         app.command(f"zerotprune.cli.{name}:{name}", name=name, **given)
     try:
-        if "--keep" in sys.argv:
+        if any(argument.partition("=")[0] == "--keep" for argument in sys.argv):
             raise ValueError("a budget is --cost, the share of the compute; keep is a stage's own")
         app(exit_on_error=False)
     except CycloptsError:
