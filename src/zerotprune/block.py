@@ -67,7 +67,7 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     """
     prefix = task.geometry.prefix
     tokens = Tokens.of(x, prefix)
-    sight, outputs, reduction = _attended(parts, task, tokens, given)
+    sight, outputs, reduction = _attend(parts, task, tokens, given)
     now = sight.tokens._replace(x=parts.join(tokens.x, sight.heads, outputs), reduction=None)
     undecided = task.stage is not None and reduction is None
     if undecided and task.decides_after == "projection":
@@ -99,7 +99,7 @@ def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[st
     return parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
 
 
-def _attended(
+def _attend(
     parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any]
 ) -> tuple[Seen, list[Tensor], Reduction | None]:
     """The block's attention: what was to be seen, its outputs, and the decision if it is ripe."""
@@ -109,9 +109,9 @@ def _attended(
         return sight, [output(part) for part in heads], None
     whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not _needs_graph(task)
     if whole or torch.compiler.is_compiling() or task.decides_after != "attention":
-        return _scored(task, sight)
+        return _score(task, sight)
     starts = range(0, len(tokens.x), AT_ONCE)
-    turns = [_scored(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
+    turns = [_score(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
     history = concat([turn[0].tokens.history for turn in turns])
     outputs = [torch.cat(parts_of) for parts_of in zip(*(turn[1] for turn in turns), strict=True)]
     reduction: Reduction | None = concat([turn[2] for turn in turns])
@@ -127,7 +127,7 @@ def _some(sight: Seen, which: slice) -> Seen:
     )
 
 
-def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
+def _score(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
     sight = sight._replace(scorer=scorer(task.backend, sight.heads))
     if _needs_graph(task):
         outputs, graph = sight.scorer.attention(sight.heads)
@@ -135,7 +135,7 @@ def _scored(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | No
     else:
         outputs = [output(part) for part in sight.heads]
     if task.remember:
-        history = _remembered(sight.tokens, sight.graph, sight.prefix)
+        history = _remember(sight.tokens, sight.graph, sight.prefix)
         sight = sight._replace(tokens=sight.tokens._replace(history=history))
     if task.stage is None or task.decides_after != "attention":
         return sight, outputs, None
@@ -155,7 +155,7 @@ def _decide(task: Task, seen: Seen) -> Reduction:
         return task.method.reduce(seen, stage)
 
 
-def _remembered(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
+def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
     assert graph is not None
     with torch.no_grad(), no_autocast(tokens.x):
         received = average_attention(graph)[:, prefix:]

@@ -59,7 +59,7 @@ def info(
     if loading.size is not None:
         backbone(built).resize_(loading.size)
     if budget.time is not None:
-        budget = _measured(model, budget, method, batch, loading, console)
+        budget = _measure_cost(model, budget, method, batch, loading, console)
     schedule = budget.solve(built, method, lambda: torch.empty(0), lambda line: None)
     found = None if calibration is None else Calibration.load_for(calibration, model, built)
     if schedule is not None and found is not None:
@@ -79,7 +79,7 @@ def info(
         console.print(f"  methods: {', '.join(names())}", highlight=False)
 
 
-def _measured(
+def _measure_cost(
     model: str,
     budget: BudgetOptions,
     method: str | None,

@@ -124,8 +124,8 @@ def compare(
             images = images.to(setting.device, setting.precision)
             if not results[0].index:
                 for result in results:
-                    _timed(model, result, images, setting)
-            turn = [_timed(model, result, images, setting) for result in results]
+                    _time_batch(model, result, images, setting)
+            turn = [_time_batch(model, result, images, setting) for result in results]
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
                 outputs = outputs.float().cpu()
                 result.index += index.tolist()
@@ -143,7 +143,7 @@ def compare(
     return results
 
 
-def _timed(
+def _time_batch(
     model: nn.Module, result: Result, images: Tensor, setting: Setting
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
     attach(model, result.contender.schedule, setting.compute, setting.backend)

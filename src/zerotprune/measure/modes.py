@@ -33,13 +33,13 @@ def ready(model: Any, images: Tensor, mode: Mode) -> tuple[Call, int]:
     for _ in range(2):
         call()
     if mode == "graph":
-        return _captured(model, call, images)
+        return _capture(model, call, images)
     if images.device.type != "cuda":
         return call, 0
     return call, _peak(call, model, images)
 
 
-def _captured(model: Any, call: Call, images: Tensor) -> tuple[Call, int]:
+def _capture(model: Any, call: Call, images: Tensor) -> tuple[Call, int]:
     """The call as a CUDA graph. A replay takes no memory: the peak is that of the capture."""
     side = torch.cuda.Stream(images.device)
     side.wait_stream(torch.cuda.current_stream(images.device))

@@ -138,7 +138,7 @@ def entrants(
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [_priced(model, each, images) for each in (Contender(UNPRUNED), limit)]
+    priced = [_price(model, each, images) for each in (Contender(UNPRUNED), limit)]
     budget = Plan(schedule, geometry).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
@@ -147,7 +147,7 @@ def entrants(
             own = schedule
             if name != name_of(schedule.method):
                 own = schedule_for(model, gmacs=budget, method=name, images=images)
-            priced.append(_priced(model, Contender(name, own), images))
+            priced.append(_price(model, Contender(name, own), images))
         except ValueError as error:
             priced.append(Entrant(Contender(name), failure=str(error)))
     return priced
@@ -164,7 +164,7 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
     return Schedule(tuple(stages), resolve(LIMIT))
 
 
-def _priced(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:
+def _price(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:
     plan = Plan(chosen.schedule, backbone(model).geometry)
     plan.check()
     if not plan.method.adaptive:
