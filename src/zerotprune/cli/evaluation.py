@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,8 @@ def _process(device: str) -> tuple[int, int, str]:
         from accelerate import PartialState
 
         state = PartialState(cpu=device == "cpu")
+        # Threads of the process group that outlive the interpreter can abort the process.
+        atexit.register(state.destroy_process_group)
         return state.process_index, state.num_processes, str(state.device)
     return 0, 1, chosen_device(device)
 
