@@ -14,12 +14,13 @@ from ..method import REGISTERED, Method
 from .ats import ATS
 from .diffrate import DiffRate
 from .evit import EViT
+from .fold import Fold
 from .slicing import Slicing
 from .tome import ToMe
 from .top_k import TopK
 from .zero_tprune import ZeroTPrune
 
-__all__ = ["ATS", "DiffRate", "EViT", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune"]
+__all__ = ["ATS", "DiffRate", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune"]
 
 DEFAULT = "zero-tprune"
 

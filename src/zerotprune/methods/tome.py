@@ -52,26 +52,12 @@ class ToMe(Method):
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         patches, prefix = seen.patches, seen.prefix
         keys = seen.vectors("key").mean(dim=1)[:, prefix:]
-        place = torch.arange(patches, device=keys.device)
         if self.kept(stage, patches) == patches:
-            return Reduction(place.expand(len(keys), -1))
-        # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
-        group_a, group_b = place[prefix % 2 :: 2], place[1 - prefix % 2 :: 2]
-        each_a, each_b = (group.expand(len(keys), -1) for group in (group_a, group_b))
-        best, choice = seen.scorer.nearest(keys, each_a, each_b)
+            return Reduction(torch.arange(patches, device=keys.device).expand(len(keys), -1))
         count = patches - self.kept(stage, patches)
-        merged = seen.scorer.descending(best)[:, :count]
-        # The others in their order: an order by whether they stay leaves equals as they are.
-        stays = torch.ones_like(best).scatter(1, merged, 0.0)
-        stay = seen.scorer.descending(stays)[:, : len(group_a) - count]
-        keep = torch.cat((group_a[stay], group_b.expand(len(keys), -1)), dim=1)
-        target = choice.gather(1, merged)
-        return Reduction(
-            keep,
-            similar=group_a[merged],
-            partner=group_b[target],
-            into=target + stay.shape[1],
-        )
+        # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
+        found = seen.scorer.fold(keys, count, first=prefix % 2)
+        return Reduction(found.keep, similar=found.gone, partner=found.partner, into=found.into)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         block = geometry.blocks[stage.block - 1]

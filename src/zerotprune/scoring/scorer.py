@@ -9,7 +9,7 @@ from ..shapes import Float, Int
 from . import similarity
 from .attention import Heads, outputs_with_graph
 from .graph import Graph, HeadRule, combine_heads, head_variance, heads_in_range
-from .similarity import Matching, Metric, Partition
+from .similarity import Folding, Matching, Metric, Partition
 
 
 class Scorer:
@@ -73,6 +73,29 @@ class Scorer:
         if partition != "none":
             left = torch.cat((group_b, left), dim=1)
         return Matching(group_a.gather(1, out), group_b.gather(1, choice.gather(1, out)), left)
+
+    def fold(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        count: int,
+        weight: Float[Tensor, "batch patches"] | None = None,
+        first: int = 1,
+    ) -> Folding:
+        """Every second token, from place `first` on, meets its most similar one of the others; the
+        `count` cheapest are folded into theirs. It costs weight · (1 − cosine)."""
+        batch, patches, _ = features.shape
+        place = torch.arange(patches, device=features.device)
+        group_a, group_b = place[first::2], place[1 - first :: 2]
+        each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
+        best, choice = self.nearest(features, each_a, each_b)
+        gain = best if weight is None else weight[:, first::2] * (best - 1)
+        gone = self.descending(gain)[:, :count]
+        # The others in their order: an order by whether they stay leaves equals as they are.
+        stays = torch.ones_like(best).scatter(1, gone, 0.0)
+        stay = self.descending(stays)[:, : len(group_a) - count]
+        target = choice.gather(1, gone)
+        keep = torch.cat((group_a[stay], each_b), dim=1)
+        return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
 
 
 #: One for all. The compiler follows an object that has a name, and none that a default made.

@@ -34,6 +34,15 @@ class Matching(NamedTuple):
     left: Int[Tensor, "batch left"]
 
 
+class Folding(NamedTuple):
+    """Every second token may be folded into one of the others: who is, as indices of tokens."""
+
+    keep: Int[Tensor, "batch kept"]  # what stays of the group that may go, then the other group
+    gone: Int[Tensor, "batch gone"]  # the cheapest first
+    partner: Int[Tensor, "batch gone"]
+    into: Int[Tensor, "batch gone"]  # the partner's place in `keep`
+
+
 def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
     """The places of the values, the largest first; of equal values the first one first."""
     return values.argsort(dim=-1, descending=True, stable=True)
