@@ -13,7 +13,7 @@ from .cost import Geometry
 from .knobs import Dial, paper_form
 from .schedule import Stage
 from .scoring.attention import Heads, Rows
-from .scoring.graph import Graph, RowGraph
+from .scoring.graph import ColumnGraph, Graph, RowGraph
 from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Float
 from .tokens import Reduction, Tokens
@@ -28,6 +28,7 @@ class Seen(NamedTuple):
     graph: Graph | None  # where the method asked for it
     geometry: Geometry
     scorer: Scorer = REFERENCE
+    columns: ColumnGraph | None = None  # where the method asked for them, or for the graph
 
     @property
     def prefix(self) -> int:
@@ -40,7 +41,8 @@ class Seen(NamedTuple):
     @property
     def rows(self) -> RowGraph:
         """For methods that want single rows of the graph: fused attention gives no other."""
-        return Rows(self.heads) if self.graph is None else self.graph
+        held = self.columns if self.graph is None else self.graph
+        return Rows(self.heads) if held is None else held
 
     def vectors(
         self, name: Literal["key", "query", "value"]
@@ -122,6 +124,11 @@ class Method(ABC):
 
     def wants_graph(self, stage: Stage) -> bool:
         """Does it look at the whole attention graph at this stage?"""
+        return False
+
+    def wants_columns(self, stage: Stage) -> bool:
+        """Does it look at the attention that each token receives? Fused attention gives that, and
+        the row of CLS, without the rest of the graph."""
         return False
 
     def wants_history(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .batching import take
 from .scoring.precision import widened
+from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Bool, Float, Int
 
 
@@ -45,42 +46,34 @@ class Tokens(NamedTuple):
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
 
-def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
+def reduced(
+    tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
+) -> Tokens:
     """The prefix tokens and the kept patch tokens, with all that travels along."""
     keep = reduction.keep
     first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
     index = torch.cat((first, keep + prefix), dim=1)
+    if reduction.into is None:
+        x = take(tokens.x, index)
+        size = None if tokens.size is None else tokens.size.gather(1, index)
+    else:
+        assert reduction.similar is not None
+        gone, into = reduction.similar + prefix, reduction.into + prefix
+        x, size = scorer.merge(tokens.x, tokens.size, index, gone, into)
     left = Tokens(
-        x=take(tokens.x, index),
+        x=x,
         source=tokens.source.gather(1, keep),
         moved=True,
         history=None if tokens.history is None else tokens.history.gather(1, keep),
-        size=None if tokens.size is None else tokens.size.gather(1, index),
+        size=size,
         reduction=reduction,
     )
-    if reduction.into is not None:
-        left = _merge(left, tokens, reduction, prefix)
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
     if reduction.valid is not None:
         prefix_valid = torch.ones_like(first, dtype=torch.bool)
         left = left._replace(valid=torch.cat((prefix_valid, reduction.valid), dim=1))
     return left
-
-
-def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
-    """Mean of the merged tokens, each weighted by the number of patches already in it."""
-    assert reduction.similar is not None
-    assert reduction.into is not None
-    gone, into = reduction.similar + prefix, reduction.into + prefix
-    ones = widened(left.x.new_ones(left.x.shape[:2]))
-    size = ones if left.size is None else left.size
-    size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
-    total = size.scatter_add(1, into, size_gone)
-    own = widened(left.x) * size.unsqueeze(-1)
-    other = widened(take(tokens.x, gone)) * size_gone.unsqueeze(-1)
-    mixed = own.scatter_add(1, into.unsqueeze(-1).expand_as(other), other.to(own.dtype))
-    return left._replace(x=(mixed / total.unsqueeze(-1)).to(left.x.dtype), size=total)
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

@@ -94,7 +94,7 @@ class Fold(Method):
                 f"the {patches} patch tokens there"
             )
 
-    def wants_graph(self, stage: Stage) -> bool:
+    def wants_columns(self, stage: Stage) -> bool:
         return self.importance != "cls"
 
     def decides_after(self) -> Part:
@@ -113,8 +113,8 @@ class Fold(Method):
         if self.importance != "received" and seen.geometry.cls:
             parts.append(cls_attention(seen.rows))
         if self.importance != "cls":
-            assert seen.graph is not None
-            parts.append(average_attention(seen.graph))
+            assert seen.columns is not None
+            parts.append(average_attention(seen.columns))
         patches = [part[:, seen.prefix :] for part in parts]
         return torch.stack([part / part.mean(dim=-1, keepdim=True) for part in patches]).sum(dim=0)
 
