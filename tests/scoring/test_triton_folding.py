@@ -17,7 +17,7 @@ from zerotprune.methods import Fold, ToMe
 from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.scorer import REFERENCE
-from zerotprune.scoring.triton import attending, folding, fused
+from zerotprune.scoring.triton import folding, fused
 
 LOOSE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -28,7 +28,7 @@ def sizes_of(tokens: int) -> Tensor:
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("sized", [False, True])
-@pytest.mark.parametrize("tokens", [3, 64, 70, 130, 197, 256] + [90, 150, 209, 225] * GPU)
+@pytest.mark.parametrize("tokens", [3, 64, 70, 130] + [90, 150, 197, 209, 256] * GPU)
 def test_attention_with_columns(tokens: int, sized: bool, precision: torch.dtype) -> None:
     q, k, v = vectors(tokens, precision, width=64 if GPU else 24)
     size = sizes_of(tokens) if sized else None
@@ -47,8 +47,8 @@ def test_attention_with_columns(tokens: int, sized: bool, precision: torch.dtype
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tokens", [257, 300] + [577, 1370] * GPU)
-def test_attention_of_many_tokens(tokens: int, precision: torch.dtype) -> None:
+@pytest.mark.parametrize("tokens", [75] + [577, 1370] * GPU)
+def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
     q, k, v = vectors(tokens, precision)
     size = sizes_of(tokens)
     size[:, -3:] = 0  # padding
@@ -61,20 +61,16 @@ def test_attention_of_many_tokens(tokens: int, precision: torch.dtype) -> None:
     assert error(columns.row(0), exact[:, :, 0]) < 5e-5
 
 
-def test_rows_are_shared_out_where_images_are_few() -> None:
-    q, k, v = vectors(150, torch.float32)
-    _, few = attending.attend(q[:1], k[:1], v[:1], 0.2, None, columns=True)
-    assert few is not None
-    assert few.sums.shape[2] == 3
-    exact = reference.attention_graph(q[:1].double(), k[:1].double(), 0.2)
-    assert error(few.received(), exact.mean(dim=2)) < 5e-6
+def test_only_the_row_of_cls_is_kept() -> None:
+    q, k, v = vectors(20, torch.float32)
+    _, found = fused.FusedScorer().attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
     with pytest.raises(ValueError, match="only the row of token 0"):
-        few.row(1)
+        found.row(1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("patches", [2, 9, 64, 131, 196, 256])
+@pytest.mark.parametrize("patches", [2, 9, 131] + [64, 196, 256] * GPU)
 def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -> None:
     features = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)[:, 1:]
     weight = torch.rand(BATCH, patches, device=DEVICE)
@@ -99,7 +95,7 @@ def test_equal_tokens_are_folded_in_their_order() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("sized", [False, True])
-@pytest.mark.parametrize(("tokens", "count"), [(5, 2), (66, 33), (197, 40), (300, 100)])
+@pytest.mark.parametrize(("tokens", "count"), [(5, 2), (66, 33), (140, 70)])
 def test_merged_tokens_are_weighted_means(
     tokens: int, count: int, sized: bool, precision: torch.dtype
 ) -> None:

@@ -1,7 +1,7 @@
 """Folding every second token into one of the others: who goes where, and what becomes of them.
 
-A decision is one program an image; a merge is a gather and a small matrix product. Nothing is
-added atomically, so that the same tokens always give the same sums.
+A decision is one program an image; a merge is a few gathers. Nothing is added atomically, so that
+the same tokens always give the same sums.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...shapes import Float, Int
 from ..similarity import Folding
-from .matching import _scale
 from .ranking import _key
 from .tiles import kernel, launching, portion
 
@@ -34,11 +33,12 @@ def fold(
     kept = patches - count
     keep = features.new_empty((batch, kept), dtype=torch.int64)
     gone = features.new_empty((3, batch, count), dtype=torch.int64)
+    lengths = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float32)
     half = features.dtype != torch.float32
     side = 64 if patches <= 128 else 128
     with launching(features):
         _fold[(batch,)](
-            features, features if weight is None else weight, keep, gone,
+            features, lengths, lengths if weight is None else weight, keep, gone,
             *features.stride()[:2], patches, width, count, gone.stride(0), first,
             SIDE=side, DEPTH=64 if half else 32, PRECISION="tf32" if half else "tf32x3",
             WEIGHED=weight is not None, num_warps=8 if side == 128 else 4, num_stages=3,
@@ -61,21 +61,20 @@ def merge(
     kept = keep.shape[1]
     out = x.new_empty((batch, kept, width))
     total = x.new_empty((batch, kept), dtype=torch.float32)
-    rows = 32
+    padded = triton.next_power_of_2(width)
+    rows = max(1, min(16, 8192 // padded))
     with launching(x):
         _merge[(batch * triton.cdiv(kept, rows),)](
             x, x if size is None else size, keep, gone, into, out, total,
             *x.stride()[:2], tokens, width, kept, gone.shape[1],
-            ROWS=rows, SPAN=32, DEPTH=min(128, triton.next_power_of_2(width)),
-            PRECISION="tf32x3" if x.dtype == torch.float32 else "tf32",
-            SIZED=size is not None, num_warps=4, num_stages=2,
+            ROWS=rows, SPAN=64, PADDED=padded, SIZED=size is not None, num_warps=4,
         )  # fmt: skip
     return out, total
 
 
 @kernel
 def _fold(
-    features, weight, keep, gone,
+    features, lengths, weight, keep, gone,
     stride_batch, stride_token, tokens, width, count, votes_stride, first_place,
     SIDE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, WEIGHED: tl.constexpr,
 ):  # fmt: skip
@@ -87,8 +86,8 @@ def _fold(
     goes, stays = own < tokens, other < tokens
     row, column = tl.minimum(own, tokens - 1), tl.minimum(other, tokens - 1)
     depth = tl.arange(0, DEPTH)
-    scale_a = _scale(features, row, stride_token, width, SIDE, DEPTH)
-    scale_b = _scale(features, column, stride_token, width, SIDE, DEPTH)
+    length_a = tl.maximum(tl.load(lengths + image * tokens + row), 1e-12)
+    length_b = tl.maximum(tl.load(lengths + image * tokens + column), 1e-12)
     product = tl.zeros([SIDE, SIDE], tl.float32)
     for begin in range(0, width, DEPTH):
         inside = (begin + depth < width)[None, :]
@@ -97,7 +96,7 @@ def _fold(
         b = tl.load(features + column[:, None] * stride_token + begin + depth[None, :],
                     mask=inside, other=0.0)  # fmt: skip
         product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
-    likeness = product * scale_a[:, None] * scale_b[None, :]
+    likeness = product / length_a[:, None] / length_b[None, :]
     likeness = tl.where(stays[None, :], likeness, float("-inf"))
     best, choice = tl.max(likeness, 1, return_indices=True)
     gain = best
@@ -132,10 +131,10 @@ def _above(gain, goes, place):
 def _merge(
     x, size, keep, gone, into, out, total,
     stride_batch, stride_token, tokens, width, kept, count,
-    ROWS: tl.constexpr, SPAN: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    SIZED: tl.constexpr,
+    ROWS: tl.constexpr, SPAN: tl.constexpr, PADDED: tl.constexpr, SIZED: tl.constexpr,
 ):  # fmt: skip
-    """Some of the kept tokens of one image."""
+    """Some of the kept tokens of one image, all channels at once. Few take in more than one or two
+    others: the first of all rows are fetched together, then the second, up to the most."""
     image, start = portion(kept, ROWS)
     x += image * stride_batch
     size += image * tokens
@@ -143,39 +142,31 @@ def _merge(
     into += image * count
     row = start + tl.arange(0, ROWS)
     own = tl.load(keep + image * kept + row, mask=row < kept, other=0)
-    mass = tl.full([ROWS], 1.0, tl.float32)
+    place = tl.arange(0, PADDED)
+    channel = (place < width)[None, :]
+    grown = tl.full([ROWS], 1.0, tl.float32)
     if SIZED:
-        mass = tl.load(size + own)
-    grown = mass
+        grown = tl.load(size + own)
+    mixed = tl.load(x + own[:, None] * stride_token + place[None, :], mask=channel, other=0.0)
+    mixed = mixed.to(tl.float32) * grown[:, None]
     for begin in range(0, count, SPAN):
-        grown += tl.sum(_shares(size, gone, into, row, begin, count, SPAN, SIZED), 1)
-    depth = tl.arange(0, DEPTH)
-    for place in range(0, width, DEPTH):
-        inside = (row < kept)[:, None] & (place + depth < width)[None, :]
-        kept_x = tl.load(x + own[:, None] * stride_token + place + depth[None, :], mask=inside,
-                         other=0.0)  # fmt: skip
-        mixed = kept_x.to(tl.float32) * mass[:, None]
-        for begin in range(0, count, SPAN):
-            shares = _shares(size, gone, into, row, begin, count, SPAN, SIZED)
-            entry = begin + tl.arange(0, SPAN)
-            which = tl.load(gone + entry, mask=entry < count, other=0)
-            some = tl.load(x + which[:, None] * stride_token + place + depth[None, :],
-                           mask=(entry < count)[:, None] & (place + depth < width)[None, :],
-                           other=0.0)  # fmt: skip
-            mixed = tl.dot(shares, some.to(tl.float32), mixed, input_precision=PRECISION)
-        mixed = mixed / grown[:, None]
-        tl.store(out + (image * kept + row)[:, None] * width + place + depth[None, :],
-                 mixed.to(out.dtype.element_ty), mask=inside)  # fmt: skip
-    tl.store(total + image * kept + row, grown, mask=row < kept)
-
-
-@triton.jit
-def _shares(size, gone, into, row, begin, count, SPAN: tl.constexpr, SIZED: tl.constexpr):
-    """With what weight some of those that go enter some that stay."""
-    entry = begin + tl.arange(0, SPAN)
-    target = tl.load(into + entry, mask=entry < count, other=-1)
-    mass = tl.full([SPAN], 1.0, tl.float32)
-    if SIZED:
+        entry = begin + tl.arange(0, SPAN)
+        target = tl.load(into + entry, mask=entry < count, other=-1)
         which = tl.load(gone + entry, mask=entry < count, other=0)
-        mass = tl.load(size + which)
-    return tl.where(target[None, :] == row[:, None], mass[None, :], 0.0)
+        comes = (target[None, :] == row[:, None]).to(tl.int32)
+        turn = tl.cumsum(comes, 1) * comes
+        most = tl.max(tl.max(turn, 1), 0)
+        for number in range(1, most + 1):
+            now = turn == number
+            source = tl.sum(tl.where(now, which[None, :], 0), 1)
+            mass = tl.sum(now.to(tl.float32), 1)
+            if SIZED:
+                mass *= tl.load(size + source)
+            some = tl.load(x + source[:, None] * stride_token + place[None, :],
+                           mask=channel & (mass > 0)[:, None], other=0.0)  # fmt: skip
+            mixed += some.to(tl.float32) * mass[:, None]
+            grown += mass
+    mixed = mixed / grown[:, None]
+    tl.store(out + (image * kept + row)[:, None] * width + place[None, :],
+             mixed.to(out.dtype.element_ty), mask=(row < kept)[:, None] & channel)  # fmt: skip
+    tl.store(total + image * kept + row, grown, mask=row < kept)

@@ -15,7 +15,7 @@ from ..graph import ColumnGraph, Graph, HeadRule, living, start_scores
 from ..scorer import Scorer
 from ..similarity import Folding, Metric
 from . import folding, matching, ranking
-from .attending import WHOLE_ROWS, attend, attend_long
+from .attending import attend, columns
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -29,7 +29,6 @@ class FusedGraph(NamedTuple):
     scale: float
     sums: Float[Tensor, "batch heads tokens"]  # logarithms to base 2, over the living tokens
     alive: Float[Tensor, "batch tokens"] | None = None
-    size: Float[Tensor, "batch tokens"] | None = None  # then the sums are in proportion to it
 
     def without(self, dropped: Int[Tensor, "batch dropped"]) -> FusedGraph:
         alive = living(self.sums[:, 0], dropped)
@@ -45,13 +44,10 @@ class FusedGraph(NamedTuple):
         return vote(self.q, self.k, self.scale, self.sums, score, rounds, self.alive)
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        paid = row(self.q, self.k, self.scale, self.sums, token)
-        return paid if self.size is None else paid * self.size.unsqueeze(1)
+        return row(self.q, self.k, self.scale, self.sums, token)
 
     def received(self) -> Float[Tensor, "batch heads tokens"]:
-        """One vote. A token's size is a factor of all that goes to it, so it comes in last."""
-        found = vote(self.q, self.k, self.scale, self.sums, self.start(), 1, self.alive)
-        return found if self.size is None else found * self.size.unsqueeze(1)
+        return self.vote(self.start(), rounds=1)
 
 
 @dataclass(frozen=True)
@@ -81,22 +77,21 @@ class FusedScorer(Scorer):
             return super().attention_sums(heads)
         (part,) = heads
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
-        if q.shape[2] <= WHOLE_ROWS:
-            out, columns = attend(q, k, v, part.scale, part.size, columns=True)
-            assert columns is not None
-            return [out], columns
-        if part.size is None:
-            return self.attention(heads)
-        out, sums = attend_long(q, k, v, part.scale, part.size)
-        return [out], FusedGraph(q, k, part.scale, sums, size=part.size)
+        out, sums = self._attention(q, k, v, part)
+        return [out], columns(q, k, part.scale, sums, part.size)
 
     def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
         if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
             return super().output(part)
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
-        if q.shape[2] <= WHOLE_ROWS:
-            return attend(q, k, v, part.scale, part.size)[0]
-        return attend_long(q, k, v, part.scale, part.size)[0]
+        return attend(q, k, v, part.scale, part.size)[0]
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
+        """The output, and the logarithms of the row sums."""
+        if part.size is not None:
+            return attend(q, k, v, part.scale, part.size)
+        out, sums = _attention(q, k, v, part.scale)
+        return out, log_sums(q, k, part.scale) if sums is None else sums.contiguous()
 
     def _leave(self, why: str) -> None:
         """To torch, unless that was ruled out."""
