@@ -7,18 +7,22 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.families import build, images_for
 from tests.scoring.test_triton import BATCH, DEVICE, GPU, PRECISIONS, error, on_a_gpu, vectors
 from zerotprune import Schedule, Stage, prune_, trace
+from zerotprune.batching import take
 from zerotprune.method import Method
 from zerotprune.methods import Fold, ToMe
 from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.scorer import REFERENCE
+from zerotprune.scoring.similarity import Folding
 from zerotprune.scoring.triton import folding, fused
 
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 LOOSE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
@@ -68,20 +72,34 @@ def test_only_the_row_of_cls_is_kept() -> None:
         found.row(1)
 
 
+def costs_of(found: Folding, features: Tensor, weight: Tensor | None) -> Tensor:
+    """What folding each into its partner costs, in float64."""
+    unit = F.normalize(features.double(), dim=-1)
+    alike = (take(unit, found.gone) * take(unit, found.partner)).sum(-1)
+    factor = 1.0 if weight is None else weight.double().gather(1, found.gone)
+    return (1 - alike) * factor
+
+
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("patches", [2, 9, 131] + [64, 196, 256] * GPU)
 def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -> None:
+    """The same but for what rounding cannot tell apart: so all costs are those of float64."""
     features = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)[:, 1:]
-    weight = torch.rand(BATCH, patches, device=DEVICE)
-    for weighed in (None, weight):
+    drawn = torch.rand(BATCH, patches, device=DEVICE)
+    for weight in (None, drawn):
         most = len(range(first, patches, 2))
         for count in {1, most // 2, most} - {0}:
-            wide = None if weighed is None else weighed.double()
+            wide = None if weight is None else weight.double()
             exact = REFERENCE.fold(features.double(), count, wide, first)
-            found = folding.fold(features, count, weighed, first)
-            for ours, expected in zip(found, exact, strict=True):
-                assert torch.equal(ours, expected)
+            found = folding.fold(features, count, weight, first)
+            expected = costs_of(exact, features, weight)
+            torch.testing.assert_close(costs_of(found, features, weight), expected, **CLOSE)
+            assert (found.gone % 2 == first).all()
+            assert torch.equal(found.keep.gather(1, found.into), found.partner)
+            everyone = torch.cat((found.keep, found.gone), dim=1).sort().values
+            assert torch.equal(everyone, torch.arange(patches, device=DEVICE).expand(BATCH, -1))
+            assert (found.keep[:, : most - count].diff() > 0).all()
 
 
 def test_equal_tokens_are_folded_in_their_order() -> None:

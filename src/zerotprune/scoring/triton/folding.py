@@ -41,7 +41,7 @@ def fold(
             features, lengths, lengths if weight is None else weight, keep, gone,
             *features.stride()[:2], patches, width, count, gone.stride(0), first,
             SIDE=side, DEPTH=64 if half else 32, PRECISION="tf32" if half else "tf32x3",
-            WEIGHED=weight is not None, num_warps=8 if side == 128 else 4, num_stages=3,
+            WEIGHED=weight is not None, num_warps=4, num_stages=3,
         )  # fmt: skip
     return Folding(keep, gone[0], gone[1], gone[2])
 
@@ -67,7 +67,7 @@ def merge(
         _merge[(batch * triton.cdiv(kept, rows),)](
             x, x if size is None else size, keep, gone, into, out, total,
             *x.stride()[:2], tokens, width, kept, gone.shape[1],
-            ROWS=rows, SPAN=64, PADDED=padded, SIZED=size is not None, num_warps=4,
+            ROWS=rows, SPAN=32, PADDED=padded, SIZED=size is not None, num_warps=4,
         )  # fmt: skip
     return out, total
 
