@@ -22,7 +22,7 @@ from zerotprune.scoring.scorer import REFERENCE
 from zerotprune.scoring.similarity import Folding
 from zerotprune.scoring.triton import folding, fused
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 LOOSE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
