@@ -171,7 +171,9 @@ def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
 
 def _sized(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
     """The heads with the sizes that attention goes by; padding has none."""
-    size = tokens.size if method.proportional else None
+    size, power = tokens.size, float(method.proportional)
+    if size is not None and power != 1:
+        size = size**power if power else None
     if tokens.valid is not None:
         size = tokens.valid.to(torch.float32) if size is None else size * tokens.valid
     return heads if size is None else [part._replace(size=size) for part in heads]

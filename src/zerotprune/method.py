@@ -103,8 +103,9 @@ class Method(ABC):
     adaptive: ClassVar[bool] = False
     #: does it act by a stage's keep, similar and rounds, which is what a search draws?
     searchable: ClassVar[bool] = True
-    #: does attention go to a merged token in proportion to the patches in it?
-    proportional: bool = True
+    #: to which power of the patches in it does attention go to a merged token? 1, or True, is in
+    #: proportion; 0, or False, takes it for a single patch
+    proportional: float = 1.0
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

@@ -72,12 +72,14 @@ def test_only_the_row_of_cls_is_kept() -> None:
         found.row(1)
 
 
-def costs_of(found: Folding, features: Tensor, weight: Tensor | None) -> Tensor:
+def costs_of(found: Folding, features: Tensor, weight: Tensor | None, of_partner: float) -> Tensor:
     """What folding each into its partner costs, in float64."""
     unit = F.normalize(features.double(), dim=-1)
     alike = (take(unit, found.gone) * take(unit, found.partner)).sum(-1)
-    factor = 1.0 if weight is None else weight.double().gather(1, found.gone)
-    return (1 - alike) * factor
+    if weight is None:
+        return 1 - alike
+    own, other = (weight.double().gather(1, each) for each in (found.gone, found.partner))
+    return (1 - alike) * (own + of_partner * other)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -87,14 +89,14 @@ def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -
     """The same but for what rounding cannot tell apart: so all costs are those of float64."""
     features = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)[:, 1:]
     drawn = torch.rand(BATCH, patches, device=DEVICE)
-    for weight in (None, drawn):
+    for weight, part in ((None, 0.0), (drawn, 0.0), (drawn, 0.25)):
         most = len(range(first, patches, 2))
         for count in {1, most // 2, most} - {0}:
             wide = None if weight is None else weight.double()
-            exact = REFERENCE.fold(features.double(), count, wide, first)
-            found = folding.fold(features, count, weight, first)
-            expected = costs_of(exact, features, weight)
-            torch.testing.assert_close(costs_of(found, features, weight), expected, **CLOSE)
+            exact = REFERENCE.fold(features.double(), count, wide, part, first)
+            found = folding.fold(features, count, weight, part, first)
+            expected = costs_of(exact, features, weight, part)
+            torch.testing.assert_close(costs_of(found, features, weight, part), expected, **CLOSE)
             assert (found.gone % 2 == first).all()
             assert torch.equal(found.keep.gather(1, found.into), found.partner)
             everyone = torch.cat((found.keep, found.gone), dim=1).sort().values
@@ -105,7 +107,7 @@ def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -
 def test_equal_tokens_are_folded_in_their_order() -> None:
     features = torch.ones(BATCH, 21, 16, device=DEVICE)
     weight = torch.ones(BATCH, 21, device=DEVICE)
-    found = folding.fold(features, 4, weight, 1)
+    found = folding.fold(features, 4, weight, 0.25, 1)
     assert found.gone[0].tolist() == [1, 3, 5, 7]
     assert found.partner[0].tolist() == [0, 0, 0, 0]
     assert found.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]

@@ -49,8 +49,9 @@ class Fold(Method):
     searchable = False
     importance: Importance = "both"
     features: Feature = "x-pre"
+    of_partner: float = 0.0
     stages: int | None = None
-    proportional: bool = True
+    proportional: float = 1.0
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
@@ -99,7 +100,8 @@ class Fold(Method):
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         weight = self._weight(seen)
-        found = seen.scorer.fold(self._features(seen)[:, seen.prefix :], stage.similar, weight)
+        features = self._features(seen)[:, seen.prefix :]
+        found = seen.scorer.fold(features, stage.similar, weight, self.of_partner)
         return Reduction(
             found.keep, weight, similar=found.gone, partner=found.partner, into=found.into
         )

@@ -89,19 +89,30 @@ class Scorer:
         features: Float[Tensor, "batch patches width"],
         count: int,
         weight: Float[Tensor, "batch patches"] | None = None,
+        of_partner: float = 0.0,
         first: int = 1,
     ) -> Folding:
-        """Every second token, from place `first` on, meets its most similar one of the others; the
-        `count` cheapest are folded into theirs. It costs weight · (1 − cosine)."""
+        """Every second token, from place `first` on, meets the one of the others into which it is
+        folded at the least cost; the `count` cheapest are.
+
+        The cost is (1 − cosine), times the weight of the token and so much of its partner's.
+        """
         batch, patches, _ = features.shape
         place = torch.arange(patches, device=features.device)
         group_a, group_b = place[first::2], place[1 - first :: 2]
         each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
-        best, choice = self.nearest(features, each_a, each_b)
-        gain = best if weight is None else weight[:, first::2] * (best - 1)
+        if weight is None or of_partner == 0:
+            best, choice = self.nearest(features, each_a, each_b)
+            gain = best if weight is None else weight[:, first::2] * (best - 1)
+        else:
+            own, other = weight[:, first::2, None], weight[:, None, 1 - first :: 2]
+            alike = similarity.similarity(
+                features[:, first::2], features[:, 1 - first :: 2], "cosine"
+            )
+            gain, choice = ((alike - 1) * (own + of_partner * other)).max(dim=-1)
         gone = self.descending(gain)[:, :count]
         # The others in their order: an order by whether they stay leaves equals as they are.
-        stays = torch.ones_like(best).scatter(1, gone, 0.0)
+        stays = torch.ones_like(gain).scatter(1, gone, 0.0)
         stay = self.descending(stays)[:, : len(group_a) - count]
         target = choice.gather(1, gone)
         keep = torch.cat((group_a[stay], each_b), dim=1)

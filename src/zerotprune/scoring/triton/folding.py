@@ -24,6 +24,7 @@ def fold(
     features: Float[Tensor, "batch patches width"],
     count: int,
     weight: Float[Tensor, "batch patches"] | None,
+    of_partner: float,
     first: int,
 ) -> Folding:
     """See `Scorer.fold`; for images of up to `ONE_TILE` tokens."""
@@ -41,7 +42,7 @@ def fold(
             features, lengths, lengths if weight is None else weight, keep, gone,
             *features.stride()[:2], patches, width, count, gone.stride(0), first,
             SIDE=side, DEPTH=64 if half else 32, PRECISION="tf32" if half else "tf32x3",
-            WEIGHED=weight is not None, num_warps=4, num_stages=3,
+            WEIGHED=weight is not None, OF_PARTNER=of_partner, num_warps=4, num_stages=3,
         )  # fmt: skip
     return Folding(keep, gone[0], gone[1], gone[2])
 
@@ -77,6 +78,7 @@ def _fold(
     features, lengths, weight, keep, gone,
     stride_batch, stride_token, tokens, width, count, votes_stride, first_place,
     SIDE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, WEIGHED: tl.constexpr,
+    OF_PARTNER: tl.constexpr,
 ):  # fmt: skip
     """Rows are the tokens that may go, columns the others."""
     image = tl.program_id(0).to(tl.int64)
@@ -97,11 +99,14 @@ def _fold(
                     mask=inside, other=0.0)  # fmt: skip
         product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
     likeness = product / length_a[:, None] / length_b[None, :]
-    likeness = tl.where(stays[None, :], likeness, float("-inf"))
-    best, choice = tl.max(likeness, 1, return_indices=True)
-    gain = best
     if WEIGHED:
-        gain = tl.load(weight + image * tokens + row) * (best - 1)
+        weight += image * tokens
+        cost = tl.load(weight + row)[:, None]
+        if OF_PARTNER != 0:
+            cost = cost + OF_PARTNER * tl.load(weight + column)[None, :]
+        likeness = (likeness - 1) * cost
+    likeness = tl.where(stays[None, :], likeness, float("-inf"))
+    gain, choice = tl.max(likeness, 1, return_indices=True)
     rank = _above(gain, goes, place)
     leaves = goes & (rank < count)
     # Those that stay come first, in their order, then the other group.

@@ -135,11 +135,12 @@ class FusedScorer(Scorer):
         features: Float[Tensor, "batch patches width"],
         count: int,
         weight: Float[Tensor, "batch patches"] | None = None,
+        of_partner: float = 0.0,
         first: int = 1,
     ) -> Folding:
         if features.shape[1] > folding.ONE_TILE:
-            return super().fold(features, count, weight, first)
-        return folding.fold(features, count, weight, first)
+            return super().fold(features, count, weight, of_partner, first)
+        return folding.fold(features, count, weight, of_partner, first)
 
     def merge(
         self,
