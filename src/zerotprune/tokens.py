@@ -45,6 +45,15 @@ class Tokens(NamedTuple):
         batch, count, _ = x.shape
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
+    def weight(self, sizes: bool = True) -> Float[Tensor, "batch tokens"] | None:
+        """How many patches each token stands for, or 1 without `sizes`, and 0 for padding; None
+        where each stands for itself."""
+        size = self.size if sizes else None
+        if self.valid is None:
+            return size
+        counted = self.valid.to(torch.promote_types(self.x.dtype, torch.float32))
+        return counted if size is None else size * counted
+
 
 def reduced(
     tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
