@@ -22,7 +22,7 @@ class Plan:
         #: may the last block be computed for the prefix tokens alone?
         self.prefix_only = bool(self.stages) and not geometry.pools_patches
         #: may tokens reach the head that stand for several patches, or for none?
-        self.uneven = bool(self.stages) and (method.merges or method.adaptive)
+        self.uneven = bool(schedule.stages) and (method.merges or method.adaptive)
         #: must the head weigh them?
         self.size_weighted = self.uneven and geometry.pools_patches
 

@@ -16,9 +16,10 @@ from .heads import head_reads_prefix_only, head_weighs_sizes
 
 class TimmSizeWeighted(SizeWeighted):
     def __call__(self, *args: Any, **given: Any) -> Any:
-        model, left = self.model, list[Tokens]()
+        model = self.model
         if not is_last_ours(model):
             return self.whole(*args, **given)
+        left: list[Tokens] = []
         seen = WithBlocks(model, model.blocks, left=left)
         return self.head(type(model).forward_features(seen, *args, **given), left)
 
