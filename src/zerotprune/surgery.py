@@ -27,6 +27,8 @@ _NO_SIZES = (
     "cannot tell how many patches were merged into each token it is given: "
     "call the model itself, which gives the pooled features where it has no classifier"
 )
+_LEFT_IN_PLACE = ': prune_ leaves it in place with compute="all"'
+_TELLS_NO_SIZES = ", and would not tell the head how many patches were merged into each token"
 
 
 def attach(
@@ -140,10 +142,7 @@ def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
     foreign = "forward" in vit.model.__dict__ and stand_in_of(vit.model) is None
     if foreign and (prefix_only or plan.size_weighted):
-        way_out = "and would not tell the head how many patches were merged into each token"
-        if prefix_only:
-            way_out = 'prune_ leaves it in place with compute="all"'
         raise TypeError(
             "the model has a forward that was replaced by something else"
-            f"{':' if prefix_only else ','} {way_out}"
+            + (_LEFT_IN_PLACE if prefix_only else _TELLS_NO_SIZES)
         )

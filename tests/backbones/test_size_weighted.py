@@ -169,6 +169,26 @@ def test_another_head_after_pruning() -> None:
             model(images)
 
 
+@pytest.mark.parametrize("name", ["forward_features", "forward_head", "pool"])
+@pytest.mark.parametrize("family", ["deit", "mae, average pooling"])
+def test_a_head_replaced_after_pruning_is_not_trusted(family: str, name: str) -> None:
+    model: Any = ztp.prune_(build(family), SCHEDULE)
+    own = getattr(model, name)
+    setattr(model, name, lambda x, **given: own(x, **given))
+    with pytest.raises(ValueError, match="the model's head was changed after pruning"):
+        model(images_for(model))
+
+
+@pytest.mark.parametrize("head", ["attention", "refined CLS", "eva, attention"])
+def test_fused_or_not(head: str) -> None:
+    model = ztp.prune_(model_with(head), SCHEDULE)
+    images = images_for(model)
+    with torch.inference_mode():
+        expected = model(images)
+        model.attn_pool.fused_attn = not model.attn_pool.fused_attn
+        torch.testing.assert_close(model(images), expected)
+
+
 def test_features_by_themselves(model: Any) -> None:
     images = images_for(model)
     ztp.prune_(model, SCHEDULE)

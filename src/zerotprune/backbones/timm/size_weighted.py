@@ -27,13 +27,15 @@ class TimmSizeWeighted(SizeWeighted):
         """What the model's head makes of the features, which stand for the tokens left."""
         model, tokens = self.model, left[-1]
         kind = type(model)
-        if tokens.weight() is None or head_reads_prefix_only(model):
+        if head_reads_prefix_only(model):
             return kind.forward_head(model, features)
         if not head_weighs_sizes(model):
             raise ValueError(
                 "the model's head was changed after pruning, and it is not known how this one "
                 "pools merged tokens: use prune_ again, which says what this head can take"
             )
+        if tokens.weight() is None:
+            return kind.forward_head(model, features)
         return kind.forward_head(_Pooled(model), self._pool(features, tokens))
 
     def _pool(self, x: Tensor, tokens: Tokens) -> Tensor:
