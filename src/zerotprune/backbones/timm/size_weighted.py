@@ -49,9 +49,9 @@ class TimmSizeWeighted(SizeWeighted):
             x, weight = x[:, first:], weight[:, first:]
             attended = None if attended is None else attended[:, first:]
         if pool is not None:
-            bias = None if attended is None else attended.log().to(x.dtype)[:, None, None]
             if isinstance(pool, AttentionPoolPrr):
-                return _refine(pool, x, weight, bias)
+                return _refine(pool, x, weight, attended)
+            bias = None if attended is None else attended.log().to(x.dtype)[:, None, None]
             return pool(x, attn_mask=bias)  # type: ignore[no-any-return]
         if model.global_pool == "max":
             return weighted_maximum(x, weight)
@@ -59,12 +59,12 @@ class TimmSizeWeighted(SizeWeighted):
         return mean if model.global_pool == "avg" else 0.5 * (weighted_maximum(x, weight) + mean)
 
 
-def _refine(pool: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _refine(pool: Any, x: Tensor, weight: Tensor, attended: Tensor | None) -> Tensor:
     """timm's `AttentionPoolPrr`, which takes no mask: self-attention without projections, then the
     first token or the mean."""
     x = pool.pre_norm(x)
     split = x.unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)
-    heads = Heads(split, split, split, pool.scale, pool.fused_attn, 0.0, bias)
+    heads = Heads(split, split, split, pool.scale, pool.fused_attn, 0.0, size=attended)
     x = pool.post_norm(output(heads).transpose(1, 2).flatten(2))
     return x[:, 0] if pool.pool == "token" else weighted_mean(x, weight)
 
