@@ -59,10 +59,18 @@ class Task:
     backend: Backend = "auto"
 
 
-def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor | Tokens:
+def run(
+    parts: Parts,
+    task: Task,
+    x: Tensor | Tokens,
+    given: dict[str, Any],
+    left: list[Tokens] | None = None,
+) -> Tensor | Tokens:
     """One block: attention, MLP, and its stage, if it has one.
 
-    `given` is whatever else the library handed to the block (positions, masks).
+    `given` is whatever else the library handed to the block (positions, masks). To `left`, if there
+    is one, the tokens are appended that leave the block: the last hands back a plain tensor, and a
+    head that pools has to know how many patches are in each.
     """
     prefix = task.geometry.prefix
     tokens = Tokens.of(x, prefix)
@@ -82,6 +90,8 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
         reduction = _decide(task, sight._replace(tokens=now))
     if reduction is not None and not task.skips_mlp:
         now = reduced(now, reduction, prefix, decider)
+    if left is not None:
+        left.append(now)
     return now.x if task.last else now
 
 
@@ -159,7 +169,21 @@ def _decide(task: Task, seen: Seen) -> Reduction:
     assert stage is not None
     with torch.no_grad(), no_autocast(seen.tokens.x):
         task.method.check(stage, seen.patches, task.geometry)
-        return task.method.reduce(seen, stage)
+        reduction = task.method.reduce(seen, stage)
+    _refuse_undeclared(task.method, reduction)
+    return reduction
+
+
+def _refuse_undeclared(method: Method, reduction: Reduction) -> None:
+    """A head that pools is made to weigh tokens only for a method that says beforehand it must."""
+    for field, declared, word in (
+        (reduction.into, method.merges, "merges"),
+        (reduction.valid, method.adaptive, "adaptive"),
+    ):
+        if field is not None and not declared:
+            raise ValueError(
+                f"{type(method).__name__} has to say `{word} = True`: heads that pool must know"
+            )
 
 
 def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
@@ -171,9 +195,5 @@ def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
 
 def _sized(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
     """The heads with the sizes that attention goes by; padding has none."""
-    size, power = tokens.size, float(method.proportional)
-    if size is not None and power != 1:
-        size = size**power if power else None
-    if tokens.valid is not None:
-        size = tokens.valid.to(torch.float32) if size is None else size * tokens.valid
+    size = tokens.weight(method.proportional)
     return heads if size is None else [part._replace(size=size) for part in heads]

@@ -156,12 +156,3 @@ def _register(method: type[Method]) -> None:
         if held is not None and held.__qualname__ != method.__qualname__:
             raise ValueError(f"two methods are called {name!r}: {held.__name__}, {method.__name__}")
         REGISTERED[name] = method
-
-
-def refuse_pooling(geometry: Geometry, tokens: str) -> None:
-    """For methods whose tokens a head must not take for single patches."""
-    if geometry.pools_patches:
-        raise ValueError(
-            f"this model's head pools the patch tokens, and would take {tokens} ones for single "
-            "patches; the method needs a head that reads the prefix tokens alone"
-        )

@@ -45,6 +45,17 @@ class Tokens(NamedTuple):
         batch, count, _ = x.shape
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
+    def weight(self, power: float = 1.0) -> Float[Tensor, "batch tokens"] | None:
+        """How many patches each token stands for, to this power, and 0 for padding; None where
+        each stands for itself."""
+        size = self.size if power else None
+        if size is not None and power != 1:
+            size = size**power
+        if self.valid is None:
+            return size
+        counted = self.valid.to(torch.promote_types(self.x.dtype, torch.float32))
+        return counted if size is None else size * counted
+
 
 def reduced(
     tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE

@@ -8,7 +8,7 @@ import torch
 
 from ..cost import Geometry
 from ..knobs import Dial, spread_evenly
-from ..method import Method, Part, Seen, refuse_pooling
+from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
@@ -54,7 +54,6 @@ class DiffRate(Method):
                 f"the stage at block {stage.block} merges {stage.similar} tokens, but only "
                 f"{stage.share(patches)} are left after its pruning"
             )
-        refuse_pooling(geometry, "merged")
 
     def decides_after(self) -> Part:
         return "projection"

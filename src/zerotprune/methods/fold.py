@@ -49,7 +49,7 @@ class Fold(Method):
     searchable = False
     importance: Importance = "both"
     features: Feature = "x-pre"
-    of_partner: float = 0.0
+    of_partner: float = 0.25
     stages: int | None = None
     proportional: float = 1.0
 
