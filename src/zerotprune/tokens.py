@@ -21,6 +21,7 @@ class Reduction(NamedTuple):
     similar: Int[Tensor, "batch similar"] | None = None  # gone for being like another token …
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
+    adding: Float[Tensor, "batch similar"] | None = None  # so much of their size; in a plain mean
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
 
@@ -59,7 +60,8 @@ def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
         reduction=reduction,
     )
     if reduction.into is not None:
-        left = _merge(left, tokens, reduction, prefix)
+        merge = _merge if reduction.adding is None else _merge_plainly
+        left = merge(left, tokens, reduction, prefix)
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
     if reduction.valid is not None:
@@ -81,6 +83,22 @@ def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> T
     other = widened(take(tokens.x, gone)) * size_gone.unsqueeze(-1)
     mixed = own.scatter_add(1, into.unsqueeze(-1).expand_as(other), other.to(own.dtype))
     return left._replace(x=(mixed / total.unsqueeze(-1)).to(left.x.dtype), size=total)
+
+
+def _merge_plainly(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
+    """Mean of the merged tokens, each counted once; of their sizes a part is added."""
+    assert reduction.similar is not None
+    assert reduction.into is not None
+    assert reduction.adding is not None
+    gone, into = reduction.similar + prefix, reduction.into + prefix
+    ones = widened(left.x.new_ones(left.x.shape[:2]))
+    size = ones if left.size is None else left.size
+    size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
+    total = size.scatter_add(1, into, (size_gone * reduction.adding).to(size.dtype))
+    count = ones.scatter_add(1, into, ones.new_ones(gone.shape))
+    other = widened(take(tokens.x, gone))
+    mixed = widened(left.x).scatter_add(1, into.unsqueeze(-1).expand_as(other), other)
+    return left._replace(x=(mixed / count.unsqueeze(-1)).to(left.x.dtype), size=total)
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
