@@ -24,10 +24,11 @@ class Token:
     patches: tuple[int, ...] = ()  # of the original grid; none in a prefix token
     place: int = -1  # the patch whose place in the grid it has
     received: float = 0.0  # mean attention it received, summed over the blocks so far
+    weight: float | None = None  # in later attention, where that is not the number of patches
 
     @property
-    def size(self) -> int:
-        return len(self.patches) or 1
+    def size(self) -> float:
+        return (len(self.patches) or 1) if self.weight is None else self.weight
 
 
 class Attention(NamedTuple):
@@ -186,16 +187,26 @@ def evit(tokens: list[Token], attention: Attention, keep: float) -> list[Token]:
 
 
 def diffrate(tokens: list[Token], attention: Attention, keep: float, similar: int) -> list[Token]:
-    """Sorted by CLS attention: the last are pruned, of the rest the last are merged."""
+    """Sorted by CLS attention: the last are pruned, of the rest the last are merged, by a mean in
+    which each counts once; by as much of its size as it is like its host does the host grow."""
     prefix, patches = parted(tokens)
     order = descending(cls_attention(tokens, attention))
     rest = [patches[at] for at in order[: math.floor(share(keep, len(patches)))]]
     hosts, guests = rest[: len(rest) - similar], rest[len(rest) - similar :]
     visits: dict[int, list[Token]] = {at: [] for at in range(len(hosts))}
+    sizes = [host.size for host in hosts]
     for guest in guests:
         alike = [similarity(guest.x, host.x, "cosine") for host in hosts]
-        visits[alike.index(max(alike))].append(guest)
-    return prefix + [mean(host, visits[at]) for at, host in enumerate(hosts)]
+        at = alike.index(max(alike))
+        visits[at].append(guest)
+        sizes[at] += guest.size * max(0.0, alike[at])
+    merged = []
+    for at, host in enumerate(hosts):
+        group = [host, *visits[at]]
+        x = sum((token.x for token in group), np.zeros_like(host.x)) / len(group)
+        patches_in = tuple(patch for token in group for patch in token.patches)
+        merged.append(replace(host, x=x, patches=patches_in, weight=sizes[at]))
+    return prefix + merged
 
 
 def ats_draw(significance: Floats, samples: int) -> list[int]:

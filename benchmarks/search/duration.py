@@ -17,13 +17,13 @@ import torch
 from benchmarks.inputs import measuring, parsed
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.budgets.surface import Surface
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure.clock import now
 from zerotprune.measure.speed import noise
 from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Objective, Stack
+from zerotprune.search.space import surface_of
 from zerotprune.search.storage import StudyLocation, open_study
 from zerotprune.search.study import read_trials, work
 from zerotprune.search.workers import WorkerJob, run_workers
@@ -59,7 +59,7 @@ def timed(chosen: argparse.Namespace) -> float:
     model = load(chosen.model).to(chosen.device, precision)
     images = noise(model, chosen.images, chosen.device, precision)
     stack, method = Stack(list(images.split(chosen.batch)), None), ZeroTPrune()
-    surface = Surface(backbone(model).geometry, method)
+    surface = surface_of(backbone(model).geometry, method)
     config = SearchConfig(chosen.trials, chosen.cost * surface.unpruned, "kl")
     identity = {"what": "a measurement of time"}
     with tempfile.TemporaryDirectory() as folder:

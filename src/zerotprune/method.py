@@ -101,8 +101,9 @@ class Method(ABC):
     merges: ClassVar[bool] = False
     #: do images keep different numbers of tokens? Then the cost must be measured.
     adaptive: ClassVar[bool] = False
-    #: does it act by a stage's keep, similar and rounds, which is what a search draws?
-    searchable: ClassVar[bool] = True
+    #: what a search draws: a few stages with their keep, similar and rounds; or the counts, which
+    #: are the `similar` of each block; None: it has nothing to search
+    searchable: ClassVar[Literal["stages", "counts"] | None] = "stages"
     #: to which power of the patches in it does attention go to a merged token? 1, or True, is in
     #: proportion; 0, or False, takes it for a single patch
     proportional: float = 1.0

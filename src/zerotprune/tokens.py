@@ -22,6 +22,7 @@ class Reduction(NamedTuple):
     similar: Int[Tensor, "batch similar"] | None = None  # gone for being like another token …
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
+    adding: Float[Tensor, "batch similar"] | None = None  # so much of their size; in a plain mean
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
 
@@ -70,7 +71,10 @@ def reduced(
     else:
         assert reduction.similar is not None
         gone, into = reduction.similar + prefix, reduction.into + prefix
-        x, size = scorer.merge(tokens.x, tokens.size, index, gone, into)
+        plain = reduction.adding is not None
+        x, size = scorer.merge(tokens.x, None if plain else tokens.size, index, gone, into)
+        if reduction.adding is not None:
+            size = _sizes(tokens, index, gone, into, reduction.adding)
     left = Tokens(
         x=x,
         source=tokens.source.gather(1, keep),
@@ -85,6 +89,15 @@ def reduced(
         prefix_valid = torch.ones_like(first, dtype=torch.bool)
         left = left._replace(valid=torch.cat((prefix_valid, reduction.valid), dim=1))
     return left
+
+
+def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor) -> Tensor:
+    """The sizes of the kept tokens, where only a part of what is merged into them is added."""
+    if tokens.size is None:
+        own, other = (widened(tokens.x.new_ones(each.shape)) for each in (keep, gone))
+    else:
+        own, other = (tokens.size.gather(1, each) for each in (keep, gone))
+    return own.scatter_add(1, into, (other * adding).to(own.dtype))
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

@@ -261,7 +261,7 @@ def test_weight_of_tokens() -> None:
     x, source = torch.zeros(1, 3, 2, dtype=torch.float64), torch.tensor([[0, 1]])
     size, valid = torch.tensor([[1.0, 3.0, 2.0]]).double(), torch.tensor([[True, True, False]])
     assert Tokens(x, source).weight() is None
-    assert Tokens(x, source, size=size).weight(sizes=False) is None
+    assert Tokens(x, source, size=size).weight(0) is None
     assert torch.equal(Tokens(x, source, size=size).weight(), size)  # type: ignore[arg-type]
     both = Tokens(x, source, size=size, valid=valid)
     for sizes, expected in ((True, [[1, 3, 0]]), (False, [[1, 1, 0]])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,21 @@ def test_diffrate_by_hand() -> None:
     assert reduction.similar.tolist() == [[2]]
     assert left.x.tolist() == [[[1, 1], [1, 0], [0.125, 2.5], [7, 7]]]
     assert left.size is not None
-    assert left.size.tolist() == [[1, 1, 2, 1]]
+    cosine = 4 / math.hypot(0.25, 4)
+    assert left.size[0].tolist() == pytest.approx([1, 1, 1 + cosine, 1])
+
+
+def test_diffrate_merges_by_a_plain_mean_whatever_the_sizes() -> None:
+    """A host of five patches and two guests: a third each; sizes add by their likeness."""
+    x = [[3.0, 0.0], [0.0, 3.0], [6.0, 6.0], [-1.0, -1.0]]
+    seen = told(cls=[0.4, 0.1, 0.05, 0.2], x=x)
+    size = torch.tensor([[1.0, 5.0, 2.0, 4.0, 7.0]], dtype=torch.float64)
+    seen = seen._replace(tokens=seen.tokens._replace(size=size))
+    _, left = left_by(DiffRate(), seen, ztp.Stage(1, 1.0, 3))
+    assert left.x.tolist() == [[[1, 1], [2, 2]]]  # the mean of all four
+    assert left.size is not None
+    # (0, 3) is at a right angle, (-1, -1) even further away: neither adds anything.
+    assert left.size[0].tolist() == pytest.approx([1, 5 + 4 * math.sqrt(0.5)])
 
 
 def test_ats_by_hand() -> None:

@@ -13,9 +13,9 @@ from sqlalchemy.pool import NullPool
 from tests import commands
 from tests.families import plain_geometry
 from zerotprune import Schedule
-from zerotprune.budgets.surface import Surface
 from zerotprune.methods import ZeroTPrune
 from zerotprune.search.objective import Outcome
+from zerotprune.search.space import surface_of
 
 GEOMETRIES = {
     "deit-ti": plain_geometry(12, 14, 1, 192),
@@ -24,7 +24,7 @@ GEOMETRIES = {
     "shallow": plain_geometry(4, 6, 0, 48),
     "two blocks": plain_geometry(2, 14, 1, 64),
 }
-SURFACES = {name: Surface(geometry, ZeroTPrune()) for name, geometry in GEOMETRIES.items()}
+SURFACES = {name: surface_of(geometry, ZeroTPrune()) for name, geometry in GEOMETRIES.items()}
 
 Opener = Callable[..., optuna.Study]
 

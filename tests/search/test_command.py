@@ -18,7 +18,7 @@ from tests.commands import quickly
 from tests.search.studies import command, trials_in
 from zerotprune import Schedule
 from zerotprune.backbones import backbone
-from zerotprune.budgets.surface import Surface
+from zerotprune.budgets.surface import StageSurface
 from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.search import search as search_command
 from zerotprune.data import demo
@@ -34,7 +34,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     for text in ("paper's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
         assert text in done.stdout
     schedule = Schedule.load(tmp_path / "schedule.json")
-    surface = Surface(backbone(demo.untrained()).geometry, ZeroTPrune())
+    surface = StageSurface(backbone(demo.untrained()).geometry, ZeroTPrune())
     assert surface.price(schedule) == pytest.approx(0.4 * surface.unpruned, rel=0.005)
     assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "rows.csv").read_text().count("\n") == 4
@@ -144,7 +144,7 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("--cost", "0.5", "--limit", "1"), "too few images: 1"),
     (("--cost", "0.5", "--data", "nowhere"), "no data at nowhere"),
     (("--cost", "0.5", "--data", "empty", "--no-labels"), "no images in empty"),
-    (("--cost", "0.5", "--method", "tome"), "a search is for one of zero-tprune"),
+    (("--cost", "0.5", "--method", "evit"), "a search is for one of zero-tprune"),
     (("--cost", "0.5", "--out", "no/x.json"), "no folder no"),
     (("--cost", "0.5", "--figure", "x.txt"), "the ending must be one of"),
     (("--cost", "0.5", "--storage", "no/x.db"), "no folder no"),

@@ -45,7 +45,7 @@ def test_a_story_is_the_trace_and_the_logits(
             assert [each.share for each in said] == pytest.approx(exact[best].tolist(), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if name != "diffrate"])
 def test_every_method_has_a_story_and_leaves_the_model_alone(
     name: str, model: nn.Module, images: Tensor
 ) -> None:

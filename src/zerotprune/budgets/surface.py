@@ -7,6 +7,7 @@ a wish leaves one degree of freedom, how strongly all stages cut together, and t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from .budget import TOLERANCE
 
 MOST_STAGES = 6
 #: by which part of the budget a schedule may miss it: half of what is allowed, as elsewhere
-_NEAR = TOLERANCE / 2
+NEAR = TOLERANCE / 2
 #: a strength at which every stage that cuts at all leaves one patch token
 _UTMOST = 200.0
 _LEAST_CUT = 0.25
@@ -43,7 +44,7 @@ class _Cut(NamedTuple):
     rounds: int
 
 
-class Surface:
+class Surface(ABC):
     """All schedules of one model and method that cost a given budget."""
 
     def __init__(self, geometry: Geometry, method: Method) -> None:
@@ -51,19 +52,30 @@ class Surface:
             raise ValueError(f"a model of depth {geometry.depth} has no place for a stage")
         self.geometry, self.method = geometry, method
         self.unpruned = self.price(Schedule())
-        #: all patch tokens but one go at the first chance, by the cheapest vote
-        self.lowest = self.price(self._schedule([_Cut(1, 0, 1, 1)]))
+        self.lowest = self.price(self.cheapest())
+
+    @abstractmethod
+    def cheapest(self) -> Schedule:
+        """The schedule that costs least of all."""
 
     def price(self, schedule: Schedule) -> float:
         return Plan(schedule, self.geometry).gmacs("full")
 
     def check(self, budget: float) -> None:
         """Refuse a budget that no schedule meets."""
-        if not self.lowest * (1 - _NEAR) <= budget <= self.unpruned:
+        if not self.lowest * (1 - NEAR) <= budget <= self.unpruned:
             raise ValueError(
                 f"a budget of {budget:.4g} GMACs cannot be met: this model takes "
                 f"{self.unpruned:.4g} unpruned and {self.lowest:.4g} at least"
             )
+
+
+class StageSurface(Surface):
+    """Of methods that act by a stage's keep, similar and rounds."""
+
+    def cheapest(self) -> Schedule:
+        """All patch tokens but one go at the first chance, by the cheapest vote."""
+        return self._schedule([_Cut(1, 0, 1, 1)])
 
     def fit(self, wishes: Sequence[Wish], budget: float) -> Schedule:
         """The schedule of this shape that costs the budget, within half a percent.
@@ -77,9 +89,9 @@ class Surface:
         for shape in (wishes, [wish._replace(rounds=1) for wish in wishes]):
             cuts = self._solve(shape, budget)
             for refine in (self._nudge, self._trim):
-                if self._miss(cuts, budget) > _NEAR:
+                if self._miss(cuts, budget) > NEAR:
                     cuts = refine(cuts, budget)
-            if self._miss(cuts, budget) <= _NEAR:
+            if self._miss(cuts, budget) <= NEAR:
                 return self._schedule(cuts)
             best = min(best, cuts, key=lambda each: self._miss(each, budget))
         return self._schedule(best)
@@ -97,7 +109,7 @@ class Surface:
             cuts = self._cuts(shape, strength, dial if overshoots else 1.0)
             return cuts, self._price(cuts)
 
-        hit = bisect(turn, budget, steps=40, enough=_NEAR / 5)
+        hit = bisect(turn, budget, steps=40, enough=NEAR / 5)
         assert hit is not None
         return hit.setting
 
@@ -130,7 +142,7 @@ class Surface:
                 longer = sorted([*cuts, _Cut(block, 0, left, 1)])
                 best = min(best, longer, key=lambda each: self._miss(each, budget))
                 low, high = (low, left - 1) if self._price(longer) > budget else (left + 1, high)
-            if self._miss(best, budget) <= _NEAR:
+            if self._miss(best, budget) <= NEAR:
                 break
         return best
 

@@ -100,7 +100,7 @@ def table_of(title: str, comparison: Comparison) -> Table:
     if labelled:  # the KL of the unpruned model is zero: KL is the difference
         columns["to\nunpruned"] = lambda each: "" if each is unpruned else _change(each, unpruned)
     if default is not None:
-        columns["to the\npaper's form"] = lambda each: (
+        columns[f"to the\n{default.name}"] = lambda each: (
             "" if each in (unpruned, default) else _change(each, default)
         )
     if labelled:
@@ -134,7 +134,7 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     unit, digits = (" points", 2) if points else (" of KL", 4)
     count, images = len(choice.rows), len(choice.chosen.second.kl)
     ties = "; equal ones by their KL" if points else ""
-    also = "" if choice.default is None else " and the paper's form"
+    also = "" if choice.default is None else f" and the {choice.default.name}"
     said = [
         f"Ranked on the first half; the choice among the best {count}{also} was made on the "
         f"second, {images} images that had no say in the ranking{ties}. Differences are "
@@ -149,7 +149,9 @@ def remarks(choice: Choice, trials: int) -> list[str]:
     if choice.default is not None and choice.chosen is not choice.default:
         mean, error = compare(choice.chosen.second, choice.default.second)
         if mean < 2 * error:
-            said.append(f"{images} images do not tell the chosen one from the paper's form.")
+            said.append(
+                f"{images} images do not tell the chosen one from the {choice.default.name}."
+            )
     return said
 
 

@@ -69,7 +69,8 @@ def search(
     data
         A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     method
-        One that acts by a stage's keep, similar and rounds, or FILE.py:CLASS.
+        One that acts by a stage's keep, similar and rounds, or by counts alone, as fold does; or
+        FILE.py:CLASS.
     labels
         Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
     precision
@@ -86,7 +87,7 @@ def search(
         without a budget.
     finalists
         So many of the best on the first half of the images; the second half chooses among them
-        and a schedule of the paper's form, which stays where nothing better was found.
+        and what the budget gives without a search, which stays where nothing better was found.
     workers
         Processes on this machine. More machines: the same command there with the same --storage.
     storage

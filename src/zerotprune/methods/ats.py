@@ -28,7 +28,7 @@ class ATS(Method):
     name = "ats"
     acts = "middle"
     adaptive = True
-    searchable = False
+    searchable = None
     samples: int = 100
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:

@@ -24,7 +24,7 @@ class EViT(Method):
 
     name = "evit"
     acts = "middle"
-    searchable = False
+    searchable = None
 
     def dials(self, geometry: Geometry) -> list[Dial]:
         """The keep rate, at its places: after 4/12, 7/12 and 10/12 of the blocks."""

@@ -46,7 +46,7 @@ class Fold(Method):
     name = "fold"
     acts = "middle"
     merges = True
-    searchable = False
+    searchable = "counts"
     importance: Importance = "both"
     features: Feature = "x-pre"
     of_partner: float = 0.25

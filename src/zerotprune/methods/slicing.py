@@ -16,7 +16,7 @@ class Slicing(Method):
     """No options: a stage keeps its share of the tokens, the first ones."""
 
     name = "slicing"
-    searchable = False
+    searchable = None
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         source = seen.tokens.source

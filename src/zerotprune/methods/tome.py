@@ -28,7 +28,7 @@ class ToMe(Method):
     variants: ClassVar = {"tome-uni": {"proportional": False}}
     acts = "middle"
     merges = True
-    searchable = False
+    searchable = "counts"
     proportional: bool = True
 
     def dials(self, geometry: Geometry) -> list[Dial]:

@@ -34,7 +34,7 @@ class Comparison:
     """What came of a search, beside what there is without one."""
 
     unpruned: Judged
-    default: Judged | None  # of the paper's form for the same budget, where it reaches as far
+    default: Judged | None  # what the budget gives without a search, where that reaches as far
     rows: list[Judged]  # finalists in the order of the first half, or of a front by cost
     chosen: Judged | None  # None: the rows are a front
 

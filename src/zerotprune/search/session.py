@@ -17,12 +17,14 @@ from ..budgets.surface import Surface
 from ..data.images import batches
 from ..measure import latency
 from ..measure.latency import TimeBudget, Timed, cost_for, time_schedule
+from ..plan import Plan
 from ..schedule import Schedule
 from ..surgery import restore_
 from . import choice
 from .choice import Choice, Comparison, Judged
 from .config import SearchConfig, SearchInputs, directions, identify
 from .objective import Objective, Stack
+from .space import surface_of
 from .storage import StudyLocation, open_study, write_note_once
 from .study import FinishedTrial, TrialLog, work
 from .workers import WorkerJob, run_workers
@@ -80,12 +82,13 @@ class SearchRun:
                       self.second.unpruned())  # fmt: skip
 
     def judge_default(self) -> Judged | None:
-        """What one gets without a search: the paper's form."""
+        """What one gets without a search: the paper's form, or that of the method."""
         try:
             schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
-        except ValueError:  # the paper's form does not reach as far as the space does
+        except ValueError:  # that form does not reach as far as the space does
             return None
-        return self.judge("paper's form", schedule)
+        by_counts = self.inputs.method.searchable == "counts"
+        return self.judge("method's form" if by_counts else "paper's form", schedule)
 
     def choose(self, trials: Sequence[FinishedTrial], count: int) -> Choice:
         """By the second half, among the best so many of the first and the default."""
@@ -112,7 +115,8 @@ def prepare(
 ) -> SearchRun:
     """All that can be wrong with what the user gave comes out here, before anything is written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
-    surface = Surface(backbone(model).geometry, method)
+    surface = surface_of(backbone(model).geometry, method)
+    Plan(surface.cheapest(), surface.geometry).check()
     gmacs = None
     if isinstance(budget, Budget):
         gmacs = budget.gmacs_of(surface.unpruned)

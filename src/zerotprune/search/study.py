@@ -18,7 +18,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 import optuna
 from optuna.study import Study
@@ -28,8 +28,8 @@ from ..budgets.surface import Surface
 from ..schedule import Schedule
 from .config import SearchConfig
 from .objective import Outcome, rank, value
-from .sampling import ATTRIBUTE, ParameterSampler, stored
-from .space import Params, propose, space_of
+from .sampling import ATTRIBUTE, Draw, ParameterSampler, stored
+from .space import Params, propose, space_of, start_of
 from .storage import deferred
 
 
@@ -112,11 +112,15 @@ def work(
     """
     name, log = uuid.uuid4().hex, TrialLog(study, config).refresh()
     sampler, earlier = ParameterSampler(config, space_of(surface, config.budget)), len(log.trials)
+    start = start_of(surface, config.budget)
+    begun = [] if start is None else [Draw(start, {})]
     while wanted() and not log.full:
         alone = alone and all(stored(each)["worker"] == name for each in log.trials[earlier:])
         sampler.learn(log.trials)
         drawn = (sampler.draw(len(log.trials), "" if alone else name, again) for again in count())
-        params, system_attrs = next(draw for draw in drawn if not log.holds(draw.params))
+        params, system_attrs = next(
+            draw for draw in chain(begun, drawn) if not log.holds(draw.params)
+        )
         schedule = propose(params, surface, config.budget)
         outcome, cost = objective(schedule), surface.price(schedule)
         result = {"schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,

@@ -16,11 +16,11 @@ import torch
 from optuna.study import Study
 
 from ..backbones import backbone
-from ..budgets.surface import Surface
 from ..data.models import load
 from ..method import Method
 from .config import SearchConfig
 from .objective import Objective, Stack
+from .space import surface_of
 from .storage import StudyLocation, open_study
 from .study import TrialLog, work
 
@@ -85,7 +85,7 @@ def _work_on(job: WorkerJob, file: Path, parent: int) -> None:
         stack = Stack([each.to(job.device) for each in images], labels)
         model = load(**job.model).to(job.device, job.precision)
         study = open_study(job.location, job.identity, job.config.directions)
-        surface = Surface(backbone(model).geometry, job.method)
+        surface = surface_of(backbone(model).geometry, job.method)
         objective = Objective(model, job.method, stack, job.memory)
         # A parent that was killed can stop nobody: its workers look whether it is still theirs.
         work(study, job.config, surface, objective, alone=False,
