@@ -46,7 +46,7 @@ class Plan:
                 "this model's head reads the patch tokens in a way of its own, and would take "
                 f"{'merged ones' if self.method.merges else 'padding'} for single patches; the "
                 "method needs one that reads the prefix tokens alone, or that pools by mean, "
-                "maximum or attention"
+                "maximum or attention; zero-tprune takes any"
             )
 
     def skips_mlp(self, compute: Compute) -> bool:

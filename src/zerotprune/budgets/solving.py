@@ -93,10 +93,10 @@ def solve(
         best = bisect(_priced(dial, price), target, enough=enough, best=best)
         if best is not None and best.miss <= TOLERANCE / 2:
             return best.setting
-    if best is None:
-        raise ValueError(_why_none(method, geometry))
-    if best.miss <= TOLERANCE:
+    if best is not None and best.miss <= TOLERANCE:
         return best.setting
+    if best is None or not best.setting.stages:
+        raise ValueError(_why_none(method, geometry))
     lowest = best.value
     if not method.adaptive:
         ends = (bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry))
