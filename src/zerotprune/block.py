@@ -16,7 +16,6 @@ from .scoring.attention import Heads, output
 from .scoring.backends import Backend, scorer
 from .scoring.graph import Graph, average_attention
 from .scoring.precision import no_autocast
-from .scoring.scorer import REFERENCE
 from .tokens import Reduction, Tokens, reduced
 
 
@@ -60,10 +59,18 @@ class Task:
     backend: Backend = "auto"
 
 
-def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor | Tokens:
+def run(
+    parts: Parts,
+    task: Task,
+    x: Tensor | Tokens,
+    given: dict[str, Any],
+    left: list[Tokens] | None = None,
+) -> Tensor | Tokens:
     """One block: attention, MLP, and its stage, if it has one.
 
-    `given` is whatever else the library handed to the block (positions, masks).
+    `given` is whatever else the library handed to the block (positions, masks). To `left`, if there
+    is one, the tokens are appended that leave the block: the last hands back a plain tensor, and a
+    head that pools has to know how many patches are in each.
     """
     prefix = task.geometry.prefix
     tokens = Tokens.of(x, prefix)
@@ -73,15 +80,18 @@ def run(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> 
     if undecided and task.decides_after == "projection":
         reduction, undecided = _decide(task, sight._replace(tokens=now)), False
     del outputs
+    decider = sight.scorer
     if not undecided:
         del sight  # q, k and v need not wait for the MLP, which takes most memory
     if reduction is not None and task.skips_mlp:
-        now = reduced(now, reduction, prefix)
+        now = reduced(now, reduction, prefix, decider)
     now = now._replace(x=parts.feed(now.x))
     if undecided:
         reduction = _decide(task, sight._replace(tokens=now))
     if reduction is not None and not task.skips_mlp:
-        now = reduced(now, reduction, prefix)
+        now = reduced(now, reduction, prefix, decider)
+    if left is not None:
+        left.append(now)
     return now.x if task.last else now
 
 
@@ -94,7 +104,7 @@ def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[st
     """
     prefix = task.geometry.prefix
     tokens = Tokens.of(x, prefix)
-    heads = _biased(parts.attend(tokens, given, prefix), tokens, task.method)
+    heads = _sized(parts.attend(tokens, given, prefix), tokens, task.method)
     outputs = [output(part) for part in heads]
     return parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
 
@@ -103,11 +113,12 @@ def _attend(
     parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any]
 ) -> tuple[Seen, list[Tensor], Reduction | None]:
     """The block's attention: what was to be seen, its outputs, and the decision if it is ripe."""
-    heads = _biased(parts.attend(tokens, given), tokens, task.method)
-    sight = Seen(tokens, tokens.x, heads, None, task.geometry, REFERENCE)
+    heads = _sized(parts.attend(tokens, given), tokens, task.method)
+    sight = Seen(tokens, tokens.x, heads, None, task.geometry, scorer(task.backend, heads))
     if task.stage is None and not task.remember:
-        return sight, [output(part) for part in heads], None
-    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not _needs_graph(task)
+        return sight, [sight.scorer.output(part) for part in heads], None
+    needs = _needs_graph(task) or _needs_columns(task)
+    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not needs
     if whole or torch.compiler.is_compiling() or task.decides_after != "attention":
         return _score(task, sight)
     starts = range(0, len(tokens.x), AT_ONCE)
@@ -128,12 +139,14 @@ def _some(sight: Seen, which: slice) -> Seen:
 
 
 def _score(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
-    sight = sight._replace(scorer=scorer(task.backend, sight.heads))
     if _needs_graph(task):
         outputs, graph = sight.scorer.attention(sight.heads)
-        sight = sight._replace(graph=graph)
+        sight = sight._replace(graph=graph, columns=graph)
+    elif _needs_columns(task):
+        outputs, columns = sight.scorer.attention_sums(sight.heads)
+        sight = sight._replace(columns=columns)
     else:
-        outputs = [output(part) for part in sight.heads]
+        outputs = [sight.scorer.output(part) for part in sight.heads]
     if task.remember:
         history = _remember(sight.tokens, sight.graph, sight.prefix)
         sight = sight._replace(tokens=sight.tokens._replace(history=history))
@@ -146,13 +159,31 @@ def _needs_graph(task: Task) -> bool:
     return task.remember or (task.stage is not None and task.method.wants_graph(task.stage))
 
 
+def _needs_columns(task: Task) -> bool:
+    return task.stage is not None and task.method.wants_columns(task.stage)
+
+
 def _decide(task: Task, seen: Seen) -> Reduction:
     """What the block's stage makes of its tokens."""
     stage = task.stage
     assert stage is not None
     with torch.no_grad(), no_autocast(seen.tokens.x):
         task.method.check(stage, seen.patches, task.geometry)
-        return task.method.reduce(seen, stage)
+        reduction = task.method.reduce(seen, stage)
+    _refuse_undeclared(task.method, reduction)
+    return reduction
+
+
+def _refuse_undeclared(method: Method, reduction: Reduction) -> None:
+    """A head that pools is made to weigh tokens only for a method that says beforehand it must."""
+    for field, declared, word in (
+        (reduction.into, method.merges, "merges"),
+        (reduction.valid, method.adaptive, "adaptive"),
+    ):
+        if field is not None and not declared:
+            raise ValueError(
+                f"{type(method).__name__} has to say `{word} = True`: heads that pool must know"
+            )
 
 
 def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
@@ -162,14 +193,7 @@ def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
     return received if tokens.history is None else tokens.history + received
 
 
-def _biased(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
-    """The heads with what the tokens' sizes and their padding add to the logits of attention."""
-    bias = None
-    if tokens.size is not None and method.proportional:
-        bias = tokens.size.log()
-    if tokens.valid is not None:
-        base = torch.zeros_like(tokens.valid, dtype=torch.float32) if bias is None else bias
-        bias = base.masked_fill(~tokens.valid, -torch.inf)
-    if bias is None:
-        return heads
-    return [part.biased(bias[:, None, None]) for part in heads]
+def _sized(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
+    """The heads with the sizes that attention goes by; padding has none."""
+    size = tokens.weight(method.proportional)
+    return heads if size is None else [part._replace(size=size) for part in heads]

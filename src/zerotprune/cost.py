@@ -47,6 +47,7 @@ class Geometry:
     head_pair: int  # … for each pair of tokens
     head_norms: int  # normalised values of the final norm, for each token
     head_norms_once: int  # … for each image
+    weighs_sizes: bool = False  # can a head that reads patches count those in a merged token?
 
     @property
     def depth(self) -> int:

@@ -13,7 +13,7 @@ from .cost import Geometry
 from .knobs import Dial, paper_form
 from .schedule import Stage
 from .scoring.attention import Heads, Rows
-from .scoring.graph import Graph, RowGraph
+from .scoring.graph import ColumnGraph, Graph, RowGraph
 from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Float
 from .tokens import Reduction, Tokens
@@ -28,6 +28,7 @@ class Seen(NamedTuple):
     graph: Graph | None  # where the method asked for it
     geometry: Geometry
     scorer: Scorer = REFERENCE
+    columns: ColumnGraph | None = None  # where the method asked for them, or for the graph
 
     @property
     def prefix(self) -> int:
@@ -40,7 +41,8 @@ class Seen(NamedTuple):
     @property
     def rows(self) -> RowGraph:
         """For methods that want single rows of the graph: fused attention gives no other."""
-        return Rows(self.heads) if self.graph is None else self.graph
+        held = self.columns if self.graph is None else self.graph
+        return Rows(self.heads) if held is None else held
 
     def vectors(
         self, name: Literal["key", "query", "value"]
@@ -102,8 +104,9 @@ class Method(ABC):
     #: what a search draws: a few stages with their keep, similar and rounds; or the counts, which
     #: are the `similar` of each block; None: it has nothing to search
     searchable: ClassVar[Literal["stages", "counts"] | None] = "stages"
-    #: does attention go to a merged token in proportion to the patches in it?
-    proportional: bool = True
+    #: to which power of the patches in it does attention go to a merged token? 1, or True, is in
+    #: proportion; 0, or False, takes it for a single patch
+    proportional: float = 1.0
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -123,6 +126,11 @@ class Method(ABC):
 
     def wants_graph(self, stage: Stage) -> bool:
         """Does it look at the whole attention graph at this stage?"""
+        return False
+
+    def wants_columns(self, stage: Stage) -> bool:
+        """Does it look at the attention that each token receives? Fused attention gives that, and
+        the row of CLS, without the rest of the graph."""
         return False
 
     def wants_history(self) -> bool:
@@ -149,12 +157,3 @@ def _register(method: type[Method]) -> None:
         if held is not None and held.__qualname__ != method.__qualname__:
             raise ValueError(f"two methods are called {name!r}: {held.__name__}, {method.__name__}")
         REGISTERED[name] = method
-
-
-def refuse_pooling(geometry: Geometry, tokens: str) -> None:
-    """For methods whose tokens a head must not take for single patches."""
-    if geometry.pools_patches:
-        raise ValueError(
-            f"this model's head pools the patch tokens, and would take {tokens} ones for single "
-            "patches; the method needs a head that reads the prefix tokens alone"
-        )

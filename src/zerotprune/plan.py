@@ -21,6 +21,10 @@ class Plan:
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
         self.prefix_only = bool(self.stages) and not geometry.pools_patches
+        #: may tokens reach the head that stand for several patches, or for none?
+        self.uneven = bool(schedule.stages) and (method.merges or method.adaptive)
+        #: must the head weigh them?
+        self.size_weighted = self.uneven and geometry.pools_patches
 
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
@@ -37,6 +41,13 @@ class Plan:
             patches = self.method.kept(stage, patches)
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
+        if self.size_weighted and not self.geometry.weighs_sizes:
+            raise ValueError(
+                "this model's head reads the patch tokens in a way of its own, and would take "
+                f"{'merged ones' if self.method.merges else 'padding'} for single patches; the "
+                "method needs one that reads the prefix tokens alone, or that pools by mean, "
+                "maximum or attention"
+            )
 
     def skips_mlp(self, compute: Compute) -> bool:
         """Do stages come before their block's MLP? The MLP takes each token by itself, so what is

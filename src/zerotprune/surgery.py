@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
 from .backbones import Backbone, BlockCall, backbone, transformer
-from .backbones.prefix_only import as_forward, is_prefix_only
+from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
 from .block import Parts, Task, run, run_prefix_only
 from .cost import Compute
 from .methods import name_of
 from .plan import Plan
 from .schedule import Schedule
 from .scoring.backends import Backend, prepare
+from .tokens import Tokens
 
 Model = TypeVar("Model", bound=nn.Module)
+
+_NO_GRID = (
+    "has no full grid to give back from a pruned model: "
+    "use restore_(model) first, or trace(model, images) to see which patches stay"
+)
+_NO_SIZES = (
+    "cannot tell how many patches were merged into each token it is given: "
+    "call the model itself, which gives the pooled features where it has no classifier"
+)
+_LEFT_IN_PLACE = ': prune_ leaves it in place with compute="all"'
+_TELLS_NO_SIZES = ", and would not tell the head how many patches were merged into each token"
 
 
 def attach(
@@ -27,7 +39,8 @@ def attach(
     vit, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, vit.geometry)
     plan.check()
-    _refuse_foreign(vit, prefix_only=compute == "needed" and plan.prefix_only)
+    prefix_only = compute == "needed" and plan.prefix_only
+    _refuse_foreign(vit, plan, prefix_only)
     restore_(model)
     if not plan.stages:
         return model
@@ -35,11 +48,16 @@ def attach(
         if task is not None:
             parts, call = vit.parts(block), vit.call
             block.forward = functools.partial(_pruned_forward, parts, task, plan, call)
-    if compute == "needed" and plan.prefix_only:
-        inner.forward = as_forward(vit.prefix_only())
-    for name in vit.unserved:
+    weighted = vit.size_weighted(plan.method.proportional) if plan.uneven else None
+    if prefix_only:
+        inner.forward = as_forward(vit.prefix_only(weighted))
+    elif plan.size_weighted and weighted is not None:
+        inner.forward = as_forward(weighted)
+    refusals = dict.fromkeys(vit.unserved, _NO_GRID)
+    refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
+    for name, why in refusals.items():
         if hasattr(inner, name):
-            setattr(inner, name, functools.partial(_unserved, name))
+            setattr(inner, name, refused(name, why))
     inner.extra_repr = functools.partial(_described, plan, type(inner).extra_repr(inner))
     return model
 
@@ -56,10 +74,11 @@ def restore_(model: Model) -> Model:
     for module in inner.modules():
         if plan_of(module) is not None:
             del module.forward
-    if is_prefix_only(inner.__dict__.get("forward")):
+    if stand_in_of(inner) is not None:
         del inner.forward
     for name, value in list(inner.__dict__.items()):
-        if isinstance(value, functools.partial) and value.func in (_unserved, _described):
+        described = isinstance(value, functools.partial) and value.func is _described
+        if described or is_refused(value):
             delattr(inner, name)
     return model
 
@@ -95,18 +114,14 @@ def _pruned_forward(
     call: BlockCall,
     *args: Any,
     prefix_only: bool = False,
+    left: list[Tokens] | None = None,
     **given: Any,
 ) -> Any:
     """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
     x, others = call.read(args, given)
-    return call.give((run_prefix_only if prefix_only else run)(parts, task, x, others))
-
-
-def _unserved(name: str, *args: Any, **given: Any) -> NoReturn:
-    raise ValueError(
-        f"{name} has no full grid to give back from a pruned model: "
-        "use restore_(model) first, or trace(model, images) to see which patches stay"
-    )
+    if prefix_only:
+        return call.give(run_prefix_only(parts, task, x, others))
+    return call.give(run(parts, task, x, others, left))
 
 
 def _described(plan: Plan, others: str) -> str:
@@ -121,13 +136,13 @@ def _described(plan: Plan, others: str) -> str:
     return f"{others}, {line}" if others else line
 
 
-def _refuse_foreign(vit: Backbone, prefix_only: bool) -> None:
+def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     for number, block in enumerate(vit.blocks, start=1):
         if "forward" in block.__dict__ and plan_of(block) is None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
-    forward = vit.model.__dict__.get("forward")
-    if prefix_only and forward is not None and not is_prefix_only(forward):
+    foreign = "forward" in vit.model.__dict__ and stand_in_of(vit.model) is None
+    if foreign and (prefix_only or plan.size_weighted):
         raise TypeError(
-            "the model has a forward that was replaced by something else: "
-            'prune_ leaves it in place with compute="all"'
+            "the model has a forward that was replaced by something else"
+            + (_LEFT_IN_PLACE if prefix_only else _TELLS_NO_SIZES)
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .batching import take
 from .scoring.precision import widened
+from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Bool, Float, Int
 
 
@@ -45,23 +46,43 @@ class Tokens(NamedTuple):
         batch, count, _ = x.shape
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
+    def weight(self, power: float = 1.0) -> Float[Tensor, "batch tokens"] | None:
+        """How many patches each token stands for, to this power, and 0 for padding; None where
+        each stands for itself."""
+        size = self.size if power else None
+        if size is not None and power != 1:
+            size = size**power
+        if self.valid is None:
+            return size
+        counted = self.valid.to(torch.promote_types(self.x.dtype, torch.float32))
+        return counted if size is None else size * counted
 
-def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
+
+def reduced(
+    tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
+) -> Tokens:
     """The prefix tokens and the kept patch tokens, with all that travels along."""
     keep = reduction.keep
     first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
     index = torch.cat((first, keep + prefix), dim=1)
+    if reduction.into is None:
+        x = take(tokens.x, index)
+        size = None if tokens.size is None else tokens.size.gather(1, index)
+    else:
+        assert reduction.similar is not None
+        gone, into = reduction.similar + prefix, reduction.into + prefix
+        if reduction.adding is None:
+            x, size = scorer.merge(tokens.x, tokens.size, index, gone, into)
+        else:
+            x, size = _merge_plainly(tokens, index, gone, into, reduction.adding)
     left = Tokens(
-        x=take(tokens.x, index),
+        x=x,
         source=tokens.source.gather(1, keep),
         moved=True,
         history=None if tokens.history is None else tokens.history.gather(1, keep),
-        size=None if tokens.size is None else tokens.size.gather(1, index),
+        size=size,
         reduction=reduction,
     )
-    if reduction.into is not None:
-        merge = _merge if reduction.adding is None else _merge_plainly
-        left = merge(left, tokens, reduction, prefix)
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
     if reduction.valid is not None:
@@ -70,35 +91,20 @@ def reduced(tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
     return left
 
 
-def _merge(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
-    """Mean of the merged tokens, each weighted by the number of patches already in it."""
-    assert reduction.similar is not None
-    assert reduction.into is not None
-    gone, into = reduction.similar + prefix, reduction.into + prefix
-    ones = widened(left.x.new_ones(left.x.shape[:2]))
-    size = ones if left.size is None else left.size
-    size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
-    total = size.scatter_add(1, into, size_gone)
-    own = widened(left.x) * size.unsqueeze(-1)
-    other = widened(take(tokens.x, gone)) * size_gone.unsqueeze(-1)
-    mixed = own.scatter_add(1, into.unsqueeze(-1).expand_as(other), other.to(own.dtype))
-    return left._replace(x=(mixed / total.unsqueeze(-1)).to(left.x.dtype), size=total)
-
-
-def _merge_plainly(left: Tokens, tokens: Tokens, reduction: Reduction, prefix: int) -> Tokens:
+def _merge_plainly(
+    tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor
+) -> tuple[Tensor, Tensor]:
     """Mean of the merged tokens, each counted once; of their sizes a part is added."""
-    assert reduction.similar is not None
-    assert reduction.into is not None
-    assert reduction.adding is not None
-    gone, into = reduction.similar + prefix, reduction.into + prefix
-    ones = widened(left.x.new_ones(left.x.shape[:2]))
-    size = ones if left.size is None else left.size
-    size_gone = ones.new_ones(gone.shape) if tokens.size is None else tokens.size.gather(1, gone)
-    total = size.scatter_add(1, into, (size_gone * reduction.adding).to(size.dtype))
-    count = ones.scatter_add(1, into, ones.new_ones(gone.shape))
-    other = widened(take(tokens.x, gone))
-    mixed = widened(left.x).scatter_add(1, into.unsqueeze(-1).expand_as(other), other)
-    return left._replace(x=(mixed / count.unsqueeze(-1)).to(left.x.dtype), size=total)
+    x, size = widened(tokens.x), tokens.size
+    if size is None:
+        size = x.new_ones(()).expand(x.shape[:2])
+    own, added = size.gather(1, keep), size.gather(1, gone) * adding
+    total = own.scatter_add(1, into, added.to(own.dtype))
+    ones = x.new_ones(()).expand(keep.shape)
+    count = ones.scatter_add(1, into, x.new_ones(gone.shape))
+    other = take(x, gone)
+    mixed = take(x, keep).scatter_add(1, into.unsqueeze(-1).expand_as(other), other)
+    return (mixed / count.unsqueeze(-1)).to(tokens.x.dtype), total
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

@@ -129,5 +129,13 @@ def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
     shown = build_view_model(
         pooled, pooled.prepare(image), Selection("pooled", "zero-tprune", "tome", 0.7)
     )
+    assert len(shown.methods) == 2
+    assert shown.notes == ()
+    bare = CatalogEntry(
+        "no CLS", timm.create_model("test_vit", class_token=False, global_pool="avg").eval()
+    )
+    shown = build_view_model(
+        bare, bare.prepare(image), Selection("no CLS", "zero-tprune", "evit", 0.7)
+    )
     assert len(shown.methods) == 1
-    assert "head pools the patch tokens" in shown.notes[0]
+    assert "this model has no CLS token" in shown.notes[0]

@@ -16,6 +16,7 @@ from ..cost import Geometry
 from ..tokens import Tokens
 from .midway import Midway
 from .prefix_only import PrefixOnly
+from .size_weighted import SizeWeighted
 
 
 class Library(NamedTuple):
@@ -60,6 +61,8 @@ class Backbone(ABC):
     call: ClassVar[BlockCall] = BlockCall()
     #: methods of the model that cannot serve while it is pruned: they want the whole grid
     unserved: ClassVar[tuple[str, ...]] = ()
+    #: those that cannot serve while the head must pool by size: they get tokens without their sizes
+    unweighed: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def parts(self, block: nn.Module) -> Parts: ...
@@ -97,8 +100,14 @@ class Backbone(ABC):
         raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")
 
     @abstractmethod
-    def prefix_only(self) -> PrefixOnly:
-        """What stands in for the model's forward where its head reads the prefix tokens alone."""
+    def prefix_only(self, otherwise: SizeWeighted | None = None) -> PrefixOnly:
+        """What stands in for the model's forward where its head reads the prefix tokens alone, and
+        what else once its head was changed."""
+
+    def size_weighted(self, proportional: float) -> SizeWeighted | None:
+        """What stands in for the model's forward where its head pools tokens of different sizes,
+        or padding; None where it never does, see `Geometry.weighs_sizes`."""
+        return None
 
     @abstractmethod
     def midway(self) -> Midway | None:

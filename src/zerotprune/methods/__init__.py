@@ -22,7 +22,7 @@ from .zero_tprune import ZeroTPrune
 
 __all__ = ["ATS", "DiffRate", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune"]
 
-DEFAULT = "zero-tprune"
+DEFAULT = "fold"
 
 for _module in iter_modules(__path__):  # a file in this folder is all that a method needs
     import_module(f".{_module.name}", __name__)

@@ -10,7 +10,7 @@ import torch
 
 from ..cost import Geometry
 from ..knobs import Dial
-from ..method import Method, Seen, refuse_pooling
+from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..tokens import Reduction
 
@@ -49,7 +49,6 @@ class ATS(Method):
             raise ValueError(f"samples must be at least 1, got {self.samples}")
         if stage.block == geometry.depth:
             raise ValueError("ATS takes no stage at the last block: nobody would see what it drew")
-        refuse_pooling(geometry, "padding")
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         attention = seen.rows.row(0)[:, :, seen.prefix :].sum(dim=1)

@@ -12,7 +12,7 @@ import torch
 
 from ..cost import Geometry
 from ..knobs import Dial, spread_evenly
-from ..method import Method, Part, Seen, refuse_pooling
+from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
@@ -192,4 +192,3 @@ def _refuse(geometry: Geometry) -> None:
     """Models that it cannot act on."""
     if not geometry.cls:
         raise ValueError("DiffRate ranks by the attention of CLS; this model has no CLS token")
-    refuse_pooling(geometry, "merged")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..cost import Geometry
 from ..knobs import Dial
-from ..method import Method, Seen, refuse_pooling
+from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
@@ -16,7 +16,11 @@ from ..tokens import Reduction
 @dataclass(frozen=True)
 class EViT(Method):
     """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
-    token more: the sum of all others, each times the attention that CLS pays to it."""
+    token more: the sum of all others, each times the attention that CLS pays to it.
+
+    Where the head pools, that token counts as one. Its parts are weighed by attention already, and
+    most of them hardly; to count all patches in it would give the rest more say than what was kept.
+    """
 
     name = "evit"
     acts = "middle"
@@ -43,7 +47,6 @@ class EViT(Method):
             raise ValueError("EViT ranks by the attention of CLS, and this model has no CLS token")
         if stage.similar:
             raise ValueError("EViT has no S-stage: leave `similar` at 0")
-        refuse_pooling(geometry, "fused")
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         attention = cls_attention(seen.rows)[:, seen.prefix :]

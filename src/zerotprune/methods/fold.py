@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from math import prod
 from typing import Literal, get_args
 
 import torch
@@ -49,10 +49,13 @@ class Fold(Method):
     searchable = "counts"
     importance: Importance = "both"
     features: Feature = "x-pre"
+    of_partner: float = 0.25
     stages: int | None = None
-    proportional: bool = True
+    proportional: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.stages is not None and self.stages < 1:
+            raise ValueError(f"stages must be at least 1, or None for all, got {self.stages}")
         for name, choices in (("importance", Importance), ("features", Feature)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(
@@ -61,22 +64,17 @@ class Fold(Method):
                 )
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """Counts in proportion to (i − s + 1)^p from block s on, none in the last."""
+        """One formula for all budgets, see `folded_shares`."""
 
         def turn(cut: float) -> Schedule:
-            depth = geometry.depth
-            first, power = max(1, round(depth / 3)), -0.5
-            shares = [(block - first + 1) ** power for block in range(first, depth)]
-            scale = cut * (geometry.patches - 1) / sum(shares)
-            sums = [0]
-            for at in range(len(shares)):
-                sums.append(round(scale * sum(shares[: at + 1])))
-            stages, left = [], geometry.patches
-            for block, (before, after) in enumerate(pairwise(sums), start=first):
-                count = min(after - before, left // 2)
+            shares = _gathered(folded_shares(cut, geometry.depth), self.stages)
+            left, exact, stages = geometry.patches, float(geometry.patches), []
+            for block, share in shares.items():
+                exact *= 1 - share
+                count = min(left - round(exact), left // 2)
                 stages.append(Stage(block, similar=count))
                 left -= count
-            return Schedule(tuple(stages), self)
+            return Schedule(tuple(stage for stage in stages if stage.similar), self)
 
         return [turn]
 
@@ -94,7 +92,7 @@ class Fold(Method):
                 f"the {patches} patch tokens there"
             )
 
-    def wants_graph(self, stage: Stage) -> bool:
+    def wants_columns(self, stage: Stage) -> bool:
         return self.importance != "cls"
 
     def decides_after(self) -> Part:
@@ -102,7 +100,8 @@ class Fold(Method):
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         weight = self._weight(seen)
-        found = seen.scorer.fold(self._features(seen)[:, seen.prefix :], stage.similar, weight)
+        features = self._features(seen)[:, seen.prefix :]
+        found = seen.scorer.fold(features, stage.similar, weight, self.of_partner)
         return Reduction(
             found.keep, weight, similar=found.gone, partner=found.partner, into=found.into
         )
@@ -113,8 +112,8 @@ class Fold(Method):
         if self.importance != "received" and seen.geometry.cls:
             parts.append(cls_attention(seen.rows))
         if self.importance != "cls":
-            assert seen.graph is not None
-            parts.append(average_attention(seen.graph))
+            assert seen.columns is not None
+            parts.append(average_attention(seen.columns))
         patches = [part[:, seen.prefix :] for part in parts]
         return torch.stack([part / part.mean(dim=-1, keepdim=True) for part in patches]).sum(dim=0)
 
@@ -127,3 +126,36 @@ class Fold(Method):
         pairs = (patches // 2) * (patches - patches // 2)
         received = geometry.votes(stage.block, patches) if self.importance != "cls" else 0
         return received + pairs * geometry.dim
+
+
+def folded_shares(cut: float, depth: int) -> list[float]:
+    """Which share of its tokens each block folds; `cut` goes from 0, none, to 1, the most.
+
+    From a first block on, which is the earlier the more is to go, the share rises and levels off:
+    top · x / (x + rise), where x counts blocks from the first; none in the last block. The three
+    numbers were chosen for twelve blocks, by the divergence of three models from themselves.
+
+    >>> [round(share, 2) for share in folded_shares(0.5, 12)]
+    [0.0, 0.04, 0.1, 0.13, 0.15, 0.17, 0.18, 0.19, 0.19, 0.2, 0.2, 0.0]
+    """
+    turned = 1.25 * cut
+    top, first, rise = 0.3 * turned**0.35, 4.3 * (1 - turned), 3.9 - 2.6 * turned
+    shares = []
+    for block in range(1, depth):
+        x = max(0.0, 12 * block / depth - first)
+        share = top * x / (x + rise)
+        shares.append(1 - (1 - share) ** (12 / depth))
+    return [*shares, 0.0]
+
+
+def _gathered(shares: list[float], stages: int | None) -> dict[int, float]:
+    """The shares of all blocks, by block; or of neighbours together at so many blocks only."""
+    active = [block for block, share in enumerate(shares, start=1) if share > 0]
+    if stages is None or stages >= len(active):
+        return {block: shares[block - 1] for block in active}
+    gathered = {}
+    for stage in range(stages):
+        begin, end = (round(len(active) * at / stages) for at in (stage, stage + 1))
+        group = active[begin:end]
+        gathered[group[(len(group) - 1) // 2]] = 1 - prod(1 - shares[block - 1] for block in group)
+    return gathered

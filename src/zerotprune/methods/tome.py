@@ -9,7 +9,7 @@ import torch
 
 from ..cost import Geometry
 from ..knobs import Dial, spread_evenly
-from ..method import Method, Seen, refuse_pooling
+from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..tokens import Reduction
 
@@ -47,7 +47,6 @@ class ToMe(Method):
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if stage.keep < 1:
             raise ValueError("ToMe merges `similar` tokens and drops none: leave keep at 1")
-        refuse_pooling(geometry, "merged")
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         patches, prefix = seen.patches, seen.prefix

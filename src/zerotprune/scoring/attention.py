@@ -23,6 +23,7 @@ class Heads(NamedTuple):
     fused: bool  # does the library use fused attention here?
     dropout: float  # 0 outside training
     bias: Float[Tensor, "*any #queries tokens"] | None = None
+    size: Float[Tensor, "batch tokens"] | None = None  # attention goes in proportion to it
     plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # where a rotary position
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
@@ -34,29 +35,32 @@ class Heads(NamedTuple):
         part: Heads = select(self._replace(bias=None), which)
         return part._replace(bias=bias)
 
-    def biased(self, bias: Float[Tensor, "batch 1 1 tokens"] | None) -> Heads:
-        """The same with something added to the logits."""
-        if bias is None:
-            return self
-        bias = bias.to(self.q.dtype)
-        return self._replace(bias=bias if self.bias is None else self.bias + bias)
+    def logit_bias(self) -> Float[Tensor, "*any #queries tokens"] | None:
+        """All that is added to the logits: the bias, and the logarithm of the sizes."""
+        if self.size is None:
+            return self.bias
+        sizes = self.size.log()[:, None, None]
+        return sizes if self.bias is None else self.bias + sizes
 
 
 def output(part: Heads) -> Float[Tensor, "batch heads queries width"]:
     """As the library computes it, fused or not."""
+    bias = part.logit_bias()
+    if bias is not None:
+        bias = bias.to(part.q.dtype)
     if part.fused:
         return F.scaled_dot_product_attention(
-            part.q, part.k, part.v, attn_mask=part.bias, dropout_p=part.dropout
+            part.q, part.k, part.v, attn_mask=bias, dropout_p=part.dropout
         )
     logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
-    if part.bias is not None:
-        logits = logits + part.bias
+    if bias is not None:
+        logits = logits + bias
     return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v
 
 
 def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
     """Each attention's output, and the graph of all their heads written down."""
-    graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
+    graphs = [attention_graph(part.q, part.k, part.scale, part.logit_bias()) for part in heads]
     outputs = [
         F.dropout(graph, part.dropout).to(part.v.dtype) @ part.v
         for graph, part in zip(graphs, heads, strict=True)
@@ -79,7 +83,7 @@ class Rows:
 
 
 def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
-    bias = part.bias
+    bias = part.logit_bias()
     if bias is not None and bias.shape[-2] > 1:
         bias = bias[..., token : token + 1, :]
     return attention_graph(part.q[:, :, token : token + 1], part.k, part.scale, bias).squeeze(2)

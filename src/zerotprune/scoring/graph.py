@@ -146,7 +146,15 @@ class RowGraph(Protocol):
 
 
 @runtime_checkable
-class Graph(RowGraph, Protocol):
+class ColumnGraph(RowGraph, Protocol):
+    """An attention graph that shows single rows, and the sums of its columns."""
+
+    def received(self) -> Float[Tensor, "batch heads tokens"]:
+        """The attention that each token receives on average: one vote from the uniform start."""
+
+
+@runtime_checkable
+class Graph(ColumnGraph, Protocol):
     """An attention graph to vote on, however it is held."""
 
     def without(self, dropped: Int[Tensor, "batch dropped"]) -> Graph:
@@ -181,6 +189,9 @@ class DenseGraph(NamedTuple):
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         return self.weights[:, :, token]
 
+    def received(self) -> Float[Tensor, "batch heads tokens"]:
+        return self.vote(self.start(), rounds=1)
+
 
 def living(
     like: Float[Tensor, "batch tokens"], dropped: Int[Tensor, "batch dropped"]
@@ -198,9 +209,9 @@ def cls_attention(graph: RowGraph) -> Float[Tensor, "batch tokens"]:
     return row.mean(dim=1)
 
 
-def average_attention(graph: Graph) -> Float[Tensor, "batch tokens"]:
+def average_attention(graph: ColumnGraph) -> Float[Tensor, "batch tokens"]:
     """The attention that each token receives, averaged over voters and heads."""
-    return graph.vote(graph.start(), rounds=1).mean(dim=1)
+    return graph.received().mean(dim=1)
 
 
 def noise(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..batching import take
 from ..shapes import Float, Int
 from . import similarity
-from .attention import Heads, outputs_with_graph
-from .graph import Graph, HeadRule, combine_heads, head_variance, heads_in_range
+from .attention import Heads, output, outputs_with_graph
+from .graph import ColumnGraph, Graph, HeadRule, combine_heads, head_variance, heads_in_range
+from .precision import widened
 from .similarity import Folding, Matching, Metric, Partition
 
 
@@ -18,6 +20,14 @@ class Scorer:
     def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
         """Each attention's output, and the graph of all their heads."""
         return outputs_with_graph(heads)
+
+    def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
+        """The same for those who look at the first row and at the sums of the columns alone."""
+        return self.attention(heads)
+
+    def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
+        """One attention's output, where nobody looks at its graph."""
+        return output(part)
 
     def importance(
         self,
@@ -79,23 +89,53 @@ class Scorer:
         features: Float[Tensor, "batch patches width"],
         count: int,
         weight: Float[Tensor, "batch patches"] | None = None,
+        of_partner: float = 0.0,
         first: int = 1,
     ) -> Folding:
-        """Every second token, from place `first` on, meets its most similar one of the others; the
-        `count` cheapest are folded into theirs. It costs weight · (1 − cosine)."""
+        """Every second token, from place `first` on, meets the one of the others into which it is
+        folded at the least cost; the `count` cheapest are.
+
+        The cost is (1 − cosine), times the weight of the token and so much of its partner's.
+        """
         batch, patches, _ = features.shape
         place = torch.arange(patches, device=features.device)
         group_a, group_b = place[first::2], place[1 - first :: 2]
         each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
-        best, choice = self.nearest(features, each_a, each_b)
-        gain = best if weight is None else weight[:, first::2] * (best - 1)
+        if weight is None or of_partner == 0:
+            best, choice = self.nearest(features, each_a, each_b)
+            gain = best if weight is None else weight[:, first::2] * (best - 1)
+        else:
+            own, other = weight[:, first::2, None], weight[:, None, 1 - first :: 2]
+            alike = similarity.similarity(
+                features[:, first::2], features[:, 1 - first :: 2], "cosine"
+            )
+            gain, choice = ((alike - 1) * (own + of_partner * other)).max(dim=-1)
         gone = self.descending(gain)[:, :count]
         # The others in their order: an order by whether they stay leaves equals as they are.
-        stays = torch.ones_like(best).scatter(1, gone, 0.0)
+        stays = torch.ones_like(gain).scatter(1, gone, 0.0)
         stay = self.descending(stays)[:, : len(group_a) - count]
         target = choice.gather(1, gone)
         keep = torch.cat((group_a[stay], each_b), dim=1)
         return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
+
+    def merge(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        size: Float[Tensor, "batch tokens"] | None,
+        keep: Int[Tensor, "batch kept"],
+        gone: Int[Tensor, "batch gone"],
+        into: Int[Tensor, "batch gone"],
+    ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
+        """The kept tokens, each the mean of itself and what is merged into it, weighted by size;
+        and their sizes. `into` are places in `keep`; without sizes all are 1."""
+        if size is None:
+            size = widened(x.new_ones(())).expand(x.shape[:2])
+        own, other = size.gather(1, keep), size.gather(1, gone)
+        total = own.scatter_add(1, into, other)
+        mixed = widened(take(x, keep)) * own.unsqueeze(-1)
+        added = widened(take(x, gone)) * other.unsqueeze(-1)
+        mixed = mixed.scatter_add(1, into.unsqueeze(-1).expand_as(added), added.to(mixed.dtype))
+        return (mixed / total.unsqueeze(-1)).to(x.dtype), total
 
 
 #: One for all. The compiler follows an object that has a name, and none that a default made.

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from ...block import Parts
 from ...tokens import Tokens
 from .. import Backbone, BlockCall
+from ..size_weighted import SizeWeighted
 from .attention import SPLITS
 from .blocks import BLOCKS
 from .create import build, create
 from .geometry import attentions, geometry_of
 from .midway import TimmMidway, enters
 from .prefix_only import TimmPrefixOnly
+from .size_weighted import TimmSizeWeighted
 
 __all__ = ["build", "create", "take_apart"]
 
@@ -45,6 +47,7 @@ class _TimmCall(BlockCall):
 class TimmBackbone(Backbone):
     call = _TimmCall()
     unserved = ("forward_intermediates",)
+    unweighed = ("forward_head",)
 
     def parts(self, block: nn.Module) -> Parts:
         return BLOCKS[type(block)](block)
@@ -106,8 +109,11 @@ class TimmBackbone(Backbone):
             super().resize_(size)
         model.set_input_size((size, size))
 
-    def prefix_only(self) -> TimmPrefixOnly:
-        return TimmPrefixOnly(self.model)
+    def prefix_only(self, otherwise: SizeWeighted | None = None) -> TimmPrefixOnly:
+        return TimmPrefixOnly(self.model, otherwise)
+
+    def size_weighted(self, proportional: float) -> TimmSizeWeighted:
+        return TimmSizeWeighted(self.model, proportional)
 
     def midway(self) -> TimmMidway | None:
         return TimmMidway(self.model) if enters(self.model) else None

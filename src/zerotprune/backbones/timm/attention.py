@@ -105,8 +105,9 @@ def _rotary(
     if key_heads != attention.num_heads:
         groups = attention.num_heads // key_heads
         k, v, plain_k = (part.repeat_interleave(groups, dim=1) for part in (k, v, plain_k))
+    plain = {"plain_q": plain_q, "plain_k": plain_k}
     dropout, fused = dropout_of(attention), attention.fused_attn
-    return Heads(q, k, v, attention.scale, fused, dropout, None, plain_q, plain_k, rest)
+    return Heads(q, k, v, attention.scale, fused, dropout, rest=rest, **plain)
 
 
 def _follow(rope: Tensor, tokens: Tokens) -> Tensor:

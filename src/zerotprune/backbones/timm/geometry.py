@@ -10,7 +10,7 @@ import timm.models.vision_transformer as vit
 from ...cost import BlockShape, Geometry
 from ..counting import linear_macs, module_macs, norm_values
 from .attention import splits
-from .prefix_only import head_reads_prefix_only
+from .heads import head_reads_prefix_only, head_weighs_sizes
 
 
 def attentions(block: Any) -> list[Any]:
@@ -40,6 +40,7 @@ def geometry_of(model: Any, blocks: list[Any]) -> Geometry:
         prefix=prefix,
         cls=getattr(model, "cls_token", None) is not None,
         pools_patches=not head_reads_prefix_only(model),
+        weighs_sizes=head_weighs_sizes(model),
         dim=dim,
         stem=_stem(model.patch_embed),
         stem_norms=norm_values(getattr(model, "norm_pre", None)),

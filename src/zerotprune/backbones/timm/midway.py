@@ -8,9 +8,12 @@ import timm.models.vision_transformer as vit
 from torch import Tensor
 
 from ...shapes import Float
+from ...tokens import Tokens
 from ..midway import Midway
-from ..prefix_only import is_prefix_only
-from .prefix_only import BlockRow, is_right
+from ..stand_in import stand_in_of
+from .block_row import WithBlocks
+from .prefix_only import TimmPrefixOnly, is_right
+from .size_weighted import TimmSizeWeighted
 
 
 def enters(model: Any) -> bool:
@@ -19,30 +22,37 @@ def enters(model: Any) -> bool:
     kind, own = type(model), model.__dict__
     known = kind.forward is vit.VisionTransformer.forward
     known = known and kind.forward_features is vit.VisionTransformer.forward_features
-    foreign = "forward" in own and not is_prefix_only(own["forward"])
+    foreign = "forward" in own and stand_in_of(model) is None
     return known and not foreign and "forward_features" not in own
 
 
 class TimmMidway(Midway):
     def __call__(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
-        model = self.model
-        prefix_only = is_prefix_only(model.__dict__.get("forward")) and is_right(model)
-        features = type(model).forward_features(_Entered(model, block, prefix_only), x)
-        outputs: Tensor = model.forward_head(features)
+        model, stand_in = self.model, stand_in_of(self.model)
+        keywords: dict[str, Any] = {}
+        outputs: Tensor
+        if isinstance(stand_in, TimmPrefixOnly):
+            if is_right(model):
+                keywords = {"prefix_only": True}
+            else:
+                stand_in = stand_in.otherwise
+        if not isinstance(stand_in, TimmSizeWeighted):
+            features = type(model).forward_features(_Entered(model, block, keywords), x)
+            outputs = model.forward_head(features)
+            return outputs
+        left: list[Tokens] = []
+        features = type(model).forward_features(_Entered(model, block, {"left": left}), x)
+        outputs = stand_in.head(features, left)
         return outputs
 
 
-class _Entered:
+class _Entered(WithBlocks):
     """The model as its own `forward_features` sees it: nothing is done before the block."""
 
-    def __init__(self, model: Any, block: int, prefix_only: bool) -> None:
-        self._model = model
-        self.blocks = BlockRow(list(model.blocks)[block - 1 :], prefix_only)
+    def __init__(self, model: Any, block: int, keywords: dict[str, Any]) -> None:
+        super().__init__(model, list(model.blocks)[block - 1 :], **keywords)
         self.patch_embed = self._pos_embed = self.patch_drop = self.norm_pre = _unchanged
         self.grad_checkpointing = False  # it wants an nn.Sequential, and there is no gradient here
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
 
 def _unchanged(x: Tensor) -> Tensor:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ...shapes import Float, Int
 from ..attention import Heads
-from ..graph import Graph, HeadRule, living, start_scores
+from ..graph import ColumnGraph, Graph, HeadRule, living, start_scores
 from ..scorer import Scorer
-from ..similarity import Metric
-from . import matching, ranking
+from ..similarity import Folding, Metric
+from . import folding, matching, ranking
+from .attending import attend, columns
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -45,6 +46,9 @@ class FusedGraph(NamedTuple):
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         return row(self.q, self.k, self.scale, self.sums, token)
 
+    def received(self) -> Float[Tensor, "batch heads tokens"]:
+        return self.vote(self.start(), rounds=1)
+
 
 @dataclass(frozen=True)
 class FusedScorer(Scorer):
@@ -54,9 +58,10 @@ class FusedScorer(Scorer):
 
     def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
         why_not = _why_no_graph(heads)
+        if why_not is None and heads[0].size is not None:
+            why_not = "the whole graph is asked for, of tokens that were merged"
         if why_not is not None:
-            if self.strict:
-                raise ValueError(f"backend='triton' cannot score here: {why_not}")
+            self._leave(why_not)
             return super().attention(heads)
         (part,) = heads
         out, sums = _attention(part.q, part.k, part.v, part.scale)
@@ -64,6 +69,34 @@ class FusedScorer(Scorer):
         if sums is None:
             sums = log_sums(q, k, part.scale)
         return [out], FusedGraph(q, k, part.scale, sums.detach().contiguous())
+
+    def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
+        why_not = _why_no_graph(heads) or _why_no_attention(heads[0])
+        if why_not is not None:
+            self._leave(why_not)
+            return super().attention_sums(heads)
+        (part,) = heads
+        q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+        out, sums = self._attention(q, k, v, part)
+        return [out], columns(q, k, part.scale, sums, part.size)
+
+    def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
+        if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
+            return super().output(part)
+        q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+        return attend(q, k, v, part.scale, part.size)[0]
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
+        """The output, and the logarithms of the row sums."""
+        if part.size is not None:
+            return attend(q, k, v, part.scale, part.size)
+        out, sums = _attention(q, k, v, part.scale)
+        return out, log_sums(q, k, part.scale) if sums is None else sums.contiguous()
+
+    def _leave(self, why: str) -> None:
+        """To torch, unless that was ruled out."""
+        if self.strict:
+            raise ValueError(f"backend='triton' cannot score here: {why}")
 
     def importance(
         self,
@@ -97,6 +130,30 @@ class FusedScorer(Scorer):
             return super().nearest(features, group_a, group_b, metric, earlier)
         return matching.nearest(features, group_a, group_b)
 
+    def fold(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        count: int,
+        weight: Float[Tensor, "batch patches"] | None = None,
+        of_partner: float = 0.0,
+        first: int = 1,
+    ) -> Folding:
+        if features.shape[1] > folding.ONE_TILE:
+            return super().fold(features, count, weight, of_partner, first)
+        return folding.fold(features, count, weight, of_partner, first)
+
+    def merge(
+        self,
+        x: Float[Tensor, "batch tokens width"],
+        size: Float[Tensor, "batch tokens"] | None,
+        keep: Int[Tensor, "batch kept"],
+        gone: Int[Tensor, "batch gone"],
+        into: Int[Tensor, "batch gone"],
+    ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
+        if x.requires_grad:  # the kernel has no backward pass
+            return super().merge(x, size, keep, gone, into)
+        return folding.merge(x, size, keep, gone, into)
+
 
 def _why_no_graph(heads: list[Heads]) -> str | None:
     """What keeps the kernels from a graph of these heads, if anything does."""
@@ -108,6 +165,15 @@ def _why_no_graph(heads: list[Heads]) -> str | None:
         return "attention has dropout"
     if heads[0].q.shape[-1] > 128:
         return f"a head is {heads[0].q.shape[-1]} wide, more than 128"
+    return None
+
+
+def _why_no_attention(part: Heads) -> str | None:
+    """The same for attention itself."""
+    if not part.q.shape == part.k.shape == part.v.shape:
+        return "queries, keys and values differ in number or width"
+    if any(x.requires_grad for x in (part.q, part.k, part.v)):
+        return "gradients are asked for, and the kernel has no backward pass"
     return None
 
 

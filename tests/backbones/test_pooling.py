@@ -1,0 +1,222 @@
+"""Heads that pool: a merged token counts with the patches in it, padding does not count.
+
+Oracle: where patches are equal in groups, positions as well, tokens of one group stay equal, and a
+token that was merged from some of them is each of them. Then merging changes nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests.families import FAMILIES, SMALL, build, images_for, precise, stirred
+from tests.methods.rivals import travelling
+from tests.test_cost import counted_by_torch
+from zerotprune.method import Method
+from zerotprune.methods import ATS, DiffRate, EViT, Fold, ToMe, TopK
+
+VIT, EVA, BEIT = "vit_base_patch16_224", "eva02_tiny_patch14_224", "beit_base_patch16_224"
+#: heads that are not those of the families
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mean, then norm": (VIT, {"global_pool": "avg"}),
+    "norm, then mean": (VIT, {"global_pool": "avg", "fc_norm": False}),
+    "mean with CLS": (VIT, {"global_pool": "avg", "pool_include_prefix": True}),
+    "mean beside registers": (VIT, {"global_pool": "avg", "reg_tokens": 4}),
+    "maximum": (VIT, {"global_pool": "max"}),
+    "mean and maximum": (VIT, {"global_pool": "avgmax"}),
+    "attention": (VIT, {"global_pool": "map"}),
+    "attention with CLS": (VIT, {"global_pool": "map", "pool_include_prefix": True}),
+    "refined CLS": (VIT, {"global_pool": "prr"}),
+    "refined mean, no CLS": (VIT, {"global_pool": "prr", "class_token": False}),
+    "eva, norm, then mean": (EVA, {"global_pool": "avg", "use_fc_norm": False, "img_size": 84}),
+    "eva, maximum": (EVA, {"global_pool": "max", "img_size": 84}),
+    "eva, mean and maximum": (EVA, {"global_pool": "avgmax", "img_size": 84}),
+    "eva, attention": (EVA, {"global_pool": "map", "img_size": 84}),
+    "beit, norm, then mean": (BEIT, {"use_abs_pos_emb": True, "use_rel_pos_bias": False}),
+}
+POOLING = ["mean, then norm", "mean with CLS", "mean and maximum", "attention", "refined CLS"]
+MEAN = ["mean, then norm", "norm, then mean", "mean with CLS", "beit, norm, then mean"]
+
+
+def model_with(head: str) -> Any:
+    """A family as it comes, or with another head; in float64 where timm itself can."""
+    if head in FAMILIES:
+        return precise(build(head))
+    name, options = HEADS[head]
+    torch.manual_seed(0)
+    return precise(stirred(timm.create_model(name, **(SMALL | options))).eval())
+
+
+@contextmanager
+def equal_patches(model: Any, group: int) -> Iterator[None]:
+    """While it is open, every so many patch tokens in a row are one and the same to the model."""
+    prefix = model.num_prefix_tokens
+
+    def enter(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        x, *rest = args
+        return (torch.cat((x[:, :prefix], alike(x[:, prefix:], group)), dim=1), *rest), given
+
+    hook = model.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
+    rope = getattr(model, "rope", None)
+    if rope is not None:
+        own = rope.get_embed
+        rope.get_embed = lambda *args, **given: alike(own(*args, **given), group)
+    with torch.no_grad():
+        for name, table in model.named_parameters():
+            if name.endswith("relative_position_bias_table"):
+                table[:-3] = table[:1]  # the last three are between CLS and the patches
+    yield
+    hook.remove()
+    if rope is not None:
+        del rope.get_embed
+
+
+def alike(rows: Tensor, group: int) -> Tensor:
+    at = torch.arange(rows.shape[-2], device=rows.device)
+    return rows[..., at - at % group, :]
+
+
+def at_block(block: int, similar: int) -> ztp.Schedule:
+    return ztp.Schedule((ztp.Stage(block, similar=similar),))
+
+
+def assert_nothing_changes(model: Any, method: Method, schedule: ztp.Schedule, group: int) -> float:
+    images = images_for(model)
+    exact = images.dtype == torch.float64
+    with torch.inference_mode(), equal_patches(model, group):
+        expected = model(images)
+        found = ztp.prune_(model, schedule.by(method))(images)
+        bound = 1e-9 if exact else 1e-5
+        torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+        assert torch.equal(ztp.restore_(model)(images), expected)
+    return float((found - expected).abs().max())
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("method", [ToMe(), Fold()], ids=str)
+@pytest.mark.parametrize("head", [*FAMILIES, *HEADS])
+def test_merging_equal_patches_changes_nothing(head: str, method: Method, block: int) -> None:
+    """Seven of the pairs: the sizes are 1 and 2, and a mean that ignored them would be wrong."""
+    assert_nothing_changes(model_with(head), method, at_block(block, 7), group=2)
+
+
+@pytest.mark.parametrize("method", [ToMe(), Fold()], ids=str)
+@pytest.mark.parametrize("head", [*POOLING, "siglip, no cls"])
+def test_larger_groups_and_the_last_block(head: str, method: Method) -> None:
+    """Where four are alike, three become one; and a stage in the last block meets no attention but
+    the head's."""
+    for group, block in ((4, 2), (2, 5)):
+        assert_nothing_changes(model_with(head), method, at_block(block, 7), group)
+
+
+@pytest.mark.parametrize("features", ["x", "key"])
+@pytest.mark.parametrize("head", POOLING)
+def test_whatever_fold_compares(head: str, features: Any) -> None:
+    assert_nothing_changes(model_with(head), Fold(features=features), at_block(2, 7), group=2)
+
+
+@pytest.mark.parametrize("head", ["deit", "eva, attention", *POOLING])
+def test_diffrate_merging_the_least_important_group(head: str) -> None:
+    """Equal tokens are equally important: three of the last four go into the fourth."""
+    assert_nothing_changes(model_with(head), DiffRate(), at_block(2, 3), group=4)
+
+
+@pytest.mark.parametrize("head", MEAN)
+def test_a_mean_goes_by_size_without_proportional_attention(head: str) -> None:
+    """As in ToMe's own code: the option is about attention alone."""
+    method = ToMe(proportional=False)
+    assert_nothing_changes(model_with(head), method, at_block(5, 7), group=2)
+
+
+#: methods that merge, drop and pad, with what they do to 36 patches before the last block
+UNEVEN: list[tuple[Method, ztp.Schedule]] = [
+    (ToMe(), ztp.Schedule((ztp.Stage(1, similar=12), ztp.Stage(3, similar=7)))),
+    (Fold(), ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))),
+    (DiffRate(), ztp.Schedule((ztp.Stage(2, 0.8, 9), ztp.Stage(4, 0.9, 5)))),
+    (ATS(samples=12), ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(4, 0.5)))),
+]
+uneven = pytest.mark.parametrize(("method", "schedule"), UNEVEN, ids=[m.name for m, _ in UNEVEN])
+WITH_CLS = [head for head in HEADS if "no CLS" not in head]
+
+
+@uneven
+@pytest.mark.parametrize("head", WITH_CLS)
+def test_a_merged_token_is_pooled_as_so_many_patches(
+    head: str, method: Method, schedule: ztp.Schedule
+) -> None:
+    """Oracle: the library's own head over every token as often as there are patches in it."""
+    model = model_with(head)
+    images = images_for(model)
+    ztp.prune_(model, schedule.by(method))
+    with torch.inference_mode():
+        found = model(images)
+        features, passed = travelling(model, images)
+        weight = passed[4].weight()
+        assert weight is not None
+        for at in range(len(images)):
+            repeated = features[at : at + 1].repeat_interleave(weight[at].long(), dim=1)
+            expected = type(model).forward_head(model, repeated)[0]
+            torch.testing.assert_close(found[at], expected, rtol=1e-9, atol=1e-10)
+        if weight.unique().numel() > 1 and "maximum" not in head:
+            plain = type(model).forward_head(model, features)
+            assert (found - plain).abs().max() > 1e-6
+
+
+@uneven
+@pytest.mark.parametrize("head", POOLING)
+def test_an_image_does_not_depend_on_its_batch(
+    head: str, method: Method, schedule: ztp.Schedule
+) -> None:
+    model = ztp.prune_(model_with(head), schedule.by(method))
+    images = images_for(model, 6)
+    with torch.inference_mode():
+        together = model(images)
+        for at in range(6):
+            alone = model(images[at : at + 1])[0]
+            torch.testing.assert_close(together[at], alone, rtol=1e-10, atol=1e-12)
+
+
+DROPPING: list[tuple[Method, ztp.Schedule]] = [
+    (ztp.ZeroTPrune(), ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.5)))),
+    (TopK("average"), ztp.Schedule((ztp.Stage(2, 0.6),))),
+    (EViT(), ztp.Schedule((ztp.Stage(2, 0.6), ztp.Stage(4, 0.5)))),
+]
+
+
+@pytest.mark.parametrize(("method", "schedule"), DROPPING, ids=[m.name for m, _ in DROPPING])
+@pytest.mark.parametrize("head", WITH_CLS)
+def test_what_is_not_merged_is_pooled_as_ever(
+    head: str, method: Method, schedule: ztp.Schedule
+) -> None:
+    """Bit for bit by the library's own head; EViT's fused token counts as one."""
+    model = ztp.prune_(model_with(head), schedule.by(method))
+    images = images_for(model)
+    assert "forward" not in model.__dict__
+    with torch.inference_mode():
+        assert torch.equal(model(images), model.forward_head(model.forward_features(images)))
+
+
+@uneven
+@pytest.mark.parametrize("compute", ["all", "needed"])
+@pytest.mark.parametrize("head", POOLING)
+def test_gmacs_are_what_torch_counts(
+    head: str, compute: Any, method: Method, schedule: ztp.Schedule
+) -> None:
+    """The head's own share of the work too; of a padded batch, where images keep fewer."""
+    model = ztp.prune_(model_with(head), schedule.by(method), compute=compute)
+    assert round(ztp.gmacs(model, compute=compute) * 1e9) == counted_by_torch(model)
+
+
+@pytest.mark.parametrize("method", ["tome", "tome-uni", "fold", "diffrate", "evit"])
+@pytest.mark.parametrize("head", ["mean, then norm", "attention"])
+def test_budgets(head: str, method: str) -> None:
+    model = model_with(head)
+    ztp.prune_(model, cost=0.7, method=method)
+    assert ztp.gmacs(model) == pytest.approx(0.7 * ztp.gmacs(ztp.restore_(model)), rel=0.02)

@@ -1,0 +1,175 @@
+"""The kernels of merging against float64: attention by sizes, who is folded into whom, means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.families import build, images_for
+from tests.scoring.test_triton import BATCH, DEVICE, GPU, PRECISIONS, error, on_a_gpu, vectors
+from zerotprune import Schedule, Stage, prune_, trace
+from zerotprune.batching import take
+from zerotprune.method import Method
+from zerotprune.methods import Fold, ToMe
+from zerotprune.scoring import graph as reference
+from zerotprune.scoring.attention import Heads
+from zerotprune.scoring.scorer import REFERENCE
+from zerotprune.scoring.similarity import Folding
+from zerotprune.scoring.triton import folding, fused
+
+CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
+LOOSE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def sizes_of(tokens: int) -> Tensor:
+    return torch.randint(1, 9, (BATCH, tokens), device=DEVICE).float()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("tokens", [3, 64, 70, 130] + [90, 150, 197, 209, 256] * GPU)
+def test_attention_with_columns(tokens: int, sized: bool, precision: torch.dtype) -> None:
+    q, k, v = vectors(tokens, precision, width=64 if GPU else 24)
+    size = sizes_of(tokens) if sized else None
+    heads = Heads(q, k, v, 0.2, True, 0.0, size=size)
+    (out,), columns = fused.FusedScorer(strict=True).attention_sums([heads])
+    bias = None if size is None else size.double().log()[:, None, None]
+    exact = reference.attention_graph(q.double(), k.double(), 0.2, bias)
+    assert error(out, exact @ v.double()) < LOOSE[precision]
+    assert error(columns.received(), exact.mean(dim=2)) < 5e-6
+    assert error(columns.row(0), exact[:, :, 0]) < 5e-6
+    if size is not None:
+        assert (
+            error(fused.FusedScorer(strict=True).output(heads), exact @ v.double())
+            < (LOOSE[precision])
+        )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("tokens", [75] + [577, 1370] * GPU)
+def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
+    q, k, v = vectors(tokens, precision)
+    size = sizes_of(tokens)
+    size[:, -3:] = 0  # padding
+    heads = Heads(q, k, v, 0.2, True, 0.0, size=size)
+    (out,), columns = fused.FusedScorer(strict=True).attention_sums([heads])
+    bias = size.double().log()[:, None, None]
+    exact = reference.attention_graph(q.double(), k.double(), 0.2, bias)
+    assert error(out, exact @ v.double()) < LOOSE[precision]
+    assert error(columns.received(), exact.mean(dim=2)) < 1e-5
+    assert error(columns.row(0), exact[:, :, 0]) < 5e-5
+
+
+def test_only_the_row_of_cls_is_kept() -> None:
+    q, k, v = vectors(20, torch.float32)
+    _, found = fused.FusedScorer().attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
+    with pytest.raises(ValueError, match="only the row of token 0"):
+        found.row(1)
+
+
+def costs_of(found: Folding, features: Tensor, weight: Tensor | None, of_partner: float) -> Tensor:
+    """What folding each into its partner costs, in float64."""
+    unit = F.normalize(features.double(), dim=-1)
+    alike = (take(unit, found.gone) * take(unit, found.partner)).sum(-1)
+    if weight is None:
+        return 1 - alike
+    own, other = (weight.double().gather(1, each) for each in (found.gone, found.partner))
+    return (1 - alike) * (own + of_partner * other)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("patches", [2, 9, 131] + [64, 196, 256] * GPU)
+def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -> None:
+    """The same but for what rounding cannot tell apart: so all costs are those of float64."""
+    features = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)[:, 1:]
+    drawn = torch.rand(BATCH, patches, device=DEVICE)
+    for weight, part in ((None, 0.0), (drawn, 0.0), (drawn, 0.25)):
+        most = len(range(first, patches, 2))
+        for count in {1, most // 2, most} - {0}:
+            wide = None if weight is None else weight.double()
+            exact = REFERENCE.fold(features.double(), count, wide, part, first)
+            found = folding.fold(features, count, weight, part, first)
+            expected = costs_of(exact, features, weight, part)
+            torch.testing.assert_close(costs_of(found, features, weight, part), expected, **CLOSE)
+            assert (found.gone % 2 == first).all()
+            assert torch.equal(found.keep.gather(1, found.into), found.partner)
+            everyone = torch.cat((found.keep, found.gone), dim=1).sort().values
+            assert torch.equal(everyone, torch.arange(patches, device=DEVICE).expand(BATCH, -1))
+            assert (found.keep[:, : most - count].diff() > 0).all()
+
+
+def test_equal_tokens_are_folded_in_their_order() -> None:
+    features = torch.ones(BATCH, 21, 16, device=DEVICE)
+    weight = torch.ones(BATCH, 21, device=DEVICE)
+    found = folding.fold(features, 4, weight, 0.25, 1)
+    assert found.gone[0].tolist() == [1, 3, 5, 7]
+    assert found.partner[0].tolist() == [0, 0, 0, 0]
+    assert found.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize(("tokens", "count"), [(5, 2), (66, 33), (140, 70)])
+def test_merged_tokens_are_weighted_means(
+    tokens: int, count: int, sized: bool, precision: torch.dtype
+) -> None:
+    x = torch.randn(BATCH, tokens, 40, device=DEVICE).to(precision)
+    size = sizes_of(tokens) if sized else None
+    order = torch.stack([torch.randperm(tokens, device=DEVICE) for _ in range(BATCH)])
+    gone, keep = order[:, :count], order[:, count:]
+    into = torch.randint(0, tokens - count, gone.shape, device=DEVICE)
+    into[:, : count // 2] = 0  # many into one
+    wide = None if size is None else size.double()
+    exact, masses = REFERENCE.merge(x.double(), wide, keep, gone, into)
+    found, total = folding.merge(x, size, keep, gone, into)
+    assert torch.equal(total, masses.float())
+    assert error(found, exact) < LOOSE[precision]
+
+
+@pytest.mark.parametrize("method", [Fold(), ToMe(), Fold(features="x"), Fold(importance="cls")])
+def test_a_model_follows_the_reference(method: Method) -> None:
+    model = build("deit").to(DEVICE).float()
+    images = images_for(model, 3).to(DEVICE).float()
+    schedule = Schedule((Stage(1, similar=3), Stage(3, similar=4), Stage(4, similar=2)), method)
+    with torch.inference_mode():
+        prune_(model, schedule, backend="triton")
+        ours, found = model(images), trace(model, images)
+        prune_(model, schedule, backend="reference")
+        assert error(ours, model(images).double()) < 1e-5
+        for one, other in zip(found, trace(model, images), strict=True):
+            assert torch.equal(one.fate, other.fate)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("side", [224, 384])
+@pytest.mark.parametrize("method", [Fold(), ToMe()])
+def test_compiled_is_as_eager(side: int, method: Method) -> None:
+    model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
+    model = model.eval().requires_grad_(False).cuda()
+    images = torch.randn(8, 3, side, side, device="cuda")
+    prune_(model, Schedule((Stage(1, similar=40), Stage(2, similar=20)), method))
+    compiled: Any = torch.compile(model, fullgraph=True, dynamic=False)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_a_full_gpu_gives_the_same_every_time(precision: torch.dtype) -> None:
+    """A race would show as a difference between two runs, or from one image alone."""
+    model: Any = timm.create_model("deit_tiny_patch16_224", depth=6).eval().cuda().to(precision)
+    images = torch.randn(512, 3, 224, 224, device="cuda").to(precision)
+    stages = tuple(Stage(block, similar=25) for block in (1, 2, 3, 4))
+    prune_(model, Schedule(stages, Fold()))
+    with torch.inference_mode():
+        first = model(images)
+        for _ in range(5):
+            assert torch.equal(model(images), first)
+        few = model(images[:2])
+    torch.testing.assert_close(few, first[:2], atol=5e-2, rtol=5e-2)
