@@ -132,7 +132,7 @@ def _script(name: str) -> str:
 def launch(blocks: gr.Blocks, port: int | None) -> str:
     """Serve the page in the background; its address. Nothing is shared, recorded or reported."""
     theme = gr.themes.Base(
-        primary_hue="blue", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
+        primary_hue="violet", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
     )
     _, address, _ = blocks.launch(
         server_name=ADDRESS, server_port=port, share=False, quiet=True, prevent_thread_lock=True,

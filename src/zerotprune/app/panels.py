@@ -9,8 +9,8 @@ from html import escape
 from ..backbones import backbone
 from ..show.html import write_legend, write_predictions
 from ..show.overlay import overlay
-from ..show.palette import COVER
-from ..show.story import Prediction, StageView, Story, name_fates
+from ..show.palette import Mark
+from ..show.story import Prediction, StageView, Story, name_marks
 from ..tracing import Fate
 from .view_model import MethodView, ViewModel
 
@@ -33,7 +33,7 @@ def render_view(shown: ViewModel) -> str:
     patches = f"<p>{stories[0].patches} patches</p>"
     whole = _card("unpruned", stories[0], "", patches, stories[0].before)
     cards = [_method_card(each) for each in shown.methods]
-    words = {Fate.KEPT: "kept"} | name_fates(stories)
+    words = name_marks([stage for story in stories for stage in story.stages])
     depth = backbone(shown.entry.model).geometry.depth
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
@@ -71,16 +71,14 @@ def _method_card(shown: MethodView) -> str:
 
 
 def _caption(stage: StageView, story: Story) -> str:
-    text = f"<b>{stage.kept}</b> of {story.patches} kept"
-    reasons = {
-        Fate.SIMILAR: "merged" if story.merges else "dropped as similar",
-        Fate.UNIMPORTANT: "dropped as unimportant",
-    }
-    for fate, reason in reasons.items():
+    counted = story.count_left(stage.kept).removeprefix(str(stage.kept))
+    text = f"<b>{stage.kept}</b>{counted}"
+    similar = (Mark.MERGED, "merged") if story.merges else (Mark.SIMILAR, "dropped as similar")
+    unimportant = Mark.UNIMPORTANT, "dropped as unimportant"
+    for fate, (mark, reason) in ((Fate.SIMILAR, similar), (Fate.UNIMPORTANT, unimportant)):
         if count := stage.count(fate):
             text += (
-                f'<span class="chip" title="{count} {reason}">'
-                f'<i style="background:{COVER[fate][0]}"></i>−{count}'
+                f'<span class="chip" title="{count} {reason}"><i class="key {mark}"></i>−{count}'
                 f'<span class="unseen"> {reason}</span></span>'
             )
     return f'<p data-block="{stage.block}">{text}</p>'
