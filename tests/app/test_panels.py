@@ -10,6 +10,7 @@ from PIL import Image
 
 from zerotprune.app import controls, panels
 from zerotprune.app.catalog import CatalogEntry
+from zerotprune.app.timing import Times
 from zerotprune.app.view_model import Selection, ViewModel, build_view_model
 from zerotprune.show.overlay import overlay
 from zerotprune.show.palette import Mark
@@ -55,10 +56,13 @@ def test_a_method_that_merges_says_so(shown: ViewModel) -> None:
 
 def test_times_are_shown_once_they_are_measured(shown: ViewModel) -> None:
     assert panels.render_facts(shown).count("pending") == 6
-    measured = panels.render_facts(shown, [10.0, 5.0, 20.0])
+    measured = panels.render_facts(shown, Times([10.0, 5.0, 20.0], 4))
+    assert ", a batch of 4 images," in measured
     assert re.findall(r'class="speed">([^<]*)<', measured) == ["1.00×", "2.00×", "0.50×"]
     assert "Slower than unpruned" in measured
-    assert "Slower than unpruned" not in panels.render_facts(shown, [10.0, 5.0, 9.0])
+    gained = panels.render_facts(shown, Times([10.0, 5.0, 9.0], 1))
+    assert "Slower than unpruned" not in gained
+    assert ", one image," in gained
 
 
 def test_names_in_the_page_are_text(entry: CatalogEntry, image: Image.Image) -> None:

@@ -11,7 +11,6 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from ..methods import names
-from . import controls
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
 from .firewall import Firewall
 from .server import ADDRESS
@@ -40,11 +39,13 @@ def build(controller: Controller) -> gr.Blocks:
         with gr.Row(elem_id="body", equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_id="choices"):
                 chooser = gr.HTML(
-                    controls.render_chooser(catalog.examples),
+                    controller.chooser(catalog.opening),
                     js_on_load=_script("chooser.js").replace("__MOST_BYTES__", str(MOST_BYTES)),
                     elem_id="chooser",
                 )
-                model = gr.Dropdown(list(catalog.entries), label="Model", elem_id="model")
+                model = gr.Dropdown(
+                    list(catalog.entries), value=catalog.opening, label="Model", elem_id="model"
+                )
                 method = gr.Dropdown(names(), value=METHOD, label="Method", elem_id="method")
                 rival = gr.Dropdown(
                     [NO_RIVAL, *names()], value=RIVAL, label="Beside it, at the same budget",
@@ -55,7 +56,7 @@ def build(controller: Controller) -> gr.Blocks:
             with gr.Column(scale=3, min_width=320, elem_id="results"):
                 budget = gr.Slider(
                     *PERCENTS, PERCENT, step=1, elem_id="budget",
-                    label="Budget: % of the unpruned model's GMACs",
+                    label="Budget slider: % of the unpruned model's GMACs",
                 )  # fmt: skip
                 status = gr.HTML(elem_id="status")
                 photo = gr.HTML(elem_id="photo")
@@ -63,11 +64,12 @@ def build(controller: Controller) -> gr.Blocks:
                 facts = gr.HTML(elem_id="facts")
                 lines = gr.Code(
                     language="python", label="The same in Python", interactive=False,
-                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=18,
-                    elem_id="lines",
+                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=None,
+                    wrap_lines=True, elem_id="lines",
                 )  # fmt: skip
-        _wire(controller, blocks, tab, (model, method, rival, budget), chooser, stages,
-              [status, photo, view, facts, stages, lines, budget, method], facts)  # fmt: skip
+        parts = [status, photo, view, facts, stages, lines, budget, chooser, method]
+        form = model, method, rival, budget
+        _wire(controller, blocks, tab, form, chooser, stages, parts, facts)
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
 
