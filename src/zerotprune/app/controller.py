@@ -53,6 +53,7 @@ class TabState:
     schedule: Schedule | None = None  # the user's own stages, where the slider does not rule
     shown: ViewModel | None = None
     turn: int = 0  # counts the requests: work for an older one is not finished
+    measured: int = 0  # the turn whose milliseconds are on the page
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Controller:
     def measure(self, tab: TabState) -> str | None:
         """The facts with milliseconds; None if there is something newer to look at."""
         shown, turn = tab.shown, tab.turn
-        if shown is None:
+        if shown is None or tab.measured == turn:
             return None
         times = None
         try:
@@ -146,7 +147,10 @@ class Controller:
             pass
         except Exception:
             LOG.exception("measuring failed")
-        return None if times is None else panels.render_facts(shown, times)
+        if times is None:
+            return None
+        tab.measured = turn
+        return panels.render_facts(shown, times)
 
     def chooser(self, model: str, tab: TabState | None = None) -> str:
         """The images that a tab offers with a model; None: as the page opens."""

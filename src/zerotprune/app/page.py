@@ -115,9 +115,10 @@ def _wire(
         chooser.select(answer(controller.show_example), **given),
         chooser.upload(answer(controller.upload), **given),
     ]
+    # Each must be answered: while an older one is under way, gradio would drop it ("once").
     for event in events:
         event.then(measure, [tab], [facts], show_progress="hidden", concurrency_id="measure",
-                   api_visibility="private")  # fmt: skip
+                   trigger_mode="multiple", api_visibility="private")  # fmt: skip
 
 
 def _outputs(update: PageUpdate) -> list[Any]:

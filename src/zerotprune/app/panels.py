@@ -116,7 +116,7 @@ def render_facts(shown: ViewModel, measured: Times | None = None) -> str:
     rows = _row("unpruned", full, full, patches, times[0], times[0])
     for each, took in zip(shown.methods, times[1:], strict=True):
         rows += _row(each.name, each.gmacs, full, each.left, took, times[0])
-    heads = ("method", "GMACs", "of unpruned", "patches left", "ms per image", "speed")
+    heads = ("method", "GMACs", "of unpruned", "tokens left", "ms per image", "speed")
     titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
         f'<table class="facts"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'

@@ -43,8 +43,11 @@ def time_methods(
     """
     models = worker.run(partial(_build_models, shown))
     image, seconds = shown.input.tensor, list[list[float]]([] for _ in models)
-    # The first call finds caches cold.
-    _, single = (worker.run(partial(_time_call, models[0], image)) for _ in range(2))
+    single = 0.0
+    for _ in range(2):  # the first call finds caches cold
+        if stale():
+            return None
+        single = worker.run(partial(_time_call, models[0], image))
     batch = choose_batch(single)
     images, started = image.expand(batch, -1, -1, -1).contiguous(), now("cpu")
     for turn in range(ROUNDS + 1):
