@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from ..methods import DEFAULT
 
@@ -56,6 +57,7 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
         axis.annotate(
             name, (x, y), away, textcoords="offset points", va="center", fontsize=9,
             ha="right" if side == "left" else "left", color=colour, fontweight="bold",
+            path_effects=[withStroke(linewidth=3, foreground="white")], zorder=4,
         )  # fmt: skip
 
 
