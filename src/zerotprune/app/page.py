@@ -62,16 +62,20 @@ def build(controller: Controller) -> gr.Blocks:
                 photo = gr.HTML(elem_id="photo")
                 view = gr.HTML(js_on_load=_script("view.js"), elem_id="view")
                 facts = gr.HTML(elem_id="facts")
-                lines = gr.Code(
-                    language="python", label="The same in Python", interactive=False,
-                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=None,
-                    wrap_lines=True, elem_id="lines",
-                )  # fmt: skip
+                lines = _code_box()
         parts = [status, photo, view, facts, stages, lines, budget, chooser, method]
         form = model, method, rival, budget
         _wire(controller, blocks, tab, form, chooser, stages, parts, facts)
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
+
+
+def _code_box() -> gr.Code:
+    """As high as the code, lines wrapped: nothing of it is out of sight."""
+    return gr.Code(
+        language="python", label="The same in Python", interactive=False, show_line_numbers=False,
+        buttons=["copy"], lines=1, max_lines=None, wrap_lines=True, elem_id="lines",
+    )  # fmt: skip
 
 
 def _wire(
@@ -104,9 +108,6 @@ def _wire(
 
         return handle
 
-    def measure(own: TabState) -> Any:
-        return controller.measure(own) or gr.skip()
-
     chosen = [blocks.load, model.input, method.input, rival.input]
     events = [
         gr.on(chosen, answer(controller.select), **given),
@@ -115,6 +116,15 @@ def _wire(
         chooser.select(answer(controller.show_example), **given),
         chooser.upload(answer(controller.upload), **given),
     ]
+    _measure_after(events, controller, tab, facts)
+
+
+def _measure_after(
+    events: list[Any], controller: Controller, tab: gr.State, facts: gr.HTML
+) -> None:
+    def measure(own: TabState) -> Any:
+        return controller.measure(own) or gr.skip()
+
     # Each must be answered: while an older one is under way, gradio would drop it ("once").
     for event in events:
         event.then(measure, [tab], [facts], show_progress="hidden", concurrency_id="measure",
