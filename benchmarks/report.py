@@ -23,7 +23,7 @@ from benchmarks.tables import (
 )
 from benchmarks.tables.table import about
 from zerotprune.plots.figure_files import save
-from zerotprune.plots.trade_off import Point, trade_off_figure
+from zerotprune.plots.trade_off import Point, find_named, trade_off_figure
 
 TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, off_the_shelf.TABLE, tome_r.TABLE,
           dinov2.TABLE, scaling.TABLE)  # fmt: skip
@@ -151,7 +151,7 @@ def _claims(rows: list[Row]) -> list[str]:
 
 def _plots(table: str, model: str, rows: list[Row], docs: Path) -> list[str]:
     measured = [row for row in rows if not _is_claim(row)]
-    lines = []
+    lines, named = list[str](), list[str]()
     axes: tuple[Literal["gmacs", "speed"], ...] = ("gmacs", "speed")
     for by in axes:
         column = "gmacs" if by == "gmacs" else "images_per_second"
@@ -162,7 +162,8 @@ def _plots(table: str, model: str, rows: list[Row], docs: Path) -> list[str]:
         ]  # fmt: skip
         title = f"{model}, {measured[0]['images']} images, {measured[0]['hardware']}"
         file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
-        save(trade_off_figure(points, float(measured[0][column]), by, title), docs / file)
+        named = named or find_named(points, by)  # by cost: the same in both plots
+        save(trade_off_figure(points, float(measured[0][column]), by, title, named), docs / file)
         lines.append(f"![{table} on {model}: accuracy against {by}]({file})")
     return [*lines, ""]
 

@@ -24,6 +24,7 @@ from PIL import Image
 import zerotprune as ztp
 from tests.app.browser import WAIT, Page
 from zerotprune.app.catalog import CatalogEntry
+from zerotprune.app.controls import thumbnail_url
 from zerotprune.app.snippet import write_python
 from zerotprune.app.uploads import DAMAGED, NOT_AN_IMAGE
 from zerotprune.app.view_model import Selection, ViewModel, build_view_model
@@ -141,6 +142,9 @@ def test_slider_example_and_method(
         "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"],
     }
     page.driver.execute_cdp_cmd("Browser.grantPermissions", origin)
+    hidden = """const box = document.querySelector("#lines .cm-scroller");
+        return [box.scrollHeight - box.clientHeight, box.scrollWidth - box.clientWidth];"""
+    assert max(page.js(hidden)) <= 0  # the code is whole
     page.one("#lines button[aria-label=Copy]").click()
     copied = "navigator.clipboard.readText().then(arguments[0])"
     wanted = write_python(shown).strip()
@@ -187,6 +191,9 @@ def test_uploads_good_and_bad(page: Page, entry: CatalogEntry, tmp_path: Path) -
     shown = expected(entry, own, 65, "zero-tprune", "tome")
     page.wait_for(shown)
     assert "built-in model reads one digit" in page.status()
+    mine = page.until(lambda: page.one(".thumb[data-at='own'][aria-pressed='true'] img"))
+    assert mine.get_attribute("src") == thumbnail_url(own)
+    assert len(page.all(".thumb[aria-pressed='true']")) == 1
     costs = page.gmacs()
     Image.new("1", (6000, 5000)).save(tmp_path / "huge.png")
     (tmp_path / "text.png").write_text("I am no image")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from PIL import Image
 
 import zerotprune as ztp
@@ -17,11 +19,12 @@ from tests.app import FORM, encode
 from zerotprune.app import controls
 from zerotprune.app.catalog import Catalog, CatalogEntry
 from zerotprune.app.controller import METHOD, NOT_DIGITS, UNEXPECTED, Controller, TabState
-from zerotprune.app.timing import time_methods
+from zerotprune.app.timing import LARGEST_BATCH, choose_batch, time_methods
 from zerotprune.app.uploads import NOT_AN_IMAGE, TOO_LARGE
 from zerotprune.app.view_model import PERCENTS, Selection, build_view_model
 from zerotprune.app.worker import Stopped, Worker
 from zerotprune.data import demo
+from zerotprune.data.photographs import load_photographs
 from zerotprune.methods import ToMe, TopK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -167,6 +170,53 @@ def test_an_image_of_ones_own_with_the_built_in_model(controller: Controller) ->
     assert controller.show_example(own, FORM, {"at": 0}).status == ""
 
 
+def test_ones_own_image_has_a_thumbnail_to_come_back_to(controller: Controller) -> None:
+    own, noise = TabState(), Image.effect_noise((300, 200), 60).convert("RGB")
+    assert controller.select(own, FORM).chooser is not None
+    text = base64.b64encode(encode(noise)).decode()
+    chooser = controller.upload(own, FORM, {"text": text}).chooser
+    assert chooser is not None
+    pressed = re.findall(r'data-at="(\w+)"[^>]*aria-pressed="true"><img src="([^"]*)"', chooser)
+    assert pressed == [("own", controls.thumbnail_url(noise))]
+    mine = own.shown
+    assert mine is not None
+    controller.show_example(own, FORM, {"at": 1})
+    assert own.shown is not None
+    assert own.shown.input is not mine.input
+    again = controller.show_example(own, FORM, {"at": "own"})
+    assert own.shown.input is mine.input
+    assert again.image is not None
+    stranger = controller.show_example(TabState(), FORM, {"at": "own"})
+    assert "There is no such example." in stranger.status
+
+
+def test_each_model_opens_on_images_that_it_knows(
+    entry: CatalogEntry, examples: list[tuple[str, Image.Image]]
+) -> None:
+    model = timm.create_model("test_vit", num_classes=7)
+    other = CatalogEntry("test_vit", model.eval(), own_weights=True)
+    catalog = Catalog([entry, other], examples[:2], load_photographs(3))
+    assert catalog.opening == "test_vit"
+    assert Catalog([entry], examples[:2], load_photographs(3)).opening == "demo"
+    assert list(catalog.offered("demo")) == [0, 1]
+    assert list(catalog.offered("test_vit")) == [2, 3, 4]
+    assert list(Catalog([other], examples[:2]).offered("test_vit")) == [0, 1]
+    controller, own = Controller(Worker(), catalog), TabState()
+    form = ("test_vit", "tome", "none", 80)
+    assert "Example: cat" in str(controller.select(own, form).chooser)
+    assert own.chosen is not None
+    assert own.chosen.example == 2
+    assert controller.show_example(own, form, {"at": 4}).chooser is None
+    assert controller.select(own, ("test_vit", "tome", "none", 70)).chooser is None
+    assert own.chosen.example == 4
+    assert "Example: digit" in str(controller.select(own, ("demo", "tome", "none", 70)).chooser)
+    assert own.chosen.example == 0
+
+
+def test_a_batch_takes_about_as_long_as_one_image_of_a_larger_model() -> None:
+    assert [choose_batch(each) for each in (1e-6, 0.02, 0.08, 0.1, 9.0)] == [8, 8, 2, 1, 1]
+
+
 def test_two_tabs_at_once_do_not_disturb_each_other(controller: Controller) -> None:
     alone = [TabState(), TabState()]
     wanted = [("zero-tprune", 40, 0), ("tome", 80, 1)]
@@ -199,8 +249,9 @@ def test_every_way_is_measured_and_stops_when_it_is_stale(
     )
     times = time_methods(shown, worker)
     assert times is not None
-    assert len(times) == 3
-    assert all(each > 0 for each in times)
+    assert len(times.milliseconds) == 3
+    assert all(each > 0 for each in times.milliseconds)
+    assert 1 <= times.batch <= LARGEST_BATCH
     assert time_methods(shown, worker, lambda: True) is None
     worker.stop()
     with pytest.raises(Stopped):

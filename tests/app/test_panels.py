@@ -10,8 +10,11 @@ from PIL import Image
 
 from zerotprune.app import controls, panels
 from zerotprune.app.catalog import CatalogEntry
+from zerotprune.app.timing import Times
 from zerotprune.app.view_model import Selection, ViewModel, build_view_model
 from zerotprune.show.overlay import overlay
+from zerotprune.show.palette import Mark
+from zerotprune.show.story import MARKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,27 +37,32 @@ def test_a_card_for_each_method_with_every_stage(shown: ViewModel) -> None:
             for stage in story.stages
         )
         assert f">{layers}</svg>" in card
-        kept = re.findall(r'<p data-block="(\d+)"><b>(\d+)</b> of 196 kept', card)
+        words = "tokens" if story.merges else "kept"
+        kept = re.findall(rf'<p data-block="(\d+)"><b>(\d+)</b> of 196 {words}', card)
         assert kept == [(str(stage.block), str(stage.kept)) for stage in story.stages]
 
 
 def test_a_method_that_merges_says_so(shown: ViewModel) -> None:
-    mine, rival = (replace(each, story=replace(each.story, merges=merges))
-                   for each, merges in zip(shown.methods, (False, True), strict=True))  # fmt: skip
-    drawn = panels.render_view(replace(shown, methods=(mine, rival)))
-    assert "dropped as similar, or merged</li>" in drawn
+    mine, rival = shown.methods
+    drawn = panels.render_view(shown)
+    merged, dropped = f"{MARKS[Mark.MERGED]}</li>", f"{MARKS[Mark.SIMILAR]}</li>"
+    assert merged in drawn
+    assert dropped in drawn
     assert f'title="{len(mine.story.stages[0].pairs())} dropped as similar"' in drawn
     assert f'title="{len(rival.story.stages[0].pairs())} merged"' in drawn
-    assert "merged with a similar one</li>" in panels.render_view(replace(shown, methods=(rival,)))
+    assert dropped not in panels.render_view(replace(shown, methods=(rival,)))
     assert "merged" not in panels.render_view(replace(shown, methods=(mine,)))
 
 
 def test_times_are_shown_once_they_are_measured(shown: ViewModel) -> None:
     assert panels.render_facts(shown).count("pending") == 6
-    measured = panels.render_facts(shown, [10.0, 5.0, 20.0])
+    measured = panels.render_facts(shown, Times([10.0, 5.0, 20.0], 4))
+    assert ", a batch of 4 images," in measured
     assert re.findall(r'class="speed">([^<]*)<', measured) == ["1.00×", "2.00×", "0.50×"]
     assert "Slower than unpruned" in measured
-    assert "Slower than unpruned" not in panels.render_facts(shown, [10.0, 5.0, 9.0])
+    gained = panels.render_facts(shown, Times([10.0, 5.0, 9.0], 1))
+    assert "Slower than unpruned" not in gained
+    assert ", one image," in gained
 
 
 def test_names_in_the_page_are_text(entry: CatalogEntry, image: Image.Image) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -93,6 +94,20 @@ def test_images_from_files_and_folders(
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 4
 
 
+def test_photographs_for_a_model_that_knows_them(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    weights = str(shared / "weights" / "deit_tiny_patch16_224.safetensors")
+    arguments = ["--model", "deit_tiny_patch16_224", "--weights", weights, "--method", "tome"]
+    arguments += ["--limit", "2", "--grid", "--out", str(tmp_path / "a.svg")]
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"cat: \d+ of 196 tokens left; Egyptian cat .* → Egyptian cat", said)
+    assert re.search(r"espresso: \d+ of 196 tokens left; espresso .* → espresso", said)
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 2
+
+
 def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # taken with the camera turned
@@ -113,7 +128,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
         (("whole.png", "--model", "demo", "--out", "whole.png"), "is one of the images"),
         (("whole.png", "--model", "resnet18"), "cannot prune timm's ResNet"),
         (("whole.png", "--model", "no_such"), "unknown model 'no_such'"),
-        (("--model", "deit_tiny_patch16_224"), "give images to show"),
+        (("--model", "deit_tiny_patch16_224", "--limit", "121"), "too many for one drawing"),
         (("whole.png", "--model", "demo", "--schedule", "tome.json", "--heads"), "no scores head"),
         (("whole.png", "--model", "demo", "--schedule", "nope"), "neither a preset"),
         (("whole.png", "--model", "demo", "--schedule", "deep.json"), "a stage at block 40"),

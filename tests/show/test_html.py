@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from zerotprune.show.html import write_html
+from zerotprune.show.palette import Mark
 from zerotprune.show.scene import Scene
+from zerotprune.show.story import MARKS
+from zerotprune.tracing import Fate
 
 
 class Tags(HTMLParser):
@@ -49,11 +52,13 @@ def test_the_page_needs_nothing_else_and_trusts_no_name(scene: Scene) -> None:
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
     held = json.loads(data[1])
-    words = ["kept", "dropped: similar to another", "dropped: unimportant", "dropped before"]
-    assert held["fates"] == words
+    letters = {mark[0]: mark for mark in Mark}
+    assert held["marks"] == {letter: MARKS[mark] for letter, mark in letters.items()}
     for story, told in zip(scene.stories, held["stories"], strict=True):
         for view, stage in zip(story.stages, told["stages"], strict=True):
-            assert stage["fate"] == "".join(map(str, view.fate.flatten().tolist()))
+            fates = [Fate[letters[letter].name] for letter in stage["marks"]]
+            assert fates == view.fate.flatten().tolist()
+            assert stage["token"] is None
             partner = {at: to for at, to in enumerate(view.partner.flatten().tolist()) if to >= 0}
             assert stage["partner"] == {str(at): to for at, to in partner.items()}
             shares = [math.nan if each is None else each for each in stage["importance"]]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 from zerotprune.show.layout import lay_out_frame, lay_out_grid, lay_out_strips
+from zerotprune.show.palette import PALE_COVER, Mark
 from zerotprune.show.scene import Scene
-from zerotprune.show.sheet import Panel, Text, font, shortened
+from zerotprune.show.sheet import Panel, Text, font, shortened, wrapped
+from zerotprune.show.story import Prediction
 from zerotprune.show.svg import write_svg
 
 
@@ -34,6 +37,35 @@ def test_shortened_says_so() -> None:
     cut = shortened("a very long name of a class", 12, 60)
     assert cut.endswith("…")
     assert font(12).getlength(cut) <= 60
+
+
+def test_wrapped_leaves_nothing_out() -> None:
+    text = "a very long name of a class, supercalifragilisticexpialidocious and so on"
+    for width in (40, 60, 100, 10_000):
+        lines = wrapped(text, 12, width)
+        assert all(font(12).getlength(line) <= width for line in lines)
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert wrapped(text, 12, 10_000) == [text]
+
+
+def test_a_grid_tells_whole_answers_and_what_is_left_stands_out(scene: Scene) -> None:
+    long = "a long name, as some classes of ImageNet have: black-and-tan coonhound"
+    other = [Prediction(f"another one, {long}", 0.4)]
+    stories = [replace(story, before=[Prediction(long, 0.5)]) for story in scene.stories]
+    stories[1] = replace(stories[1], after=other)
+    sheet = lay_out_grid(replace(scene, stories=stories))
+    panels = [shape for shape in sheet.shapes if isinstance(shape, Panel)]
+    texts = [shape for shape in sheet.shapes if isinstance(shape, Text)]
+    words = " ".join(shape.text for shape in texts if shape.bold)
+    assert "…" not in words
+    assert words.count(f"{long}: 50 %") == 6
+    assert f"→ {other[0].label}: 40 %" in words
+    below = [panel for panel in panels if panel.y > panels[0].y]
+    assert max(text.y for text in texts if text.y < below[0].y) < below[0].y
+    assert all(panel.pale for panel in panels)
+    text = write_svg(sheet)
+    for colour, _ in PALE_COVER.values():
+        assert (f'fill="{colour}"' in text) == (colour != PALE_COVER[Mark.GONE][0])
 
 
 def test_svg_holds_every_image_once_and_every_fate(scene: Scene) -> None:

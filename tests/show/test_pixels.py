@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,19 @@ import timm
 import torch
 from PIL import Image
 
+from zerotprune import app
 from zerotprune.backbones import backbone
 from zerotprune.data import demo
-from zerotprune.show.pixels import LARGEST, as_image, heat_map, heat_map_url, photo_url
+from zerotprune.show.html import TEMPLATE
+from zerotprune.show.palette import ACCENT, COVER, HEAT, OTHER, PALE_COVER, PARTNERS, SAME, rgb
+from zerotprune.show.pixels import (
+    LARGEST,
+    as_image,
+    heat_map,
+    heat_map_url,
+    patch_colours,
+    photo_url,
+)
 
 
 @pytest.mark.parametrize("name", ["demo", "deit_tiny_patch16_224", "vit_base_patch16_siglip_224"])
@@ -54,3 +65,23 @@ def test_urls_hold_the_image() -> None:
     values = torch.rand(5, 7) * 3
     exact = opened(heat_map_url(values), "png")
     np.testing.assert_array_equal(np.asarray(exact), np.asarray(heat_map(values)))
+
+
+def test_the_accent_is_no_colour_of_a_patch() -> None:
+    """Controls and progress must not look like a fate or like heat, on a page as in a file."""
+    accent = np.array(rgb(ACCENT))
+    marks = [colour for cover in (COVER, PALE_COVER) for colour, _ in cover.values()]
+    for colour in (*marks, *HEAT, PARTNERS[-1][0], SAME, OTHER):
+        assert np.linalg.norm(accent - np.array(rgb(colour))) > 60, colour
+    styles = [Path(app.__file__).with_name("page.css"), TEMPLATE]
+    for style in styles:
+        text = style.read_text(encoding="utf-8").upper()
+        assert f"--ACCENT: {ACCENT}" in text
+        assert "ACCENT-COLOR: VAR(--ACCENT)" in text
+
+
+def test_the_colour_of_a_patch_is_the_mean_of_its_pixels() -> None:
+    model, image = demo.untrained(), demo.images(1, seed=3)[0][0]
+    wanted = (image.double().numpy() + 1).reshape(3, 14, 8, 14, 8).mean(axis=(2, 4)) / 2
+    colours = patch_colours(image, (14, 14), model)
+    np.testing.assert_allclose(colours.permute(2, 0, 1).numpy(), wanted, atol=1e-6)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.show import hand_made
 from zerotprune.show.layout import lay_out_strips
-from zerotprune.show.palette import COVER, PARTNERS, rgb
+from zerotprune.show.palette import COVER, PARTNERS, Mark, rgb
 from zerotprune.show.raster import SCALE, paint, rasterize
 from zerotprune.show.scene import Scene
 from zerotprune.tracing import Fate
@@ -28,7 +28,7 @@ def test_paint_covers_each_patch_in_the_colour_of_its_fate() -> None:
             fate = Fate(int(stage.fate[row, column]))
             wanted = plain[inner]
             if fate != Fate.KEPT:
-                colour, strength = COVER[fate]
+                colour, strength = COVER[Mark[fate.name]]
                 wanted = (1 - strength) * wanted + strength * np.array(rgb(colour))
             np.testing.assert_allclose(painted[inner], wanted, atol=1.3)
 
@@ -49,4 +49,4 @@ def test_a_sheet_has_its_size_and_its_panels(scene: Scene) -> None:
     assert drawn.size == (round(SCALE * sheet.width), round(SCALE * sheet.height))
     assert drawn.getpixel((1, 1)) == (255, 255, 255)
     colours = {colour for _, colour in drawn.getcolors(drawn.width * drawn.height) or []}
-    assert {rgb(COVER[Fate.GONE][0]), LINE} <= colours
+    assert {rgb(COVER[Mark.GONE][0]), LINE} <= colours

@@ -12,19 +12,21 @@ from zerotprune import Schedule, Stage
 from zerotprune.budgets.adaptive import measured_gmacs
 from zerotprune.data import demo
 from zerotprune.methods import ATS, ToMe
+from zerotprune.show.palette import Mark
 from zerotprune.show.scene import Scene, count_gmacs, make_scene, percent
 from zerotprune.show.story import Story, tell
-from zerotprune.tracing import Fate
 
 
 def test_a_legend_names_what_occurs_and_nothing_else(
     model: nn.Module, images: Tensor, scene: Scene
 ) -> None:
-    assert list(scene.legend()) == [Fate.SIMILAR, Fate.UNIMPORTANT, Fate.GONE]
-    assert list(scene.legend(outcome=True)) == [Fate.SIMILAR, Fate.UNIMPORTANT]
+    assert list(scene.legend()) == [Mark.SIMILAR, Mark.UNIMPORTANT, Mark.GONE]
+    assert list(scene.legend(outcome=True)) == [Mark.SIMILAR, Mark.UNIMPORTANT]
     (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
     single = Scene("", "", scene.images[:1], [merged], [""])
-    assert single.legend() == {Fate.SIMILAR: "merged with a similar one"}
+    assert single.legend() == {
+        Mark.MERGED: "merged: the patches of one token share colour and outline"
+    }
 
 
 def test_percent_is_exact_where_it_matters() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from tests.show import SCHEDULE, hand_made
 from zerotprune import Schedule, Stage
 from zerotprune.data import demo
 from zerotprune.methods import ToMe, names, resolve
-from zerotprune.show.story import Story, name_fates, tell
+from zerotprune.show.palette import Mark
+from zerotprune.show.story import Story, name_marks, tell
 from zerotprune.tracing import Fate
 
 
@@ -130,7 +130,10 @@ def test_a_method_says_itself_whether_it_merges(
 ) -> None:
     merged = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
     assert [story.merges for story in (*merged, stories[0])] == [True, False]
-    assert name_fates(merged)[Fate.SIMILAR] == "merged with a similar one"
-    assert name_fates(stories)[Fate.SIMILAR] == "dropped: similar to another"
-    both = [stories[0], replace(stories[0], merges=True)]
-    assert name_fates(both)[Fate.SIMILAR] == "dropped as similar, or merged"
+    assert list(name_marks(merged[0].stages)) == [Mark.KEPT, Mark.MERGED]
+    dropped = [Mark.KEPT, Mark.SIMILAR, Mark.UNIMPORTANT, Mark.GONE]
+    assert list(name_marks(stories[0].stages)) == dropped
+    both = name_marks(stories[0].stages + merged[0].stages)
+    assert list(both) == [Mark.KEPT, Mark.MERGED, *dropped[1:]]
+    assert merged[0].count_left(176) == "176 of 196 tokens"
+    assert stories[0].count_left(54) == "54 of 196 kept"

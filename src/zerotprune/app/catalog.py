@@ -1,4 +1,4 @@
-"""What the page has to offer: models, methods, and generated example images."""
+"""What the page has to offer: models, and example images that suit each of them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,31 @@ class CatalogEntry:
 
 
 class Catalog:
-    """All that can be chosen on the page."""
+    """All that can be chosen on the page. The built-in model reads digits; the others know
+    photographs, and where there are none they get the digits too."""
 
     def __init__(
-        self, entries: Sequence[CatalogEntry], examples: Sequence[tuple[str, Image.Image]]
+        self,
+        entries: Sequence[CatalogEntry],
+        digits: Sequence[tuple[str, Image.Image]],
+        photographs: Sequence[tuple[str, Image.Image]] = (),
     ) -> None:
         self.entries = {entry.name: entry for entry in entries}
-        self.examples = list(examples)
+        self.examples = [*digits, *photographs]
+        self._digits = len(digits)
         self._prepared: dict[int, dict[str, ModelInput]] = {}
+
+    @property
+    def opening(self) -> str:
+        """The model that the page opens with: one that was asked for, if any was."""
+        return next((name for name in self.entries if name != BUILT_IN), BUILT_IN)
+
+    def offered(self, name: str) -> range:
+        """The examples that suit a model, by their numbers."""
+        count = len(self.examples)
+        if name == BUILT_IN or self._digits == count:
+            return range(self._digits)
+        return range(self._digits, count)
 
     def entry(self, name: object) -> CatalogEntry:
         """A name that is not on the list is never looked up anywhere."""

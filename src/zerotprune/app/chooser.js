@@ -11,7 +11,6 @@ function send(file) {
   reader.onload = () => trigger("upload", { text: String(reader.result).split(",", 2)[1] || "" });
   reader.onerror = () => trigger("upload", { refused: "unread" });
   reader.readAsDataURL(file);
-  press(null);
 }
 
 function press(thumb) {
@@ -24,7 +23,8 @@ element.addEventListener("click", (event) => {
   const thumb = event.target.closest(".thumb");
   if (!thumb) return;
   press(thumb);
-  trigger("select", { at: Number(thumb.dataset.at) });
+  const at = thumb.dataset.at;
+  trigger("select", { at: at === "own" ? at : Number(at) });
 });
 element.addEventListener("change", (event) => {
   if (!event.target.matches(".own")) return;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 
 from ..methods import DEFAULT, name_of
@@ -35,15 +35,25 @@ NOT_DIGITS = (
 )
 
 
+@dataclass(frozen=True)
+class ChosenImage:
+    """What a tab looks at: an example by its number, or an image of the user's own."""
+
+    inputs: dict[str, ModelInput]  # by model
+    example: int | None = None
+    thumbnail: str | None = None  # of the user's own, as a data URL
+
+
 @dataclass
 class TabState:
     """What one tab shows. Nobody else sees it."""
 
-    inputs: dict[str, ModelInput] = field(default_factory=dict)  # its image, by model
-    uploaded: bool = False
+    chosen: ChosenImage | None = None
+    own: ChosenImage | None = None  # the user's last image, to come back to
     schedule: Schedule | None = None  # the user's own stages, where the slider does not rule
     shown: ViewModel | None = None
     turn: int = 0  # counts the requests: work for an older one is not finished
+    measured: int = 0  # the turn whose milliseconds are on the page
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class PageUpdate:
     stages: str | None = None
     lines: str | None = None
     percent: int | None = None
+    chooser: str | None = None
     method: str | None = None
 
 
@@ -109,22 +120,25 @@ class Controller:
 
     @_answers
     def show_example(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
-        """One of the example images."""
-        inputs = self.catalog.prepare_example(sent.get("at"))
-        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=False)
+        """One of the example images, or the user's own once more."""
+        at = sent.get("at")
+        chosen = tab.own if at == controls.OWN and tab.own else self._choose_example(at)
+        return self._update(tab, parse_selection(values, tab.schedule), chosen)
 
     @_answers
     def upload(self, tab: TabState, values: FormValues, sent: EventData) -> PageUpdate:
         """The user's own image, as the browser sent it."""
         if sent.get("refused") == "large":
             raise ValueError(TOO_LARGE)
-        inputs = self.catalog.prepare(read_upload(sent.get("text")))
-        return self._update(tab, parse_selection(values, tab.schedule), inputs, uploaded=True)
+        image = read_upload(sent.get("text"))
+        thumbnail = controls.thumbnail_url(image)
+        chosen = ChosenImage(self.catalog.prepare(image), thumbnail=thumbnail)
+        return self._update(tab, parse_selection(values, tab.schedule), chosen)
 
     def measure(self, tab: TabState) -> str | None:
         """The facts with milliseconds; None if there is something newer to look at."""
         shown, turn = tab.shown, tab.turn
-        if shown is None:
+        if shown is None or tab.measured == turn:
             return None
         times = None
         try:
@@ -133,23 +147,44 @@ class Controller:
             pass
         except Exception:
             LOG.exception("measuring failed")
-        return None if times is None else panels.render_facts(shown, times)
+        if times is None:
+            return None
+        tab.measured = turn
+        return panels.render_facts(shown, times)
+
+    def chooser(self, model: str, tab: TabState | None = None) -> str:
+        """The images that a tab offers with a model; None: as the page opens."""
+        offered = {at: self.catalog.examples[at] for at in self.catalog.offered(model)}
+        if tab is None or tab.chosen is None:
+            return controls.render_chooser(offered, next(iter(offered), None))
+        own = None if tab.own is None else tab.own.thumbnail
+        return controls.render_chooser(offered, tab.chosen.example, own)
+
+    def _choose_example(self, at: object) -> ChosenImage:
+        inputs = self.catalog.prepare_example(at)
+        assert isinstance(at, int)
+        return ChosenImage(inputs, at)
+
+    def _suit(self, chosen: ChosenImage | None, model: str) -> ChosenImage:
+        """The image as it was, unless it was an example that is not for this model."""
+        offered = self.catalog.offered(model)
+        if chosen is not None and (chosen.example is None or chosen.example in offered):
+            return chosen
+        return self._choose_example(offered[0])
 
     def _update(
-        self,
-        tab: TabState,
-        selection: Selection,
-        inputs: dict[str, ModelInput] | None = None,
-        uploaded: bool | None = None,
+        self, tab: TabState, selection: Selection, chosen: ChosenImage | None = None
     ) -> PageUpdate:
         """The tab changes only once all has gone well."""
         entry, before = self.catalog.entry(selection.model), tab.shown
-        inputs = inputs or tab.inputs or self.catalog.prepare_example(0)
-        shown = build_view_model(entry, inputs[entry.name], selection, before)
+        chosen = chosen or self._suit(tab.chosen, entry.name)
+        shown = build_view_model(entry, chosen.inputs[entry.name], selection, before)
         same_image = before is not None and before.input is shown.input
-        tab.inputs, tab.shown, tab.schedule = inputs, shown, shown.selection.schedule
-        tab.uploaded = tab.uploaded if uploaded is None else uploaded
-        notes = [*shown.notes, *([NOT_DIGITS] if tab.uploaded and entry.name == BUILT_IN else [])]
+        uploaded = chosen.example is None
+        same_choice = before is not None and before.entry is entry and not uploaded
+        tab.chosen, tab.own = chosen, chosen if uploaded else tab.own
+        tab.shown, tab.schedule = shown, shown.selection.schedule
+        notes = [*shown.notes, *([NOT_DIGITS] if uploaded and entry.name == BUILT_IN else [])]
         return PageUpdate(
             controls.render_status(" ".join(map(controls.as_sentence, notes))),
             None if same_image else panels.render_image(shown),
@@ -159,6 +194,7 @@ class Controller:
             write_python(shown),
             # A slider that moves under the hand cannot be set: it follows own stages alone.
             None if selection.schedule is None else _on_slider(shown.cost),
+            None if same_choice or same_image else self.chooser(entry.name, tab),
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from html import escape
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ..schedule import Schedule
 from ..show.pixels import photo_url
 
+OWN = "own"  # where an example has its number
 _THUMB = 96
 
 
@@ -50,20 +51,38 @@ def _editable(block: int | str, keep: float, similar: int, rounds: int | None) -
     )
 
 
-def render_chooser(images: Sequence[tuple[str, Image.Image]]) -> str:
-    """Example images to press, and a place to drop one's own."""
+def render_chooser(
+    examples: Mapping[int, tuple[str, Image.Image]], pressed: int | None, own: str | None = None
+) -> str:
+    """Example images to press, one's own if there is one, and a place to drop another.
+
+    `pressed` is the number of an example, or None for one's own, whose thumbnail's URL is `own`.
+    """
     thumbs = "".join(
-        f'<button type="button" class="thumb" data-at="{at}" aria-label="Example: {escape(text)}" '
-        f'aria-pressed="{"true" if at == 0 else "false"}">'
-        f'<img src="{photo_url(image.resize((_THUMB, _THUMB)))}" alt=""></button>'
-        for at, (text, image) in enumerate(images)
+        _thumb(str(at), f"Example: {text}", thumbnail_url(image), at == pressed)
+        for at, (text, image) in examples.items()
     )
+    if own is not None:
+        thumbs += _thumb(OWN, "Your own image", own, pressed is None)
     return (
-        f'<div class="thumbs" role="group" aria-label="Example images">{thumbs}</div>'
+        f'<div class="thumbs" role="group" aria-label="Images to choose">{thumbs}</div>'
         '<label class="drop"><input type="file" class="own" '
         'accept="image/png,image/jpeg,image/webp,image/gif,image/bmp,image/tiff">'
         "<b>Your own image</b><span>drop it here, paste it, or choose a file</span></label>"
     )
+
+
+def _thumb(at: str, label: str, url: str, pressed: bool) -> str:
+    return (
+        f'<button type="button" class="thumb" data-at="{at}" aria-label="{escape(label)}" '
+        f'title="{escape(label)}" aria-pressed="{"true" if pressed else "false"}">'
+        f'<img src="{url}" alt=""></button>'
+    )
+
+
+def thumbnail_url(image: Image.Image) -> str:
+    """The middle of the image, small, as a data URL."""
+    return photo_url(ImageOps.fit(image, (_THUMB, _THUMB)))
 
 
 def render_status(text: str, kind: str = "note") -> str:

@@ -11,7 +11,6 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from ..methods import names
-from . import controls
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
 from .firewall import Firewall
 from .server import ADDRESS
@@ -40,11 +39,13 @@ def build(controller: Controller) -> gr.Blocks:
         with gr.Row(elem_id="body", equal_height=False):
             with gr.Column(scale=1, min_width=300, elem_id="choices"):
                 chooser = gr.HTML(
-                    controls.render_chooser(catalog.examples),
+                    controller.chooser(catalog.opening),
                     js_on_load=_script("chooser.js").replace("__MOST_BYTES__", str(MOST_BYTES)),
                     elem_id="chooser",
                 )
-                model = gr.Dropdown(list(catalog.entries), label="Model", elem_id="model")
+                model = gr.Dropdown(
+                    list(catalog.entries), value=catalog.opening, label="Model", elem_id="model"
+                )
                 method = gr.Dropdown(names(), value=METHOD, label="Method", elem_id="method")
                 rival = gr.Dropdown(
                     [NO_RIVAL, *names()], value=RIVAL, label="Beside it, at the same budget",
@@ -55,21 +56,26 @@ def build(controller: Controller) -> gr.Blocks:
             with gr.Column(scale=3, min_width=320, elem_id="results"):
                 budget = gr.Slider(
                     *PERCENTS, PERCENT, step=1, elem_id="budget",
-                    label="Budget: % of the unpruned model's GMACs",
+                    label="Budget slider: % of the unpruned model's GMACs",
                 )  # fmt: skip
                 status = gr.HTML(elem_id="status")
                 photo = gr.HTML(elem_id="photo")
                 view = gr.HTML(js_on_load=_script("view.js"), elem_id="view")
                 facts = gr.HTML(elem_id="facts")
-                lines = gr.Code(
-                    language="python", label="The same in Python", interactive=False,
-                    show_line_numbers=False, buttons=["copy"], lines=1, max_lines=18,
-                    elem_id="lines",
-                )  # fmt: skip
-        _wire(controller, blocks, tab, (model, method, rival, budget), chooser, stages,
-              [status, photo, view, facts, stages, lines, budget, method], facts)  # fmt: skip
+                lines = _code_box()
+        parts = [status, photo, view, facts, stages, lines, budget, chooser, method]
+        form = model, method, rival, budget
+        _wire(controller, blocks, tab, form, chooser, stages, parts, facts)
     blocks.queue(default_concurrency_limit=1, api_open=False, max_size=_MOST_WAITING)
     return blocks
+
+
+def _code_box() -> gr.Code:
+    """As high as the code, lines wrapped: nothing of it is out of sight."""
+    return gr.Code(
+        language="python", label="The same in Python", interactive=False, show_line_numbers=False,
+        buttons=["copy"], lines=1, max_lines=None, wrap_lines=True, elem_id="lines",
+    )  # fmt: skip
 
 
 def _wire(
@@ -102,9 +108,6 @@ def _wire(
 
         return handle
 
-    def measure(own: TabState) -> Any:
-        return controller.measure(own) or gr.skip()
-
     chosen = [blocks.load, model.input, method.input, rival.input]
     events = [
         gr.on(chosen, answer(controller.select), **given),
@@ -113,9 +116,19 @@ def _wire(
         chooser.select(answer(controller.show_example), **given),
         chooser.upload(answer(controller.upload), **given),
     ]
+    _measure_after(events, controller, tab, facts)
+
+
+def _measure_after(
+    events: list[Any], controller: Controller, tab: gr.State, facts: gr.HTML
+) -> None:
+    def measure(own: TabState) -> Any:
+        return controller.measure(own) or gr.skip()
+
+    # Each must be answered: while an older one is under way, gradio would drop it ("once").
     for event in events:
         event.then(measure, [tab], [facts], show_progress="hidden", concurrency_id="measure",
-                   api_visibility="private")  # fmt: skip
+                   trigger_mode="multiple", api_visibility="private")  # fmt: skip
 
 
 def _outputs(update: PageUpdate) -> list[Any]:
@@ -132,7 +145,7 @@ def _script(name: str) -> str:
 def launch(blocks: gr.Blocks, port: int | None) -> str:
     """Serve the page in the background; its address. Nothing is shared, recorded or reported."""
     theme = gr.themes.Base(
-        primary_hue="blue", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
+        primary_hue="violet", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
     )
     _, address, _ = blocks.launch(
         server_name=ADDRESS, server_port=port, share=False, quiet=True, prevent_thread_lock=True,

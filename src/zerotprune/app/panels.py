@@ -9,14 +9,15 @@ from html import escape
 from ..backbones import backbone
 from ..show.html import write_legend, write_predictions
 from ..show.overlay import overlay
-from ..show.palette import COVER
-from ..show.story import Prediction, StageView, Story, name_fates
+from ..show.palette import Mark
+from ..show.story import Prediction, StageView, Story, name_marks
 from ..tracing import Fate
+from .timing import Times
 from .view_model import MethodView, ViewModel
 
 _NO_HEAD = '<p class="quiet">This model has no head: it predicts no classes.</p>'
 _SLOWER = (
-    " Slower than unpruned: one small image takes longer to start on than to compute; "
+    " Slower than unpruned: so small a model takes longer to start on an image than to compute it; "
     "larger models and batches gain."
 )
 
@@ -33,7 +34,7 @@ def render_view(shown: ViewModel) -> str:
     patches = f"<p>{stories[0].patches} patches</p>"
     whole = _card("unpruned", stories[0], "", patches, stories[0].before)
     cards = [_method_card(each) for each in shown.methods]
-    words = {Fate.KEPT: "kept"} | name_fates(stories)
+    words = name_marks([stage for story in stories for stage in story.stages])
     depth = backbone(shown.entry.model).geometry.depth
     return (
         f'<div class="view" data-blocks="{json.dumps([0, *blocks])}" '
@@ -49,7 +50,8 @@ def _stage_slider(stages: int) -> str:
         '<div class="bar">'
         f'<button type="button" class="play" aria-label="Play stage by stage"{off}>▶</button>'
         f'<input type="range" class="stage" min="0" max="{stages}" step="1" value="{stages}" '
-        f'aria-label="Stage"{off}><output class="where" aria-live="polite"></output>'
+        f'aria-label="Slider over the stages"{off}>'
+        '<output class="where" aria-live="polite"></output>'
         f'<label class="tick"><input type="checkbox" class="partners-on"{off}>'
         "lines to partners</label></div>"
     )
@@ -71,16 +73,14 @@ def _method_card(shown: MethodView) -> str:
 
 
 def _caption(stage: StageView, story: Story) -> str:
-    text = f"<b>{stage.kept}</b> of {story.patches} kept"
-    reasons = {
-        Fate.SIMILAR: "merged" if story.merges else "dropped as similar",
-        Fate.UNIMPORTANT: "dropped as unimportant",
-    }
-    for fate, reason in reasons.items():
+    counted = story.count_left(stage.kept).removeprefix(str(stage.kept))
+    text = f"<b>{stage.kept}</b>{counted}"
+    similar = (Mark.MERGED, "merged") if story.merges else (Mark.SIMILAR, "dropped as similar")
+    unimportant = Mark.UNIMPORTANT, "dropped as unimportant"
+    for fate, (mark, reason) in ((Fate.SIMILAR, similar), (Fate.UNIMPORTANT, unimportant)):
         if count := stage.count(fate):
             text += (
-                f'<span class="chip" title="{count} {reason}">'
-                f'<i style="background:{COVER[fate][0]}"></i>−{count}'
+                f'<span class="chip" title="{count} {reason}"><i class="key {mark}"></i>−{count}'
                 f'<span class="unseen"> {reason}</span></span>'
             )
     return f'<p data-block="{stage.block}">{text}</p>'
@@ -104,20 +104,24 @@ def _card(
     )
 
 
-def render_facts(shown: ViewModel, milliseconds: Sequence[float] | None = None) -> str:
+def render_facts(shown: ViewModel, measured: Times | None = None) -> str:
     """Cost and speed, a row for each way to run the model; None: speed is not measured yet."""
-    times = [None] * (1 + len(shown.methods)) if milliseconds is None else list(milliseconds)
+    times: list[float | None] = [None] * (1 + len(shown.methods))
+    slower, images = "", "one image or a small batch"
+    if measured is not None:
+        times = [*measured.milliseconds]
+        slower = _SLOWER if max(measured.milliseconds) > measured.milliseconds[0] else ""
+        images = f"a batch of {measured.batch} images" if measured.batch > 1 else "one image"
     patches, full = shown.methods[0].story.patches, shown.entry.unpruned
     rows = _row("unpruned", full, full, patches, times[0], times[0])
     for each, took in zip(shown.methods, times[1:], strict=True):
         rows += _row(each.name, each.gmacs, full, each.left, took, times[0])
-    slower = _SLOWER if milliseconds is not None and max(milliseconds) > milliseconds[0] else ""
-    heads = ("method", "GMACs", "of unpruned", "patches left", "ms per image", "speed")
+    heads = ("method", "GMACs", "of unpruned", "tokens left", "ms per image", "speed")
     titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
     return (
         f'<table class="facts"><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>'
         '<p class="quiet">GMACs: all matrix products, with patch embedding and scoring. '
-        "Milliseconds: median of runs in turn on this machine, one image, float32, one core left "
+        f"Milliseconds: median of runs in turn on this machine, {images}, float32, one core left "
         f"to the browser.{slower}</p>"
     )
 

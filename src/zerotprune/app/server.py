@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..data.photographs import load_photographs
 from .catalog import Catalog, CatalogEntry, generate_examples
 from .controller import Controller
 from .worker import Worker
@@ -38,7 +39,7 @@ def serve(
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         from .page import build, launch
 
-        catalog = Catalog(entries, worker.run(generate_examples))
+        catalog = Catalog(entries, worker.run(generate_examples), load_photographs())
         blocks = build(Controller(worker, catalog))
         try:
             address = launch(blocks, port)

@@ -12,7 +12,7 @@ from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.figure_files import check_figure_file, save
-from ..plots.trade_off import Point, trade_off_figure
+from ..plots.trade_off import Point, find_named, trade_off_figure
 from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     CalibrationFile,
@@ -92,20 +92,28 @@ def _report(
     if csv is not None:
         records.append(csv, [evaluation.row(result, results[0]) for result in results])
     if plots is not None:
+        # The same methods have names in all plots: those that stand out by their cost.
+        named = find_named(_points(results, "gmacs")[1:], "gmacs")
         for by in get_args(Axis):
-            save(_plot(results, by, evaluation.model_name), plots / f"accuracy-{by}.png")
+            figure = _plot(results, by, evaluation.model_name, named)
+            save(figure, plots / f"accuracy-{by}.png")
 
 
-def _plot(results: list[Result], by: Axis, model: str) -> Figure:
-    def x(result: Result) -> float:
-        return result.gmacs() if by == "gmacs" else result.images_per_second
-
-    points = [
-        Point(result.contender.name, x(result), *result.change(results[0]))
-        for result in results[1:]
-    ]
+def _plot(results: list[Result], by: Axis, model: str, named: list[str]) -> Figure:
+    unpruned, *points = _points(results, by)
     title = f"{model}, {len(results[0].hits)} images"
-    return trade_off_figure(points, x(results[0]), by, title)
+    return trade_off_figure(points, unpruned.x, by, title, named)
+
+
+def _points(results: list[Result], by: Axis) -> list[Point]:
+    return [
+        Point(
+            result.contender.name,
+            result.gmacs() if by == "gmacs" else result.images_per_second,
+            *result.change(results[0]),
+        )
+        for result in results
+    ]
 
 
 def _against_rival(results: list[Result]) -> list[str]:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..data import demo as built_in
 from ..data.models import DEMO, load, outline
+from ..data.photographs import load_photographs
 from ..files import names_in
 from ..methods import DEFAULT, name_of, resolve
-from ..show.gallery import check_count, load_images
+from ..show.gallery import NamedImage, check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
 from ..show.scene import Scene, make_scene, percent
@@ -46,7 +47,8 @@ def show(
     Parameters
     ----------
     images
-        Files, or folders of them. Without any, the built-in model gets images of its own.
+        Files, or folders of them. Without any: photographs that come with the package, or for the
+        built-in model images of its own.
     lines
         Draw a line from each patch dropped as similar to the one that made it redundant.
     heads
@@ -56,7 +58,7 @@ def show(
     names
         A text file with the name of a class on each line.
     limit
-        Take only so many images, spread evenly; of the built-in model's own, 4 if not given.
+        Take only so many images, spread evenly; of those that come along, 4 if not given.
     out
         PNG, SVG, HTML, or stage by stage an animated GIF or WebP, by the file's ending.
     """
@@ -67,7 +69,7 @@ def show(
     check_drawable(out, heads=heads, tiles=grid)
     _check(images, model, out, method, heads, limit)
     device = chosen_device(loading.device)
-    named = load_images(images, limit) if images else []
+    named = load_images(images, limit) if images else _photographs(model, limit)
     built = load(**loading.named(model)).to(device)
     classes = None if names is None else _read_names(names, built)
     if named:
@@ -103,8 +105,13 @@ def _check(
     if any(out.resolve() == path.resolve() for path in images):
         raise ValueError(f"{out} is one of the images: give another name with --out")
     backbone(outline(model))
-    if not images and model != DEMO:
-        raise ValueError(f"give images to show: only the built-in model has its own, not {model}")
+    if not images and limit is not None:
+        check_count(limit)
+
+
+def _photographs(model: str, limit: int | None) -> list[NamedImage]:
+    """What comes with the package, for models that know photographs."""
+    return [] if model == DEMO else [NamedImage(*each) for each in load_photographs(limit)]
 
 
 def _read_names(path: Path, model: nn.Module) -> list[str]:
@@ -118,7 +125,6 @@ def _read_names(path: Path, model: nn.Module) -> list[str]:
 def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
     """Images for the built-in model, and captions."""
     count = 4 if limit is None else limit
-    check_count(count)
     if backbone(model).geometry.grid != (14, 14):
         raise ValueError("the built-in model's own images are of one size: leave --size out")
     images, labels = built_in.images(count, SEED)
@@ -130,7 +136,9 @@ def _report(scene: Scene, out: Path) -> None:
     console.print(f"{out}: {scene.title}, {scene.about}")
     for caption, story in zip(scene.captions, scene.stories, strict=True):
         left = story.outcome().kept
-        line = f"  {caption}: {left} of {story.patches} patches left"
+        line = (
+            f"  {caption}: {left} of {story.patches} {'tokens' if story.merges else 'patches'} left"
+        )
         if story.before:
             first, then = story.before[0], story.after[0]
             line += f"; {first.label} {percent(first.share)} → {then.label} {percent(then.share)}"

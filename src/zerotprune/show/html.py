@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from ..tracing import Fate
 from .heads import HeadsView
 from .overlay import overlay
+from .palette import Mark
 from .pixels import REACH, heat_map_url, heat_scale
 from .scene import Scene
-from .story import Moment, Prediction, StageView, Story
+from .story import MARKS, Moment, Prediction, StageView, Story
 from .svg import symbol
 
 HIDDEN = ' style="display:none"'
@@ -98,11 +98,9 @@ def write_predictions(said: Sequence[Prediction], before: Sequence[Prediction] =
     return f'<ol class="bars">{rows}</ol>'
 
 
-def write_legend(words: Mapping[Fate, str]) -> str:
-    """What each colour means; the colours are the style sheet's, by the fate's name."""
-    keys = "".join(
-        f'<li><i class="{fate.name.lower()}"></i>{text}</li>' for fate, text in words.items()
-    )
+def write_legend(words: Mapping[Mark, str]) -> str:
+    """What each mark means; the colours are the style sheet's, by the mark's name."""
+    keys = "".join(f'<li><i class="{mark}"></i>{text}</li>' for mark, text in words.items())
     return f'<ul class="legend">{keys}</ul>'
 
 
@@ -129,20 +127,25 @@ def _heads(views: list[HeadsView]) -> str:
 
 def _data(scene: Scene) -> dict[str, object]:
     """What the script needs to tell of a patch."""
-    words, stories = scene.legend(), []
+    stories = []
     for story in scene.stories:
         stages = [_stage_data(stage) for stage in story.stages]
         stories.append({"rows": story.grid[0], "cols": story.grid[1], "stages": stages})
-    return {"fates": [words.get(fate, "kept") for fate in Fate], "stories": stories}
+    return {"marks": {mark[0]: words for mark, words in MARKS.items()}, "stories": stories}
 
 
 def _stage_data(stage: StageView) -> dict[str, object]:
-    """Fates as one string of digits; importance as shares of the mean."""
+    """Marks as one letter for each patch; importance as shares of the mean."""
     partner = stage.partner.flatten().tolist()
+    marks = [""] * len(partner)
+    for mark in Mark:
+        for at in stage.marked(mark).flatten().nonzero().flatten().tolist():
+            marks[at] = mark[0]
     relative = (stage.importance / stage.importance.nanmean()).flatten().tolist()
     return {
         "block": stage.block,
-        "fate": "".join(map(str, stage.fate.flatten().tolist())),
+        "marks": "".join(marks),
+        "token": None if stage.token is None else stage.token.flatten().tolist(),
         "partner": {at: other for at, other in enumerate(partner) if other >= 0},
         "importance": [None if math.isnan(each) else float(f"{each:.2g}") for each in relative],
     }

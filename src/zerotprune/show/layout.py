@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from . import captions
@@ -16,7 +15,7 @@ from .story import StageView, Story
 PANEL, TILE = 124.0, 118.0  # edges of panels in a strip and in a grid
 ACROSS = 7  # panels of a strip side by side; more go on another line
 GRID_WIDTH, HEADS_WIDTH, NARROWEST = 1040.0, 960.0, 560.0
-TOUCH, BELOW = 2.0, 54.0  # between the panels of a tile, and room for the verdict under it
+TOUCH, BELOW = 2.0, 36.0  # between the panels of a tile, and room under it beside the answer
 
 Views = tuple[StageView | None, ...]  # of one image, side by side
 
@@ -51,7 +50,7 @@ def lay_out_grid(scene: Scene) -> Sheet:
     sheet = Sheet(scene, across * each - 2 * GAP + 2 * MARGIN)
     views = [(None, story.outcome()) for story in scene.stories]
     y = captions.add_header(sheet, outcome=True)
-    _add_tiles(sheet, views, TILE, across, MARGIN, y, 2 * GAP)
+    _add_tiles(sheet, views, TILE, across, MARGIN, y, 2 * GAP, pale=True)
     return sheet
 
 
@@ -76,19 +75,24 @@ def lay_out_frame(scene: Scene, step: int) -> Sheet:
 
 def _add_tiles(
     sheet: Sheet, views: Sequence[Views], edge: float, across: int, left: float, y: float,
-    apart: float, answer: bool = True,
+    apart: float, answer: bool = True, pale: bool = False,
 ) -> None:  # fmt: skip
-    """Some panels of each image side by side, with two lines under them."""
+    """Some panels of each image side by side, with lines under them."""
     stories, wide = sheet.scene.stories, len(views[0]) * (edge + TOUCH) - TOUCH
-    deep = max(_height(story, edge) for story in stories) + BELOW
-    for number, (story, stages) in enumerate(zip(stories, views, strict=True)):
-        row, column = divmod(number, across)
-        x, top, tall = left + column * (wide + apart), y + row * deep, _height(story, edge)
-        for at, stage in enumerate(stages):
-            sheet.add(Panel(x + at * (edge + TOUCH), top, edge, tall, number, stage))
-        kept = story.patches if stages[-1] is None else stages[-1].kept
-        captions.add_verdict(sheet, number, x, top + tall, wide, kept, answer)
-    sheet.height = y + math.ceil(len(stories) / across) * deep + MARGIN / 2
+    for first in range(0, len(stories), across):
+        row = range(first, min(first + across, len(stories)))
+        # All frames of a film are alike: room is left for the answer before it is there.
+        lines = max(max(1, len(captions.answer_lines(stories[number], wide))) for number in row)
+        for column, number in enumerate(row):
+            story, stages = stories[number], views[number]
+            x, tall = left + column * (wide + apart), _height(story, edge)
+            for at, stage in enumerate(stages):
+                place = x + at * (edge + TOUCH)
+                sheet.add(Panel(place, y, edge, tall, number, stage, pale))
+            kept = story.patches if stages[-1] is None else stages[-1].kept
+            captions.add_verdict(sheet, number, x, y + tall, wide, kept, answer)
+        y += max(_height(stories[number], edge) for number in row) + BELOW + lines * captions.LINE
+    sheet.height = y + MARGIN / 2
 
 
 def _add_strip(
@@ -104,7 +108,7 @@ def _add_strip(
         sheet.add(Panel(x, top, PANEL, tall, number, moment.stage))
         if headed:
             sheet.add(Text(x, top - 8, moment.title, 15, True))
-        words = f"{moment.kept} of {story.patches} kept" if at else sheet.scene.captions[number]
+        words = story.count_left(moment.kept) if at else sheet.scene.captions[number]
         words = shortened(words, WORDS, PANEL)
         sheet.add(Text(x, top + tall + 18, words, WORDS, colour=QUIET))
     return top + tall + 28

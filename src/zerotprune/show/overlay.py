@@ -6,24 +6,26 @@ from itertools import groupby
 
 from torch import Tensor
 
-from .palette import COVER, EDGE, EDGE_STRENGTH, PARTNERS
+from .groups import find_borders, find_shared
+from .palette import COVER, EDGE, EDGE_STRENGTH, OUTLINE, PALE_COVER, PARTNERS, TINT
 from .story import StageView
 
 
-def overlay(stage: StageView, *, lines: bool) -> str:
-    """A path for each fate, lines between the patches, and with `lines` others to the partners."""
+def overlay(stage: StageView, *, lines: bool, pale: bool = False) -> str:
+    """A path for each mark, and for each group of merged patches with an outline; lines between
+    the patches, and with `lines` others to the partners. `pale`: what is left stands out."""
     rows, cols = stage.fate.shape
     edges = "".join(f"M{at} 0v{rows}" for at in range(1, cols))
     edges += "".join(f"M0 {at}h{cols}" for at in range(1, rows))
     covers = "".join(
-        f'<path class="{fate.name.lower()}" d="{path}" fill="{colour}" fill-opacity="{strength}"/>'
-        for fate, (colour, strength) in COVER.items()
-        if (path := _outline(stage.fate == fate))
+        f'<path class="{mark}" d="{path}" fill="{colour}" fill-opacity="{strength}"/>'
+        for mark, (colour, strength) in (PALE_COVER if pale else COVER).items()
+        if (path := _outline(stage.marked(mark)))
     )
     grid = (
         f'<path d="{edges}" stroke="#FFF" stroke-opacity="{EDGE_STRENGTH}" stroke-width="{EDGE}"/>'
     )
-    return covers + grid + (_partner_lines(stage) if lines else "")
+    return covers + grid + _groups(stage) + (_partner_lines(stage) if lines else "")
 
 
 def _outline(marked: Tensor) -> str:
@@ -35,6 +37,26 @@ def _outline(marked: Tensor) -> str:
                 start, *others = run
                 path += f"M{start} {y}h{1 + len(others)}v1h-{1 + len(others)}z"
     return path
+
+
+def _groups(stage: StageView) -> str:
+    """Every group of merged patches in its mean colour, and an outline where it ends."""
+    if stage.token is None or stage.tint is None:
+        return ""
+    shared, drawn = find_shared(stage.token), ""
+    for token in stage.token[shared].unique().tolist():
+        members = stage.token == token
+        red, green, blue = (255 * stage.tint[members][0]).round().int().tolist()
+        fill = f'fill="#{red:02X}{green:02X}{blue:02X}" fill-opacity="{TINT}"'
+        drawn += f'<path class="merged" d="{_outline(members)}" {fill}/>'
+    beside, above = find_borders(stage.token)
+    ends = "".join(f"M{col + 1} {row}v1" for row, col in beside.nonzero().tolist())
+    ends += "".join(f"M{col} {row + 1}h1" for row, col in above.nonzero().tolist())
+    lines = "".join(
+        f'<path d="{ends}" stroke="{colour}" stroke-opacity="{strength}" stroke-width="{width}"/>'
+        for colour, strength, width in OUTLINE
+    )
+    return f'{drawn}<g class="outline" fill="none" stroke-linecap="square">{lines}</g>'
 
 
 def _partner_lines(stage: StageView) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from ..backbones import backbone
 from ..shapes import Float
@@ -22,11 +23,23 @@ def as_image(
     values: Float[Tensor, "3 height width"], model: nn.Module | None = None
 ) -> Image.Image:
     """What the model was shown, as an image to look at: its normalisation undone."""
+    pixels = (_undo_normalization(values, model) * 255).round().to(torch.uint8)
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+def patch_colours(
+    values: Float[Tensor, "3 height width"], grid: tuple[int, int], model: nn.Module | None = None
+) -> Float[Tensor, "rows cols 3"]:
+    """The mean colour of each patch of what the model was shown, from 0 to 1."""
+    pooled: Tensor = adaptive_avg_pool2d(_undo_normalization(values, model), grid)
+    return pooled.permute(1, 2, 0)
+
+
+def _undo_normalization(values: Tensor, model: nn.Module | None) -> Tensor:
     undone = ((0.5,) * 3, (0.5,) * 3) if model is None else backbone(model).normalization
     mean, std = torch.tensor(undone, dtype=torch.float32)[..., None, None]
-    shown = values.detach().float().cpu() * std + mean
-    pixels = (shown.clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    shown: Tensor = values.detach().float().cpu() * std + mean
+    return shown.clamp(0, 1)
 
 
 def heat_map(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:

@@ -9,8 +9,20 @@ from typing import Any
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
-from .palette import COVER, EDGE, EDGE_STRENGTH, PARTNERS, rgb
+from .groups import find_borders
+from .palette import (
+    COVER,
+    EDGE,
+    EDGE_STRENGTH,
+    OUTLINE,
+    PALE_COVER,
+    PARTNERS,
+    TINT,
+    Mark,
+    rgb,
+)
 from .pixels import heat_map
 from .sheet import Box, Heat, Panel, Place, Sheet, Text, font
 from .story import StageView
@@ -37,24 +49,26 @@ def rasterize(sheet: Sheet, scale: float = SCALE) -> Image.Image:
 
 
 def paint(
-    image: Image.Image, stage: StageView, size: tuple[int, int], *, lines: bool = False
+    image: Image.Image,
+    stage: StageView,
+    size: tuple[int, int],
+    *,
+    lines: bool = False,
+    pale: bool = False,
 ) -> Image.Image:
-    """The image with what `overlay` lays over it: covered patches, edges, lines to partners."""
+    """The image with what `overlay` lays over it: covered patches, groups, edges, lines."""
     large = size[0] * _FINER, size[1] * _FINER
     rows, cols = stage.fate.shape
     across, down = large[0] / cols, large[1] / rows
     painted = image.convert("RGB").resize(large, Image.Resampling.BICUBIC)
-    for fate, (colour, strength) in COVER.items():
-        cover = (stage.fate == fate).to(torch.uint8) * round(255 * strength)
-        mask = Image.fromarray(cover.numpy()).resize(large, Image.Resampling.NEAREST)
-        painted.paste(rgb(colour), (0, 0), mask)
-    edges, width = Image.new("L", large), max(1, round(EDGE * across))
-    pen = ImageDraw.Draw(edges)
-    for at in range(1, cols):
-        pen.line((at * across, 0, at * across, large[1]), round(255 * EDGE_STRENGTH), width)
-    for at in range(1, rows):
-        pen.line((0, at * down, large[0], at * down), round(255 * EDGE_STRENGTH), width)
-    painted.paste((255, 255, 255), (0, 0), edges)
+    for mark, (colour, strength) in (PALE_COVER if pale else COVER).items():
+        painted.paste(rgb(colour), (0, 0), _mask(stage.marked(mark), strength, large))
+    _draw_edges(painted, rows, cols)
+    if stage.token is not None and stage.tint is not None:
+        colours = Image.fromarray((255 * stage.tint).round().to(torch.uint8).numpy())
+        tint = colours.resize(large, Image.Resampling.NEAREST)
+        painted.paste(tint, (0, 0), _mask(stage.marked(Mark.MERGED), TINT, large))
+        _draw_outlines(painted, stage.token)
     if lines:
         pen = ImageDraw.Draw(painted)
         for colour, thick, dot in PARTNERS:
@@ -63,6 +77,41 @@ def paint(
                 pen.line(ends, colour, max(1, round(thick * across)))
                 pen.circle(ends[1], dot * across / 2, colour)
     return painted.reduce(_FINER)
+
+
+def _mask(marked: Tensor, strength: float, size: tuple[int, int]) -> Image.Image:
+    cover = marked.to(torch.uint8) * round(255 * strength)
+    return Image.fromarray(cover.numpy()).resize(size, Image.Resampling.NEAREST)
+
+
+def _draw_edges(painted: Image.Image, rows: int, cols: int) -> None:
+    """Faint lines between the patches."""
+    large = painted.size
+    across, down = large[0] / cols, large[1] / rows
+    edges, width = Image.new("L", large), max(1, round(EDGE * across))
+    pen = ImageDraw.Draw(edges)
+    for at in range(1, cols):
+        pen.line((at * across, 0, at * across, large[1]), round(255 * EDGE_STRENGTH), width)
+    for at in range(1, rows):
+        pen.line((0, at * down, large[0], at * down), round(255 * EDGE_STRENGTH), width)
+    painted.paste((255, 255, 255), (0, 0), edges)
+
+
+def _draw_outlines(painted: Image.Image, token: Tensor) -> None:
+    """Where groups of merged patches end."""
+    rows, cols = token.shape
+    across, down = painted.width / cols, painted.height / rows
+    beside, above = find_borders(token)
+    upright = [(col + 1, row, col + 1, row + 1) for row, col in beside.nonzero().tolist()]
+    level = [(col, row + 1, col + 1, row + 1) for row, col in above.nonzero().tolist()]
+    for colour, strength, width in OUTLINE:
+        drawn, half = Image.new("L", painted.size), max(0.5, width * across / 2)
+        pen = ImageDraw.Draw(drawn)
+        for left, top, right, bottom in upright + level:
+            pen.rectangle((round(left * across - half), round(top * down - half),
+                           round(right * across + half) - 1, round(bottom * down + half) - 1),
+                          round(255 * strength))  # fmt: skip
+        painted.paste(rgb(colour), (0, 0), drawn)
 
 
 def _corners(shape: Place, scale: float) -> tuple[int, int, int, int]:
@@ -78,7 +127,7 @@ def _pixels(sheet: Sheet, shape: Panel | Heat, size: tuple[int, int]) -> Image.I
     image = sheet.scene.images[shape.image]
     if shape.stage is None:
         return image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
-    return paint(image, shape.stage, size, lines=sheet.scene.lines)
+    return paint(image, shape.stage, size, lines=sheet.scene.lines, pale=shape.pale)
 
 
 def _fill(pen: Any, box: Box, scale: float) -> None:

@@ -12,9 +12,9 @@ from ..budgets.adaptive import measured_gmacs
 from ..measure.modes import sharing_copy
 from ..pruning import gmacs
 from ..schedule import Schedule
-from ..tracing import Fate
+from .palette import Mark
 from .pixels import as_image
-from .story import Story, name_fates, tell
+from .story import Story, name_marks, tell
 
 BATCH = 16
 
@@ -35,15 +35,11 @@ class Scene:
         """Stages of the image that has most of them."""
         return max((len(story.stages) for story in self.stories), default=0)
 
-    def legend(self, outcome: bool = False) -> dict[Fate, str]:
-        """What the colours that occur mean; in an outcome, nothing was dropped before."""
+    def legend(self, outcome: bool = False) -> dict[Mark, str]:
+        """What the marks that occur mean; in an outcome, nothing was dropped before."""
         views = [view for story in self.stories
                  for view in ([story.outcome()] if outcome else story.stages)]  # fmt: skip
-        return {
-            fate: words
-            for fate, words in name_fates(self.stories).items()
-            if any(view.count(fate) for view in views)
-        }
+        return {mark: text for mark, text in name_marks(views).items() if mark != Mark.KEPT}
 
 
 def make_scene(

@@ -52,10 +52,11 @@ class Box(Place):
 
 @dataclass(frozen=True)
 class Panel(Place):
-    """An image of the scene by its number, with what a stage did to it."""
+    """An image of the scene by its number, with what a stage did to it; pale where it is gone."""
 
     image: int
     stage: StageView | None = None
+    pale: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,29 @@ class Sheet:
 def font(size: float) -> Any:
     """The face that texts are measured in, and drawn in where there are pixels alone."""
     return ImageFont.load_default(size=size)
+
+
+def wrapped(text: str, size: float, width: float) -> list[str]:
+    """The whole text on lines that the width holds; broken inside a word only where it must be.
+
+    >>> wrapped("grocery store: 37 %", 14, 100)
+    ['grocery store:', '37 %']
+    """
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font(size).getlength(longer) <= width:
+            lines[-1] = longer
+            continue
+        if not lines[-1]:
+            lines.pop()
+        while len(word) > 1 and font(size).getlength(word) > width:
+            fits = next(n for n in range(len(word) - 1, 0, -1)
+                        if n == 1 or font(size).getlength(word[:n]) <= width)  # fmt: skip
+            lines.append(word[:fits])
+            word = word[fits:]
+        lines.append(word)
+    return lines
 
 
 def shortened(text: str, size: float, width: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +13,13 @@ from ..backbones import backbone
 from ..measure.modes import sharing_copy
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
-from ..shapes import Float, Int, Shaped
+from ..shapes import Bool, Float, Int, Shaped
 from ..surgery import pruned_blocks
 from ..tracing import Fate, StageTrace, trace
+from .groups import DROPPED, GONE, blend_colours, find_shared, follow_tokens
 from .heads import HeadsView, RecordingZeroTPrune
+from .palette import Mark
+from .pixels import patch_colours
 
 TOP = 5
 
@@ -37,10 +40,24 @@ class StageView:
     fate: Int[Tensor, "rows cols"]  # values of `Fate`
     partner: Int[Tensor, "rows cols"]  # of a SIMILAR patch, as an index into the flat grid; else −1
     importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
+    # Of a method that merges: the token that holds each patch, as `follow_tokens` names it;
+    token: Int[Tensor, "rows cols"] | None = None
+    tint: Float[Tensor, "rows cols 3"] | None = None  # and the mean colour of that token's patches
 
     @property
     def kept(self) -> int:
         return self.count(Fate.KEPT)
+
+    def marked(self, mark: Mark) -> Bool[Tensor, "rows cols"]:
+        """The patches that a drawing marks so. Each patch has one mark."""
+        if self.token is None:
+            return self.fate == (-1 if mark == Mark.MERGED else Fate[mark.name])
+        shared = find_shared(self.token)
+        if mark in (Mark.KEPT, Mark.MERGED):
+            return (self.token >= 0) & (shared == (mark == Mark.MERGED))
+        if mark == Mark.SIMILAR:  # what is like another is merged with it
+            return torch.zeros_like(shared)
+        return self.token == (GONE if mark == Mark.GONE else DROPPED)
 
     def count(self, fate: Fate) -> int:
         return int((self.fate == fate).sum())
@@ -82,6 +99,10 @@ class Story:
     def same_answer(self) -> bool:
         return self.before[0].label == self.after[0].label
 
+    def count_left(self, kept: int) -> str:
+        """How much is left after a stage, in words: of what is merged, nothing is gone."""
+        return f"{kept} of {self.patches} {'tokens' if self.merges else 'kept'}"
+
     def moments(self) -> list[Moment]:
         """What a strip shows, a film one after the other, and a slider one at a time."""
         after = [Moment(f"after block {stage.block}", stage.kept, stage) for stage in self.stages]
@@ -95,8 +116,11 @@ class Story:
             fate = torch.where(stage.fate == Fate.GONE, fate, stage.fate)
             partner = torch.where(stage.partner >= 0, stage.partner, partner)
             importance = stage.importance
-        block = self.stages[-1].block if self.stages else 0
-        return StageView(block, fate, partner, importance)
+        if not self.stages:
+            return StageView(0, fate, partner, importance)
+        last = self.stages[-1]
+        token = None if last.token is None else last.token.clamp(min=DROPPED)
+        return replace(last, fate=fate, partner=partner, importance=importance, token=token)
 
 
 @torch.inference_mode()
@@ -122,6 +146,7 @@ def tell(
     stages, pruned = _run_traced(copy, images)
     apart = backbone(model)
     grid, labels = apart.geometry.grid, apart.class_names() if names is None else names
+    views = _stage_views(stages, schedule.method.merges, images, grid, model)
 
     def predictions(given: Tensor) -> list[Prediction]:
         return top_predictions(given, labels) if apart.outputs else []
@@ -129,7 +154,7 @@ def tell(
     return [
         Story(
             grid,
-            [stage_view(stage, at, grid) for stage in stages],
+            views[at],
             predictions(logits[at]),
             predictions(pruned[at]),
             None if notes is None else notes.views(at, grid),
@@ -156,6 +181,27 @@ def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Ten
     return stages, outputs[0]
 
 
+def _stage_views(
+    stages: Sequence[StageTrace],
+    merges: bool,
+    images: Tensor,
+    grid: tuple[int, int],
+    model: nn.Module,
+) -> list[list[StageView]]:
+    """What the stages made of each image; where patches are merged, with their groups."""
+    views = [[stage_view(stage, at, grid) for stage in stages] for at in range(len(images))]
+    if not merges:
+        return views
+    tokens = [token.reshape(-1, *grid).cpu() for token in follow_tokens(stages)]
+    for at, image in enumerate(images):
+        colours = patch_colours(image, grid, model)
+        views[at] = [
+            replace(view, token=token[at], tint=blend_colours(colours, token[at]))
+            for view, token in zip(views[at], tokens, strict=True)
+        ]
+    return views
+
+
 def stage_view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
     """What a stage made of image `at` of the batch."""
     return StageView(
@@ -175,12 +221,15 @@ def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> 
     ]
 
 
-def name_fates(stories: Sequence[Story]) -> dict[Fate, str]:
-    """What the colours mean: methods side by side may differ in what becomes of similar patches."""
-    merging = {story.merges for story in stories}
-    similar = "merged with a similar one" if merging == {True} else "dropped: similar to another"
-    return {
-        Fate.SIMILAR: "dropped as similar, or merged" if len(merging) == 2 else similar,
-        Fate.UNIMPORTANT: "dropped: unimportant",
-        Fate.GONE: "dropped before",
-    }
+MARKS = {
+    Mark.KEPT: "kept",
+    Mark.MERGED: "merged: the patches of one token share colour and outline",
+    Mark.SIMILAR: "dropped: similar to another",
+    Mark.UNIMPORTANT: "dropped: unimportant",
+    Mark.GONE: "dropped before",
+}
+
+
+def name_marks(views: Sequence[StageView]) -> dict[Mark, str]:
+    """What the marks mean that occur."""
+    return {mark: text for mark, text in MARKS.items() if any(v.marked(mark).any() for v in views)}

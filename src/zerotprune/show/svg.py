@@ -64,5 +64,5 @@ def _write_shape(shape: Shape, scene: Scene) -> str:
         return image
     rows, cols = shape.stage.fate.shape
     scale = f"scale({shape.width / cols:.6g} {shape.height / rows:.6g})"
-    over = overlay(shape.stage, lines=scene.lines)
+    over = overlay(shape.stage, lines=scene.lines, pale=shape.pale)
     return f'{image}<g transform="translate({shape.x:g} {shape.y:g}) {scale}">{over}</g>'

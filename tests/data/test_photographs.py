@@ -1,0 +1,25 @@
+"""The photographs of the package: small, whole, and each with its licence."""
+
+from __future__ import annotations
+
+from zerotprune.data.photographs import FOLDER, NAMES, load_photographs
+
+
+def test_each_is_small_whole_and_told_of() -> None:
+    files = sorted(FOLDER.glob("*.jpg"))
+    assert [file.stem for file in files] == sorted(NAMES)
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for file, (name, image) in zip(
+        files, sorted(load_photographs(), key=lambda each: each.name), strict=True
+    ):
+        assert file.stem == name
+        assert file.stat().st_size < 100_000
+        assert image.mode == "RGB"
+        assert 224 <= min(image.size) <= 320
+        (line,) = [line for line in readme.splitlines() if f"| `{file.name}` |" in line]
+        assert "CC0" in line or "public domain" in line
+
+
+def test_a_limit_takes_the_first() -> None:
+    assert [each.name for each in load_photographs(2)] == list(NAMES[:2])
+    assert len(load_photographs(99)) == len(NAMES)
