@@ -37,6 +37,7 @@ class Attention(NamedTuple):
     graph: Floats  # (heads, tokens, tokens), rows sum to 1
     keys: Floats  # (heads, tokens, width)
     values: Floats
+    stream: Floats  # (tokens, width), what came into the block
 
 
 class Forward(NamedTuple):
@@ -55,7 +56,7 @@ def forward(
     *,
     heads: int,
     middle: bool,
-    proportional: bool = False,
+    proportional: float = 0.0,
 ) -> Forward:
     """A plain pre-norm ViT; the rival acts between attention and MLP, or at each block's end."""
     params = {name: np.asarray(value, np.float64) for name, value in weights.items()}
@@ -93,7 +94,7 @@ def first_tokens(weights: Weights, image: Floats) -> list[Token]:
 
 
 def attend(
-    tokens: list[Token], weights: Weights, name: str, heads: int, proportional: bool
+    tokens: list[Token], weights: Weights, name: str, heads: int, proportional: float
 ) -> tuple[list[Token], Attention]:
     """The tokens after attention, and what it computed."""
     x = np.stack([token.x for token in tokens])
@@ -104,8 +105,7 @@ def attend(
         for i in range(len(tokens)):
             for j, token in enumerate(tokens):
                 graph[head, i, j] = q[head, i] @ k[head, j] / math.sqrt(q.shape[-1])
-                if proportional:
-                    graph[head, i, j] += math.log(token.size)
+                graph[head, i, j] += proportional * math.log(token.size)
             row = np.exp(graph[head, i] - graph[head, i].max())
             graph[head, i] = row / row.sum()
     mixed = np.concatenate([graph[head] @ v[head] for head in range(heads)], axis=1)
@@ -115,7 +115,7 @@ def attend(
         replace(token, x=token.x + update[at], received=token.received + float(received[at]))
         for at, token in enumerate(tokens)
     ]
-    return after, Attention(graph, k, v)
+    return after, Attention(graph, k, v, x)
 
 
 def mlp(x: Floats, weights: Weights, name: str) -> Floats:
@@ -166,6 +166,47 @@ def tome(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
     merged = [i for _, i, _ in edges]
     stay = [tokens[i] for i in a if i not in merged]
     hosts = [mean(tokens[j], [tokens[i] for _, i, to in edges if to == j]) for j in b]
+    return prefix + stay + hosts
+
+
+def fold(
+    tokens: list[Token],
+    attention: Attention,
+    count: int,
+    *,
+    importance: str,
+    features: str,
+    of_partner: float,
+) -> list[Token]:
+    """Fold: every second patch token may go, at the price of what matters times what is lost."""
+    if count == 0:
+        return tokens
+    prefix, patches = parted(tokens)
+    first = len(prefix)
+    received = attention.graph.mean(axis=(0, 1))[first:]
+    by_cls = cls_attention(tokens, attention)
+    parts = {"cls": [by_cls], "received": [received], "both": [by_cls, received]}[importance]
+    weight = sum(part / part.mean() for part in parts)
+    metric = {
+        "x-pre": attention.stream[first:],
+        "x": np.stack([token.x for token in patches]),
+        "key": np.concatenate(list(attention.keys), axis=1)[first:],
+    }[features]
+    edges = []
+    for i in range(1, len(patches), 2):
+        prices = []
+        for j in range(0, len(patches), 2):
+            lost = 1 - similarity(metric[i], metric[j], "cosine")
+            prices.append((lost * (weight[i] + of_partner * weight[j]), j))
+        price, target = min(prices)
+        edges.append((price, i, target))
+    edges = sorted(edges)[:count]
+    folded = {i: to for _, i, to in edges}
+    stay = [patches[i] for i in range(1, len(patches), 2) if i not in folded]
+    hosts = [
+        mean(patches[j], [patches[i] for i, to in folded.items() if to == j])
+        for j in range(0, len(patches), 2)
+    ]
     return prefix + stay + hosts
 
 

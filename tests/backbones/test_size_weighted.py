@@ -222,7 +222,7 @@ def test_heads_that_cannot_be_taken_apart(kind: Any, pool: str) -> None:
         assert ". " not in str(refusal.value)
         assert not any("forward" in module.__dict__ for module in model.modules())
     for name in ("tome", "fold"):
-        with pytest.raises(ValueError, match="in a way of its own.*zero-tprune takes any"):
+        with pytest.raises(ValueError, match=r"in a way of its own.*zero-tprune takes any"):
             ztp.prune_(model, cost=0.7, method=name)
     ztp.prune_(model, cost=0.7, method="zero-tprune")
 

@@ -17,12 +17,13 @@ from tests.rival_oracles import (
     ats,
     diffrate,
     evit,
+    fold,
     forward,
     tome,
     top_k,
 )
 from zerotprune.method import Method, Seen
-from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.methods import ATS, DiffRate, EViT, Fold, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens
@@ -72,12 +73,20 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (TopK("accumulated"), DENSE),
     (TopK("random"), DENSE),
     (TopK("random", seed=7), TWO),
+    (Fold(), merging(3, 3, 3, 3, 3)),
+    (Fold(), merging(18, 0, 9, 2)),
+    (
+        Fold(of_partner=0, proportional=1),
+        ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6))),
+    ),
+    (Fold(importance="cls", features="x", proportional=0.5), merging(4, 4, 4, 4, 4)),
+    (Fold(importance="received", features="key", proportional=0), merging(4, 4, 4, 4, 4)),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 27)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -91,6 +100,15 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
             return tokens
         if isinstance(method, ToMe):
             return tome(tokens, attention, stage.similar)
+        if isinstance(method, Fold):
+            return fold(
+                tokens,
+                attention,
+                stage.similar,
+                importance=method.importance,
+                features=method.features,
+                of_partner=method.of_partner,
+            )
         if isinstance(method, EViT):
             return evit(tokens, attention, stage.keep)
         if isinstance(method, DiffRate):
@@ -108,7 +126,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
         rival,
         heads=model.blocks[0].attn.num_heads,
         middle=not isinstance(method, TopK),
-        proportional=isinstance(method, (ToMe, DiffRate)) and method.proportional,
+        proportional=float(isinstance(method, (ToMe, DiffRate, Fold)) and method.proportional),
     )
 
 
