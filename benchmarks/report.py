@@ -16,6 +16,7 @@ from benchmarks.tables import (
     ablations,
     contribution,
     dinov2,
+    fold,
     off_the_shelf,
     order,
     scaling,
@@ -25,8 +26,8 @@ from benchmarks.tables.table import about
 from zerotprune.plots.figure_files import save
 from zerotprune.plots.trade_off import Point, find_named, trade_off_figure
 
-TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, off_the_shelf.TABLE, tome_r.TABLE,
-          dinov2.TABLE, scaling.TABLE)  # fmt: skip
+TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, off_the_shelf.TABLE, fold.TABLE,
+          tome_r.TABLE, dinov2.TABLE, scaling.TABLE)  # fmt: skip
 #: what each section opens with
 ABOUT = {table.name: table.about for table in TABLES} | {"searched": about(searched.__doc__)}
 Row = dict[str, str]
@@ -124,12 +125,19 @@ def _section(table: str, rows: list[Row], docs: Path) -> str:
 
 
 def _measured(rows: list[Row]) -> list[str]:
-    lines = ["| | GMACs | accuracy % | change | images/s |", "|---|---|---|---|---|"]
+    """Rows from before they were written down have no needed GMACs and no divergence."""
+    more = ("needed", "KL") if rows[0]["kl"] else ()
+    names = ("", "GMACs", *more[:1], "accuracy %", "change", *more[1:], "images/s")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in rows:
         if not _is_claim(row):
             change = f"{float(row['change']):+.2f} ± {float(row['change_error']):.2f}"
-            cells = (row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
-                     change if row["schedule"] else "", row["images_per_second"])  # fmt: skip
+            cells = [row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
+                     change if row["schedule"] else "", row["images_per_second"]]  # fmt: skip
+            if more:
+                cells.insert(2, f"{float(row['gmacs_needed']):.3f}")
+                kl = f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
+                cells.insert(5, kl if row["schedule"] else "")
             lines.append("| " + " | ".join(cells) + " |")
     if not rows[0]["images_per_second"]:  # the machine was busy with other work
         return lines

@@ -227,9 +227,12 @@ def evit(tokens: list[Token], attention: Attention, keep: float) -> list[Token]:
     return prefix + [patches[at] for at in stay] + [extra]
 
 
-def diffrate(tokens: list[Token], attention: Attention, keep: float, similar: int) -> list[Token]:
+def diffrate(
+    tokens: list[Token], attention: Attention, keep: float, similar: int, weighted: bool
+) -> list[Token]:
     """Sorted by CLS attention: the last are pruned, of the rest the last are merged, by a mean in
-    which each counts once; by as much of its size as it is like its host does the host grow."""
+    which each counts once; by as much of its size as it is like its host does the host grow. Or,
+    weighted, by means and sizes as they are in ToMe."""
     prefix, patches = parted(tokens)
     order = descending(cls_attention(tokens, attention))
     rest = [patches[at] for at in order[: math.floor(share(keep, len(patches)))]]
@@ -241,6 +244,8 @@ def diffrate(tokens: list[Token], attention: Attention, keep: float, similar: in
         at = alike.index(max(alike))
         visits[at].append(guest)
         sizes[at] += guest.size * max(0.0, alike[at])
+    if weighted:
+        return prefix + [mean(host, visits[at]) for at, host in enumerate(hosts)]
     merged = []
     for at, host in enumerate(hosts):
         group = [host, *visits[at]]

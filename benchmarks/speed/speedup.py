@@ -30,7 +30,7 @@ from zerotprune.measure.modes import MODES
 from zerotprune.methods import DEFAULT
 from zerotprune.scoring.backends import Backend
 
-METHODS = (DEFAULT, "tome", "ats")  # ours first, then two rivals: compiling takes time
+METHODS = (DEFAULT, "zero-tprune", "tome")  # ours first, then two others: compiling takes time
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def ablation(
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         found = []
         for value, label in labels.items():
-            method = methods.from_data({"name": methods.DEFAULT, "options": {option: value}})
+            method = methods.from_data({"name": "zero-tprune", "options": {option: value}})
             found.append(Contender(label, Schedule.preset(preset).by(method)))
         return found
 

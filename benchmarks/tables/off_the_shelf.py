@@ -29,7 +29,7 @@ def contenders(model: nn.Module, some: Tensor, without: str = "") -> list[Conten
 
 def claims(without: str = "") -> tuple[Claim, ...]:
     return tuple(
-        Claim(f"Zero-TPrune beats {name} at {cost:g}", f"{methods.DEFAULT} @ {cost:g}",
+        Claim(f"Zero-TPrune beats {name} at {cost:g}", f"zero-tprune @ {cost:g}",
               f"{name} @ {cost:g}")
         for cost in COSTS
         for name in methods.names()

@@ -73,6 +73,7 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (TopK("accumulated"), DENSE),
     (TopK("random"), DENSE),
     (TopK("random", seed=7), TWO),
+    (DiffRate(weighted=True), MIXED),
     (Fold(), merging(3, 3, 3, 3, 3)),
     (Fold(), merging(18, 0, 9, 2)),
     (
@@ -86,7 +87,7 @@ NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 27)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -112,7 +113,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
         if isinstance(method, EViT):
             return evit(tokens, attention, stage.keep)
         if isinstance(method, DiffRate):
-            return diffrate(tokens, attention, stage.keep, stage.similar)
+            return diffrate(tokens, attention, stage.keep, stage.similar, method.weighted)
         if isinstance(method, ATS):
             return ats(tokens, attention, method.samples)
         assert isinstance(method, TopK)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..cost import Convention
+from ..cost import Compute, Convention
 from ..plan import Plan
 from ..schedule import Schedule
 from ..surgery import attach, restore_
@@ -27,8 +27,13 @@ def measured_gmacs(
     return mean_gmacs(Plan(schedule, backbone(model).geometry), calls, convention)
 
 
-def mean_gmacs(plan: Plan, calls: list[list[Tensor]], convention: Convention = "full") -> float:
+def mean_gmacs(
+    plan: Plan,
+    calls: list[list[Tensor]],
+    convention: Convention = "full",
+    compute: Compute = "all",
+) -> float:
     """The mean cost of images of which `survivors` has noted what each stage left."""
     images = [row for call in calls for row in torch.stack(call, dim=1).tolist()]
-    costs = {tuple(row): plan.gmacs(convention, row) for row in images}
+    costs = {tuple(row): plan.gmacs(convention, row, compute) for row in images}
     return sum(costs[tuple(row)] for row in images) / len(images)

@@ -15,13 +15,13 @@ from ..data import demo as built_in
 from ..data.images import Batch
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
-from ..methods import name_of, resolve
+from ..methods import DEFAULT, name_of, resolve
 from ..show.render import check_drawable, draw
 from ..show.scene import make_scene
 from .console import new_table, progress_bar
 from .report_accuracy import speedup_of
 
-METHODS = ("zero-tprune", "tome", "ats", "average-attention", "random")
+METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
 BATCH = 25
 SEED = 2024  # the images of the table; training used another

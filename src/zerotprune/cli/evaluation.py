@@ -182,7 +182,7 @@ def _gather(results: list[Result], world: int) -> list[Result]:
                 setattr(result, name, [value for part in parts for value in part[name]])
     for result in results:
         order = sorted(range(len(result.index)), key=result.index.__getitem__)
-        for name in ("hits", "hits5", "index"):
+        for name in ("hits", "hits5", "kl", "index"):
             values = getattr(result, name)
             setattr(result, name, [values[at] for at in order])
         if result.outputs:
@@ -191,5 +191,5 @@ def _gather(results: list[Result], world: int) -> list[Result]:
 
 
 def _portable(result: Result) -> dict[str, list[Any]]:
-    names = ("index", "hits", "hits5", "outputs", "seconds_per_image", "kept")
+    names = ("index", "hits", "hits5", "kl", "outputs", "seconds_per_image", "kept")
     return {name: getattr(result, name) for name in names}

@@ -21,7 +21,7 @@ from ..scoring.backends import Backend
 from ..surgery import attach, restore_
 from ..tracing import survivors
 from .clock import now, quartiles
-from .statistics import Mean
+from .statistics import Mean, divergence
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Result:
     index: list[int] = field(default_factory=list)  # which images
     hits: list[bool] = field(default_factory=list)  # was the right class on top?
     hits5: list[bool] = field(default_factory=list)  # … among the first five?
+    kl: list[float] = field(default_factory=list)  # from the first one's answers; not of features
     outputs: list[Tensor] = field(default_factory=list)  # kept only where asked for
     seconds_per_image: list[float] = field(default_factory=list)
     kept: list[list[Tensor]] = field(default_factory=list)  # of methods that adapt to the image
@@ -75,11 +76,11 @@ class Result:
     def images_per_second(self) -> float:
         return 1 / statistics.median(self.seconds_per_image)
 
-    def gmacs(self, convention: Convention = "full") -> float:
+    def gmacs(self, convention: Convention = "full", compute: Compute = "all") -> float:
         """By closed form, or the measured mean where it depends on the image."""
         if self.kept:
-            return mean_gmacs(self.plan, self.kept, convention)
-        return self.plan.gmacs(convention)
+            return mean_gmacs(self.plan, self.kept, convention, compute)
+        return self.plan.gmacs(convention, compute=compute)
 
     def change(self, reference: Result) -> Mean:
         """Difference in top-1 to a reference in points, and its paired standard error."""
@@ -126,12 +127,15 @@ def compare(
                 for result in results:
                     _time_batch(model, result, images, setting)
             turn = [_time_batch(model, result, images, setting) for result in results]
+            true = turn[0][0].float().cpu().log_softmax(dim=-1)
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
                 outputs = outputs.float().cpu()
                 result.index += index.tolist()
                 result.rate(outputs, labels)
                 if setting.keep_outputs:
                     result.outputs.append(outputs)
+                else:
+                    result.kl += divergence(true, outputs.log_softmax(dim=-1)).tolist()
                 result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
             advance(results)

@@ -20,13 +20,14 @@ from ..methods import to_data
 from ..schedule import Schedule
 from .accuracy import Contender, Result
 from .speed import Group, Speed
+from .statistics import Mean
 
 FIELDS = (
     "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",
     "measure", "name", "method", "schedule", "gmacs", "gmacs_paper", "top1", "top1_error", "top5",
     "change", "change_error", "images_per_second", "peak_memory_mb", "batch", "precision", "mode",
     "backend", "compute", "threads", "latency_ms", "latency_spread_ms", "speedup", "of_limit",
-    "failure", "same_tokens",
+    "failure", "same_tokens", "gmacs_needed", "kl", "kl_error",
 )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
         **_about(result.contender),
         "gmacs": round(result.gmacs(), 6),
         "gmacs_paper": round(result.gmacs("paper"), 6),
+        "gmacs_needed": round(result.gmacs(compute="needed"), 6),
         **accuracy_row(result, reference),
         "images_per_second": round(result.images_per_second, 1),
         "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
@@ -76,7 +78,7 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
 def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
     """The columns of accuracy alone, to stand beside a speed."""
     change, error = result.change(reference)
-    return {
+    columns: dict[str, object] = {
         "images": len(result.hits),
         "top1": round(result.top1, 3),
         "top1_error": round(result.top1_error, 3),
@@ -84,6 +86,9 @@ def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
         "change": round(change, 3),
         "change_error": round(error, 3),
     }
+    if result.kl:
+        columns["kl"], columns["kl_error"] = Mean.of(result.kl).to_json()
+    return columns
 
 
 def speed_row(speed: Speed, group: Group) -> dict[str, object]:

@@ -75,6 +75,8 @@ class DiffRate(Method):
             training images for DeiT-T, -S and -B, and numbers between them for budgets between
             theirs; models of another geometry have none. "even" is ours, for any model: half pruned
             and half merged, the same counts in all blocks.
+    weighted: merge as ToMe and Fold do, by means weighted by size, and add sizes whole. Not what
+            was published, but a little nearer to the unpruned model.
 
     >>> DiffRate(counts="even").proportional
     True
@@ -86,6 +88,7 @@ class DiffRate(Method):
     merges = True
     searchable = None
     counts: Counts = "published"
+    weighted: bool = False
     proportional: bool = True
 
     def __post_init__(self) -> None:
@@ -161,8 +164,9 @@ class DiffRate(Method):
         x = seen.tokens.x[:, seen.prefix :]
         cosine, into = seen.scorer.nearest(x, merged, keep)
         partner = torch.gather(keep, 1, into)
+        adding = None if self.weighted else cosine.clamp(min=0)
         return Reduction(
-            keep, importance, similar=merged, partner=partner, into=into, adding=cosine.clamp(min=0)
+            keep, importance, similar=merged, partner=partner, into=into, adding=adding
         )
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
