@@ -8,7 +8,6 @@ Command: python -m benchmarks.tables.dinov2 --shared DIR. What it gave: docs/res
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 import torch
 from torch import nn
@@ -16,13 +15,13 @@ from torch import nn
 from benchmarks.inputs import DINOV2, decoded, measuring_images, parsed, real_model, spread
 from benchmarks.tables import off_the_shelf
 from benchmarks.tables.table import Table, about, write
+from zerotprune import methods
 from zerotprune.data.images import Batch
 from zerotprune.measure.accuracy import UNPRUNED, Setting, compare
 from zerotprune.measure.probe import score
 
-_WITHOUT = "diffrate"  # whose counts were published for other models
-TABLE = Table("dinov2", about(__doc__), partial(off_the_shelf.contenders, without=_WITHOUT),
-              off_the_shelf.claims(_WITHOUT), (DINOV2,))  # fmt: skip
+_AMONG = [name for name in methods.names() if name != "diffrate"]  # whose counts are for others
+TABLE = off_the_shelf.table("dinov2", about(__doc__), _AMONG, (DINOV2,))
 
 
 def run(chosen: argparse.Namespace) -> None:

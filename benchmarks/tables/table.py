@@ -72,6 +72,8 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
     rows = [records.row(each, results[0], str(about["precision"])) | about for each in results]
     by_name = {result.contender.name: result for result in results}
     for claim in table.claims:
+        if claim.first not in by_name or claim.second not in by_name:
+            continue  # a budget that a method cannot meet
         first, second = by_name[claim.first], by_name[claim.second]
         change, error = first.change(second)
         difference = {"change": round(change, 3), "change_error": round(error, 3)}
