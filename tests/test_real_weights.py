@@ -101,7 +101,7 @@ def test_dinov2_with_layer_scale(shared: Path) -> None:
     model = model.eval().double()
     image = real_images(shared, model, 1).double()
     image = torch.nn.functional.interpolate(image, size=(224, 224), mode="bicubic")
-    schedule = ztp.schedule_for(model, cost=0.7)
+    schedule = ztp.schedule_for(model, cost=0.7, method="zero-tprune")
     ztp.prune_(model, schedule)
     with torch.inference_mode():
         found = model(image)[0]

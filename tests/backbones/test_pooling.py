@@ -139,7 +139,7 @@ def test_a_mean_goes_by_size_without_proportional_attention(head: str) -> None:
 UNEVEN: list[tuple[Method, ztp.Schedule]] = [
     (ToMe(), ztp.Schedule((ztp.Stage(1, similar=12), ztp.Stage(3, similar=7)))),
     (Fold(), ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))),
-    (DiffRate(), ztp.Schedule((ztp.Stage(2, 0.8, 9), ztp.Stage(4, 0.9, 5)))),
+    (DiffRate(weighted=True), ztp.Schedule((ztp.Stage(2, 0.8, 9), ztp.Stage(4, 0.9, 5)))),
     (ATS(samples=12), ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(4, 0.5)))),
 ]
 uneven = pytest.mark.parametrize(("method", "schedule"), UNEVEN, ids=[m.name for m, _ in UNEVEN])
@@ -214,7 +214,7 @@ def test_gmacs_are_what_torch_counts(
     assert round(ztp.gmacs(model, compute=compute) * 1e9) == counted_by_torch(model)
 
 
-@pytest.mark.parametrize("method", ["tome", "tome-uni", "fold", "diffrate", "evit"])
+@pytest.mark.parametrize("method", ["tome", "tome-uni", "fold", "diffrate-even", "evit"])
 @pytest.mark.parametrize("head", ["mean, then norm", "attention"])
 def test_budgets(head: str, method: str) -> None:
     model = model_with(head)

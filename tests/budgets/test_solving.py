@@ -27,7 +27,8 @@ def test_presets_by_budget_are_what_the_solver_gives(name: str, budget: float) -
     with torch.device("meta"):
         model = timm.create_model("deit_small_patch16_224")
     preset = ztp.Schedule.preset(f"zero-tp-{name}")
-    assert preset == ztp.schedule_for(model, gmacs=budget, convention="paper")
+    solved = ztp.schedule_for(model, gmacs=budget, method="zero-tprune", convention="paper")
+    assert preset == solved
     assert ztp.gmacs(model, preset, convention="paper") == pytest.approx(budget, rel=0.01)
 
 
@@ -69,18 +70,26 @@ def test_solver_on_a_model() -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_small_patch16_224")
     for share in (1.0, 0.95, 0.8, 0.65, 0.5, 0.3):
-        schedule = ztp.schedule_for(model, cost=share)
+        schedule = ztp.schedule_for(model, cost=share, method="zero-tprune")
         assert ztp.gmacs(model, schedule) == pytest.approx(share * ztp.gmacs(model), rel=0.01)
-    assert ztp.schedule_for(model, cost=1.0) == ztp.Schedule()
-    similar = {stage.similar for stage in ztp.schedule_for(model, cost=0.65).stages}
-    assert similar == {10}
+    assert ztp.schedule_for(model, cost=1.0, method="zero-tprune") == ztp.Schedule()
+    at = ztp.schedule_for(model, cost=0.65, method="zero-tprune")
+    assert {stage.similar for stage in at.stages} == {10}
 
 
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ({"gmacs": 9.0}, "takes 4.599 unpruned and 0.9"),
-        ({"gmacs": 0.5}, "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.9"),
+        ({"gmacs": 9.0}, "cannot be met by fold: this model takes 4.599 unpruned and 1.1"),
+        ({"gmacs": 0.5}, "cannot be met by fold: this model takes 4.599 unpruned and 1.1"),
+        (
+            {"gmacs": 9.0, "method": "zero-tprune"},
+            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.9",
+        ),
+        (
+            {"gmacs": 0.5, "method": "zero-tprune"},
+            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.9",
+        ),
         ({"gmacs": -1.0}, "gmacs must be a positive number"),
         ({"gmacs": float("nan")}, "gmacs must be a positive number"),
         ({"cost": 0.0}, r"cost must be in \(0, 1\]"),
@@ -89,11 +98,11 @@ def test_solver_on_a_model() -> None:
         ({"gmacs": 3.0, "cost": 0.5}, "either cost"),
     ],
 )
-def test_impossible_budgets(budget: dict[str, float], says: str) -> None:
+def test_impossible_budgets(budget: dict[str, Any], says: str) -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_small_patch16_224")
     with pytest.raises(ValueError, match=says):
-        ztp.schedule_for(model, **budget)  # type: ignore[arg-type]
+        ztp.schedule_for(model, **budget)
 
 
 def test_searched_schedules_are_given_where_they_are_asked_for(
@@ -108,22 +117,27 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
     tuned.all_tuned.cache_clear()
     try:
         assert tuned.all_tuned()[0].provenance == {"trials": 3}
-        assert ztp.schedule_for(model, gmacs=1.003 * budget, tuned=True) == searched
+
+        def tuned_for(model: Any, method: str | None = "zero-tprune", **budget: Any) -> Any:
+            return ztp.schedule_for(model, method=method, tuned=True, **budget)
+
+        assert tuned_for(model, gmacs=1.003 * budget) == searched
         share = budget / ztp.gmacs(model)
-        assert ztp.schedule_for(model, cost=share, tuned=True) == searched
-        assert ztp.schedule_for(model, gmacs=budget) != searched
+        assert tuned_for(model, cost=share) == searched
+        assert ztp.schedule_for(model, gmacs=budget, method="zero-tprune") != searched
         with pytest.raises(
             ValueError, match=f"there are some at cost {share:.2f} .{budget:g} GMACs"
         ):
-            ztp.schedule_for(model, gmacs=0.98 * budget, tuned=True)
-        with pytest.raises(
-            ValueError,
-            match=r"zero-tprune-uni .* there is none at all, but there are some of zero-tprune$",
-        ):
-            ztp.schedule_for(model, gmacs=budget, method="zero-tprune-uni", tuned=True)
+            tuned_for(model, gmacs=0.98 * budget)
+        for method, name in (("zero-tprune-uni", "zero-tprune-uni"), (None, "fold")):
+            with pytest.raises(
+                ValueError,
+                match=rf"of {name} .* there is none at all, but there are some of zero-tprune$",
+            ):
+                tuned_for(model, method, gmacs=budget)
         larger: Any = timm.create_model("deit_tiny_patch16_224", img_size=256)
         with pytest.raises(ValueError, match="none at all"):
-            ztp.schedule_for(larger, gmacs=budget, tuned=True)
+            tuned_for(larger, gmacs=budget)
     finally:
         tuned.all_tuned.cache_clear()
 
@@ -133,7 +147,7 @@ def test_a_larger_budget_never_gives_fewer_tokens() -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_tiny_patch16_224")
     geometry = backbone(model).geometry
-    for name in ("zero-tprune", "tome"):
+    for name in ("fold", "zero-tprune", "tome"):
         costs = [0.5 + 0.01 * step for step in range(20)]
         schedules = [ztp.schedule_for(model, cost=cost, method=name) for cost in costs]
         spent = [Plan(schedule, geometry).gmacs() for schedule in schedules]
@@ -159,7 +173,7 @@ def test_a_method_is_as_good_by_its_name() -> None:
     model: Any = timm.create_model("test_vit")
     by_name = ztp.schedule_for(model, cost=0.7, method="tome-uni")
     assert by_name == ztp.schedule_for(model, cost=0.7, method=ztp.methods.ToMe(proportional=False))
-    with pytest.raises(ValueError, match="unknown method 'tomee'; the methods are zero-tprune, "):
+    with pytest.raises(ValueError, match="unknown method 'tomee'; the methods are fold, "):
         ztp.schedule_for(model, cost=0.7, method="tomee")
     with pytest.raises(TypeError, match="is not a method"):
         ztp.schedule_for(model, cost=0.7, method=3)  # type: ignore[arg-type]

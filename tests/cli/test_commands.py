@@ -16,7 +16,7 @@ from tests.commands import quickly, zerotprune
 def test_demo_prints_a_table_and_writes_an_image(tmp_path: Path) -> None:
     done = zerotprune("demo", "--images", "60", "--csv", "rows.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for name in ("unpruned", "zero-tprune", "tome", "ats", "average-attention", "random"):
+    for name in ("unpruned", "fold", "zero-tprune", "tome", "ats", "random"):
         assert name in done.stdout
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.png", "rows.csv"]

@@ -64,7 +64,7 @@ def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> 
     assert "tome" in again.stdout
     with target.open(newline="") as file:
         names = [row["name"] for row in csv.DictReader(file)]
-    assert names == ["unpruned", "zero-tprune", "unpruned", "tome"]
+    assert names == ["unpruned", "fold", "unpruned", "tome"]
 
 
 def test_two_processes_count_every_image_once(folder: Path) -> None:
@@ -84,11 +84,11 @@ def test_two_processes_count_every_image_once(folder: Path) -> None:
 def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> None:
     done = zerotprune(
         "compare", "--model", "demo", "--data", str(folder), "--workers", "0",
-        "--cost", "0.7", "--method", "zero-tprune", "--method", "tome", "--method", "ats",
+        "--cost", "0.7", "--method", "fold", "--method", "tome", "--method", "ats",
         "--csv", str(tmp_path / "rows.csv"), "--plots", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "zero-tprune − tome" in done.stdout
+    assert "fold − tome" in done.stdout
     for name in ("accuracy-gmacs.png", "accuracy-speed.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "rows.csv").open(newline="") as file:

@@ -95,13 +95,13 @@ def solve(
             return best.setting
     if best is not None and best.miss <= TOLERANCE:
         return best.setting
-    if best is None or not best.setting.stages:
-        raise ValueError(_why_none(method, geometry))
-    lowest = best.value
+    ends = [best]
     if not method.adaptive:
-        ends = (bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry))
-        lowest = min(end.value for end in ends if end is not None)
-    raise ValueError(_unmet(method, target, unpruned, lowest, best.value))
+        ends = [bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry)]
+    lowest = [end.value for end in ends if end is not None and end.setting.stages]
+    if best is None or not lowest:
+        raise ValueError(_why_none(method, geometry))
+    raise ValueError(_unmet(method, target, unpruned, min(lowest), best.value))
 
 
 def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float] | None]:

@@ -19,7 +19,15 @@ from ..show.gallery import NamedImage, check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
 from ..show.scene import Scene, make_scene, percent
-from .options import BudgetOptions, Flag, MethodName, ModelName, ModelOptions, chosen_device
+from .options import (
+    BudgetOptions,
+    Flag,
+    MethodName,
+    ModelName,
+    ModelOptions,
+    chosen_device,
+    preset_or_file,
+)
 
 COST = 0.65
 SEED = 2025  # of the built-in model's own images; those of the demo
@@ -67,7 +75,8 @@ def show(
         budget = replace(budget, cost=COST)
     budget.check()
     check_drawable(out, heads=heads, tiles=grid)
-    _check(images, model, out, method, heads, limit)
+    _check_method(budget, method, heads)
+    _check(images, model, out, limit)
     device = chosen_device(loading.device)
     named = load_images(images, limit) if images else _photographs(model, limit)
     built = load(**loading.named(model)).to(device)
@@ -88,18 +97,8 @@ def show(
     _report(scene, out)
 
 
-def _check(
-    images: tuple[Path, ...],
-    model: str,
-    out: Path,
-    method: str | None,
-    heads: bool,
-    limit: int | None,
-) -> None:
+def _check(images: tuple[Path, ...], model: str, out: Path, limit: int | None) -> None:
     """Say what is wrong before weights are fetched and images read."""
-    named = resolve(method or DEFAULT)
-    if heads:
-        check_heads(named)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     if any(out.resolve() == path.resolve() for path in images):
@@ -107,6 +106,16 @@ def _check(
     backbone(outline(model))
     if not images and limit is not None:
         check_count(limit)
+
+
+def _check_method(budget: BudgetOptions, method: str | None, heads: bool) -> None:
+    """A schedule that was made for a method keeps it, unless another one is named."""
+    if method is None and budget.schedule is not None:
+        named = preset_or_file(budget.schedule).method
+    else:
+        named = resolve(method or DEFAULT)
+    if heads:
+        check_heads(named)
 
 
 def _photographs(model: str, limit: int | None) -> list[NamedImage]:
