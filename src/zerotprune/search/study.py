@@ -103,16 +103,18 @@ def work(
     advance: Callable[[TrialLog], None] = lambda log: None,
     *,
     alone: bool = True,
+    begins: bool = True,
     wanted: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run trials until enough are finished, by whomever, or the work is no longer wanted.
 
     A worker that is alone draws by the search's seed, the same trials every time; one among
-    several puts its own name into every draw, and so does the lone one that meets another.
+    several puts its own name into every draw, and so does the lone one that meets another. The
+    one that begins runs the method's own schedule before it draws, where the space has it.
     """
     name, log = uuid.uuid4().hex, TrialLog(study, config).refresh()
     sampler, earlier = ParameterSampler(config, space_of(surface, config.budget)), len(log.trials)
-    start = start_of(surface, config.budget)
+    start = start_of(surface, config.budget) if begins else None
     begun = [] if start is None else [Draw(start, {})]
     while wanted() and not log.full:
         alone = alone and all(stored(each)["worker"] == name for each in log.trials[earlier:])

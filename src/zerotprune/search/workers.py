@@ -54,8 +54,8 @@ def run_workers(
         torch.save(([each.cpu() for each in stack.images], stack.labels), file)
         context = multiprocessing.get_context("spawn")
         workers = [
-            context.Process(target=_work_on, args=(job, file, os.getpid()), daemon=True)
-            for _ in range(count)
+            context.Process(target=_work_on, args=(job, file, os.getpid(), at == 0), daemon=True)
+            for at in range(count)
         ]
         try:
             for worker in workers:
@@ -78,7 +78,7 @@ def run_workers(
         )
 
 
-def _work_on(job: WorkerJob, file: Path, parent: int) -> None:
+def _work_on(job: WorkerJob, file: Path, parent: int, first: bool) -> None:
     torch.set_num_threads(job.threads)
     try:
         images, labels = torch.load(file, mmap=True, weights_only=True)
@@ -88,7 +88,7 @@ def _work_on(job: WorkerJob, file: Path, parent: int) -> None:
         surface = surface_of(backbone(model).geometry, job.method)
         objective = Objective(model, job.method, stack, job.memory)
         # A parent that was killed can stop nobody: its workers look whether it is still theirs.
-        work(study, job.config, surface, objective, alone=False,
+        work(study, job.config, surface, objective, alone=False, begins=first,
              wanted=lambda: os.getppid() == parent)  # fmt: skip
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,123 @@
+"""Fold's schedules: one formula for all budgets and depths, and what it refuses."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+import zerotprune as ztp
+from tests.families import build, plain_geometry
+from zerotprune.backbones import backbone
+from zerotprune.cost import Geometry
+from zerotprune.methods import Fold
+from zerotprune.methods.fold import folded_shares
+from zerotprune.plan import Plan
+
+MODELS: dict[str, dict[str, Any]] = {
+    "deit_tiny_patch16_224": {},
+    "deit_small_patch16_224": {},
+    "deit_base_patch16_224": {},
+    "vit_small_patch14_dinov2": {"img_size": 518},
+    "vit_large_patch16_224": {},  # 24 blocks
+}
+COSTS = [0.95 - 0.02 * step for step in range(31)]
+
+
+def outline(name: str) -> Any:
+    with torch.device("meta"):
+        return timm.create_model(name, **MODELS[name])
+
+
+def left_after(schedule: ztp.Schedule, geometry: Geometry) -> list[int]:
+    """Patch tokens that leave each block, counted by hand."""
+    folded = {stage.block: stage.similar for stage in schedule.stages}
+    counts = [geometry.patches]
+    for block in range(1, geometry.depth + 1):
+        counts.append(counts[-1] - folded.get(block, 0))
+    return counts[1:]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_are_met_and_counts_change_with_them_little_by_little(name: str) -> None:
+    model = outline(name)
+    geometry, unpruned = backbone(model).geometry, ztp.gmacs(model)
+    assert geometry.depth == (24 if "large" in name else 12)
+    schedules = [ztp.schedule_for(model, cost=cost) for cost in COSTS]
+    for cost, schedule in zip(COSTS, schedules, strict=True):
+        assert schedule.method == Fold()
+        assert ztp.gmacs(model, schedule) == pytest.approx(cost * unpruned, rel=0.01)
+        left = [geometry.patches, *left_after(schedule, geometry)]
+        for stage in schedule.stages:
+            assert (stage.keep, stage.rounds) == (1, None)
+            assert 0 < stage.similar <= left[stage.block - 1] // 2
+            assert stage.block < geometry.depth
+    rows = [left_after(schedule, geometry) for schedule in schedules]
+    for more, less in pairwise(rows):
+        assert less[-1] < more[-1]
+        for before, after in zip(more, less, strict=True):
+            assert 0 <= before - after <= 0.09 * geometry.patches
+        counts = [[a - b for a, b in pairwise([geometry.patches, *row])] for row in (more, less)]
+        for before, after in zip(*counts, strict=True):
+            assert abs(before - after) <= 0.03 * geometry.patches
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("stages", [1, 3])
+def test_few_stages_meet_the_budget_too(name: str, stages: int) -> None:
+    model = outline(name)
+    method = Fold(stages=stages)
+    cost = 0.65 if stages > 1 else 0.8
+    schedule = ztp.schedule_for(model, cost=cost, method=method)
+    assert schedule.method == method
+    assert len(schedule.stages) == stages
+    assert ztp.gmacs(model, schedule) == pytest.approx(cost * ztp.gmacs(model), rel=0.01)
+    Plan(schedule, backbone(model).geometry).check()
+
+
+@pytest.mark.parametrize("depth", [2, 6, 12, 24, 40])
+def test_shares_by_block(depth: int) -> None:
+    """None at first, none in the last block; never falling with the dial or from block to block."""
+    assert folded_shares(0, depth) == [0] * depth
+    rows = [folded_shares(turn / 50, depth) for turn in range(51)]
+    for row in rows:
+        assert len(row) == depth
+        assert row[-1] == 0
+        assert row[:-1] == sorted(row[:-1])
+        assert max(row) < (0.4 if depth >= 12 else 0.9)  # a schedule never has more than half
+    for less, more in pairwise(rows):
+        assert all(a <= b for a, b in zip(less, more, strict=True))
+
+
+def test_twice_the_depth_folds_as_much_in_two_blocks_as_in_one() -> None:
+    """What is left of the tokens is the same, depth for depth."""
+    for cut in (0.3, 0.6, 1.0):
+        shallow, deep = (folded_shares(cut, depth) for depth in (12, 24))
+        for block in range(1, 12):
+            assert (1 - deep[2 * block - 1]) ** 2 == pytest.approx(1 - shallow[block - 1])
+
+
+def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> None:
+    model = build("deit")  # 36 patches
+    half = ztp.Schedule((ztp.Stage(2, similar=18), ztp.Stage(4, similar=9)), Fold())
+    ztp.prune_(model, half)
+    for stages, says in (
+        ([(2, 19)], "block 2 folds 19 tokens, more than half of the 36 patch tokens there"),
+        ([(2, 18), (4, 10)], "block 4 folds 10 tokens, more than half of the 18 patch tokens"),
+    ):
+        schedule = ztp.Schedule(tuple(ztp.Stage(b, similar=n) for b, n in stages), Fold())
+        with pytest.raises(ValueError, match=says):
+            ztp.prune_(ztp.restore_(model), schedule)
+
+
+def test_what_else_it_refuses() -> None:
+    geometry = plain_geometry(6, 6, 0, 48)
+    with pytest.raises(ValueError, match="drops none: leave keep at 1"):
+        Plan(ztp.Schedule((ztp.Stage(2, 0.9, 3),), Fold()), geometry).check()
+    with pytest.raises(ValueError, match="no CLS token to weigh by"):
+        Plan(ztp.Schedule((ztp.Stage(2, similar=3),), Fold("cls")), geometry).check()
+    with pytest.raises(ValueError, match="stages must be at least 1, or None for all, got 0"):
+        Fold(stages=0)
