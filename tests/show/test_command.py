@@ -57,7 +57,7 @@ def test_the_demo_draws_a_strip_for_each_image(tmp_path: Path) -> None:
     stages = schedule_for(demo.model(), cost=0.65).stages
     assert 1 + len(stages) > ACROSS  # more than a line: every image has its own headings
     assert words.count("image") == SCENES
-    assert sum(each.endswith(" tokens left") for each in words) == SCENES * len(stages)
+    assert sum(each.endswith(" of 196 tokens") for each in words) == SCENES * len(stages)
     for stage in stages:
         assert words.count(f"after block {stage.block}") == SCENES
 
