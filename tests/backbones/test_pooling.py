@@ -87,52 +87,54 @@ def at_block(block: int, similar: int) -> ztp.Schedule:
     return ztp.Schedule((ztp.Stage(block, similar=similar),))
 
 
-def assert_nothing_changes(model: Any, method: Method, schedule: ztp.Schedule, group: int) -> float:
+def assert_nothing_changes(model: Any, group: int, *pruning: tuple[Method, ztp.Schedule]) -> None:
     images = images_for(model)
-    exact = images.dtype == torch.float64
+    bound = 1e-9 if images.dtype == torch.float64 else 1e-5
     with torch.inference_mode(), equal_patches(model, group):
         expected = model(images)
-        found = ztp.prune_(model, schedule.by(method))(images)
-        bound = 1e-9 if exact else 1e-5
-        torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+        for method, schedule in pruning:
+            found = ztp.prune_(model, schedule.by(method))(images)
+            torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
         assert torch.equal(ztp.restore_(model)(images), expected)
-    return float((found - expected).abs().max())
 
 
-@pytest.mark.parametrize("block", [1, 3])
-@pytest.mark.parametrize("method", [ToMe(), Fold()], ids=str)
 @pytest.mark.parametrize("head", [*FAMILIES, *HEADS])
-def test_merging_equal_patches_changes_nothing(head: str, method: Method, block: int) -> None:
+def test_merging_equal_patches_changes_nothing(head: str) -> None:
     """Seven of the pairs: the sizes are 1 and 2, and a mean that ignored them would be wrong."""
-    assert_nothing_changes(model_with(head), method, at_block(block, 7), group=2)
+    early, late = (ToMe(), at_block(1, 7)), (Fold(), at_block(3, 7))
+    assert_nothing_changes(model_with(head), 2, early, late)
 
 
-@pytest.mark.parametrize("method", [ToMe(), Fold()], ids=str)
 @pytest.mark.parametrize("head", [*POOLING, "siglip, no cls"])
-def test_larger_groups_and_the_last_block(head: str, method: Method) -> None:
+def test_larger_groups_and_the_last_block(head: str) -> None:
     """Where four are alike, three become one; and a stage in the last block meets no attention but
     the head's."""
+    model = model_with(head)
     for group, block in ((4, 2), (2, 5)):
-        assert_nothing_changes(model_with(head), method, at_block(block, 7), group)
+        schedule = at_block(block, 7)
+        assert_nothing_changes(model, group, (ToMe(), schedule), (Fold(), schedule))
 
 
-@pytest.mark.parametrize("features", ["x", "key"])
-@pytest.mark.parametrize("head", POOLING)
-def test_whatever_fold_compares(head: str, features: Any) -> None:
-    assert_nothing_changes(model_with(head), Fold(features=features), at_block(2, 7), group=2)
+@pytest.mark.parametrize("head", ["mean, then norm", "attention"])
+def test_whatever_fold_compares(head: str) -> None:
+    others = [(Fold(features="x"), at_block(2, 7)), (Fold(features="key"), at_block(2, 7))]
+    assert_nothing_changes(model_with(head), 2, *others)
 
 
 @pytest.mark.parametrize("head", ["deit", "eva, attention", *POOLING])
 def test_diffrate_merging_the_least_important_group(head: str) -> None:
-    """Equal tokens are equally important: three of the last four go into the fourth."""
-    assert_nothing_changes(model_with(head), DiffRate(), at_block(2, 3), group=4)
+    """Equal tokens are equally important: three of the last four go into the fourth. Their cosine
+    is 1, so that the published sizes are those of the patches."""
+    merged = at_block(2, 3)
+    assert_nothing_changes(
+        model_with(head), 4, (DiffRate(), merged), (DiffRate(weighted=True), merged)
+    )
 
 
 @pytest.mark.parametrize("head", MEAN)
 def test_a_mean_goes_by_size_without_proportional_attention(head: str) -> None:
     """As in ToMe's own code: the option is about attention alone."""
-    method = ToMe(proportional=False)
-    assert_nothing_changes(model_with(head), method, at_block(5, 7), group=2)
+    assert_nothing_changes(model_with(head), 2, (ToMe(proportional=False), at_block(5, 7)))
 
 
 #: methods that merge, drop and pad, with what they do to 36 patches before the last block
@@ -146,41 +148,64 @@ uneven = pytest.mark.parametrize(("method", "schedule"), UNEVEN, ids=[m.name for
 WITH_CLS = [head for head in HEADS if "no CLS" not in head]
 
 
-@uneven
 @pytest.mark.parametrize("head", WITH_CLS)
-def test_a_merged_token_is_pooled_as_so_many_patches(
-    head: str, method: Method, schedule: ztp.Schedule
-) -> None:
+def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
     """Oracle: the library's own head over every token as often as there are patches in it."""
     model = model_with(head)
     images = images_for(model)
-    ztp.prune_(model, schedule.by(method))
+    for method, schedule in UNEVEN:
+        ztp.prune_(model, schedule.by(method))
+        with torch.inference_mode():
+            found = model(images)
+            features, passed = travelling(model, images)
+            weight = passed[4].weight()
+            assert weight is not None
+            assert torch.equal(weight, weight.round())
+            for at in range(len(images)):
+                repeated = features[at : at + 1].repeat_interleave(weight[at].long(), dim=1)
+                expected = type(model).forward_head(model, repeated)[0]
+                torch.testing.assert_close(found[at], expected, rtol=1e-9, atol=1e-10)
+            if weight.unique().numel() > 1 and "maximum" not in head:
+                plain = type(model).forward_head(model, features)
+                assert (found - plain).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("head", [*POOLING, "eva, attention"])
+def test_published_diffrate_is_pooled_by_its_own_sizes(head: str) -> None:
+    """Which are no counts of patches, but add by the cosine. Oracle: rounded to a sixteenth, the
+    library's own head over every token as often as there are sixteenths in it."""
+    model = model_with(head)
+    images = images_for(model)
+    ztp.prune_(model, UNEVEN[2][1].by(DiffRate()))
     with torch.inference_mode():
-        found = model(images)
         features, passed = travelling(model, images)
-        weight = passed[4].weight()
-        assert weight is not None
+        size = passed[4].size
+        assert size is not None
+        assert not torch.equal(size, size.round())
+        rounded = (16 * size).round() / 16
+        pooled = model.forward.args[0].head(features, [passed[4]._replace(size=rounded)])
         for at in range(len(images)):
-            repeated = features[at : at + 1].repeat_interleave(weight[at].long(), dim=1)
+            often = (16 * rounded[at]).long()
+            if head in ("mean, then norm", "mean and maximum", "attention"):
+                often[0] = 1  # these leave out one token, CLS
+            repeated = features[at : at + 1].repeat_interleave(often, dim=1)
             expected = type(model).forward_head(model, repeated)[0]
-            torch.testing.assert_close(found[at], expected, rtol=1e-9, atol=1e-10)
-        if weight.unique().numel() > 1 and "maximum" not in head:
-            plain = type(model).forward_head(model, features)
-            assert (found - plain).abs().max() > 1e-6
+            torch.testing.assert_close(pooled[at], expected, rtol=1e-9, atol=1e-10)
+        exact = model.forward.args[0].head(features, [passed[4]])
+        torch.testing.assert_close(model(images), exact, rtol=1e-9, atol=1e-10)
 
 
-@uneven
 @pytest.mark.parametrize("head", POOLING)
-def test_an_image_does_not_depend_on_its_batch(
-    head: str, method: Method, schedule: ztp.Schedule
-) -> None:
-    model = ztp.prune_(model_with(head), schedule.by(method))
-    images = images_for(model, 6)
-    with torch.inference_mode():
-        together = model(images)
-        for at in range(6):
-            alone = model(images[at : at + 1])[0]
-            torch.testing.assert_close(together[at], alone, rtol=1e-10, atol=1e-12)
+def test_an_image_does_not_depend_on_its_batch(head: str) -> None:
+    model = model_with(head)
+    images = images_for(model, 4)
+    for method, schedule in UNEVEN:
+        ztp.prune_(model, schedule.by(method))
+        with torch.inference_mode():
+            together = model(images)
+            for at in range(4):
+                alone = model(images[at : at + 1])[0]
+                torch.testing.assert_close(together[at], alone, rtol=1e-10, atol=1e-12)
 
 
 DROPPING: list[tuple[Method, ztp.Schedule]] = [
@@ -190,33 +215,32 @@ DROPPING: list[tuple[Method, ztp.Schedule]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "schedule"), DROPPING, ids=[m.name for m, _ in DROPPING])
 @pytest.mark.parametrize("head", WITH_CLS)
-def test_what_is_not_merged_is_pooled_as_ever(
-    head: str, method: Method, schedule: ztp.Schedule
-) -> None:
+def test_what_is_not_merged_is_pooled_as_ever(head: str) -> None:
     """Bit for bit by the library's own head; EViT's fused token counts as one."""
-    model = ztp.prune_(model_with(head), schedule.by(method))
-    images = images_for(model)
-    assert "forward" not in model.__dict__
-    with torch.inference_mode():
-        assert torch.equal(model(images), model.forward_head(model.forward_features(images)))
-
-
-@uneven
-@pytest.mark.parametrize("compute", ["all", "needed"])
-@pytest.mark.parametrize("head", POOLING)
-def test_gmacs_are_what_torch_counts(
-    head: str, compute: Any, method: Method, schedule: ztp.Schedule
-) -> None:
-    """The head's own share of the work too; of a padded batch, where images keep fewer."""
-    model = ztp.prune_(model_with(head), schedule.by(method), compute=compute)
-    assert round(ztp.gmacs(model, compute=compute) * 1e9) == counted_by_torch(model)
-
-
-@pytest.mark.parametrize("method", ["tome", "tome-uni", "fold", "diffrate-even", "evit"])
-@pytest.mark.parametrize("head", ["mean, then norm", "attention"])
-def test_budgets(head: str, method: str) -> None:
     model = model_with(head)
-    ztp.prune_(model, cost=0.7, method=method)
-    assert ztp.gmacs(model) == pytest.approx(0.7 * ztp.gmacs(ztp.restore_(model)), rel=0.02)
+    images = images_for(model)
+    for method, schedule in DROPPING:
+        ztp.prune_(model, schedule.by(method))
+        assert "forward" not in model.__dict__
+        with torch.inference_mode():
+            assert torch.equal(model(images), model.forward_head(model.forward_features(images)))
+
+
+@pytest.mark.parametrize("compute", ["all", "needed"])
+@pytest.mark.parametrize("head", ["mean, then norm", "attention", "refined CLS"])
+def test_gmacs_are_what_torch_counts(head: str, compute: Any) -> None:
+    """The head's own share of the work too; of a padded batch, where images keep fewer."""
+    model = model_with(head)
+    for method, schedule in UNEVEN:
+        ztp.prune_(model, schedule.by(method), compute=compute)
+        assert round(ztp.gmacs(model, compute=compute) * 1e9) == counted_by_torch(model)
+
+
+@pytest.mark.parametrize("head", ["mean, then norm", "attention"])
+def test_budgets(head: str) -> None:
+    model = model_with(head)
+    unpruned = ztp.gmacs(model)
+    for method in ("tome", "tome-uni", "fold", "diffrate-even", "evit"):
+        ztp.prune_(model, cost=0.7, method=method)
+        assert ztp.gmacs(model) == pytest.approx(0.7 * unpruned, rel=0.02)

@@ -85,7 +85,7 @@ def test_threads_do_not_meet(model: Any) -> None:
 
 
 @uneven
-@pytest.mark.parametrize("head", ["mean, then norm", "attention", "eva, attention"])
+@pytest.mark.parametrize("head", ["mean, then norm", "eva, attention"])
 def test_hooks_and_traces_change_nothing(head: str, method: Method, schedule: ztp.Schedule) -> None:
     model = ztp.prune_(model_with(head), schedule.by(method))
     images, seen = images_for(model), list[Any]()
@@ -277,8 +277,10 @@ import sys
 import torch, zerotprune as ztp
 from tests.backbones.test_pooling import UNEVEN, model_with
 
-cases = [(head, UNEVEN[0]) for head in ("mean and maximum", "refined CLS", "eva, attention")]
-cases += [(head, case) for head in ("mean, then norm", "attention") for case in UNEVEN[1::2]]
+tome, fold, _, ats = UNEVEN
+cases = [("mean and maximum", tome), ("attention", fold), ("mean, then norm", ats)]
+if sys.argv[1] == "compile":
+    cases += [("refined CLS", fold), ("eva, attention", tome), ("attention", ats)]
 for head, (method, schedule) in cases:
     model = ztp.prune_(model_with(head).float(), schedule.by(method))
     images, others = torch.randn(2, 3, 3, *model.patch_embed.img_size)
@@ -303,8 +305,8 @@ for head, (method, schedule) in cases:
 """
 
 
-@pytest.mark.parametrize("how", ["compile", "export"])
-def test_one_graph(how: str) -> None:
+@pytest.mark.parametrize(("how", "cases"), [("compile", 6), ("export", 3)])
+def test_one_graph(how: str, cases: int) -> None:
     """In a process of its own: the run-time type checks would break the graph."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, how],
@@ -313,4 +315,4 @@ def test_one_graph(how: str) -> None:
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.count("same:") == 7
+    assert done.stdout.count("same:") == cases
