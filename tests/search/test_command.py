@@ -28,8 +28,7 @@ from zerotprune.search.sampling import stored
 
 def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path) -> None:
     common = ("--data", str(folder), "--cost", "0.4", "--finalists", "3", "--figure", "search.png",
-              "--csv", "rows.csv")  # fmt: skip
-    common += ("--method", "zero-tprune")
+              "--csv", "rows.csv", "--method", "zero-tprune")  # fmt: skip
     done = quickly("search", "--model", "demo", *common, "--trials", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for text in ("paper's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
@@ -48,8 +47,9 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     assert "5 trials of 5 are there already, begun by --sampler random" in again.stdout
     with pytest.raises(ValueError, match=r"its budget is --cost 0.4, here it is --cost 0.5;"):
         search_command(
-            "demo", str(folder), budget=BudgetOptions(cost=0.5), out=tmp_path / "schedule.json"
-        )
+            "demo", str(folder), budget=BudgetOptions(cost=0.5), method="zero-tprune",
+            out=tmp_path / "schedule.json",
+        )  # fmt: skip
 
 
 def test_without_labels_any_model_and_any_folder(
