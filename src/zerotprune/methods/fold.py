@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Literal, get_args
 
 import torch
@@ -25,19 +25,22 @@ Feature = Literal["x-pre", "x", "key"]
 class Fold(Method):
     """Each stage folds `similar` tokens into others, between attention and MLP.
 
-    Every second patch token, in the order in which they travel, meets its most similar one of the
-    others. To fold it costs its importance times (1 − cosine), and the cheapest are folded: a mean
-    weighted by the patches in each, as in ToMe (Bolya et al., ICLR 2023), whose proportional
-    attention it takes too. That importance should count in the matching was found before us, in
-    other forms, by ToMeCIS, MCTF (Lee et al., CVPR 2024) and AdaMerge.
+    Every second patch token, in the order in which they travel, meets the one of the others into
+    which it is folded at the least cost: its importance, and a part of its partner's, times
+    (1 − cosine). The cheapest are folded: a mean weighted by the patches in each, as in ToMe (Bolya
+    et al., ICLR 2023), whose proportional attention it takes too. That importance should count in
+    the matching was found before us, in other forms, by ToMeCIS, MCTF (Lee et al., CVPR 2024) and
+    AdaMerge.
 
     importance: the attention that CLS pays to a token ("cls"), the attention that it receives from
                 all ("received"), or their sum, each scaled to mean 1 ("both"); without a CLS token
                 "both" is "received"
     features:   what is compared: the block's input ("x-pre"), the tokens after its attention ("x"),
                 or the keys ("key")
+    of_partner: how much of its partner's importance is added to a token's own
     stages:     in how many blocks a budget's schedule acts, at most; None means in all from its
                 first on. Fewer are faster where launches count, and a little less accurate.
+    proportional: to which power of its patches later attention goes to a token
 
     >>> Fold().importance
     'both'
@@ -56,6 +59,10 @@ class Fold(Method):
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
             raise ValueError(f"stages must be at least 1, or None for all, got {self.stages}")
+        for name in ("of_partner", "proportional"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < inf:
+                raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
         for name, choices in (("importance", Importance), ("features", Feature)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(
@@ -124,8 +131,8 @@ class Fold(Method):
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         pairs = (patches // 2) * (patches - patches // 2)
-        received = geometry.votes(stage.block, patches) if self.importance != "cls" else 0
-        return received + pairs * geometry.dim
+        attention = geometry.row if self.importance == "cls" else geometry.votes
+        return attention(stage.block, patches) + pairs * geometry.dim
 
 
 def folded_shares(cut: float, depth: int) -> list[float]:

@@ -160,7 +160,7 @@ def _why_no_graph(heads: list[Heads]) -> str | None:
     if len(heads) > 1:
         return "the block has several attentions side by side"
     if heads[0].bias is not None:
-        return "attention has a bias, of relative positions or of merged tokens"
+        return "attention has a bias, as that of relative positions"
     if heads[0].dropout > 0:
         return "attention has dropout"
     if heads[0].q.shape[-1] > 128:
