@@ -31,7 +31,7 @@ SCENES = 4
 def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
     """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
-    Prints a table and writes an image of what was dropped at each stage and what was kept.
+    Prints a table and writes an image of what the default method merged at each stage.
 
     Example: `zerotprune demo --images 200 --out demo.png`
 
@@ -65,7 +65,7 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw(model, out)
-    console.print(f"What was dropped, stage by stage: [bold]{out}[/bold]", highlight=False)
+    console.print(f"What was merged, stage by stage: [bold]{out}[/bold]", highlight=False)
 
 
 def _contenders(model: nn.Module) -> list[Contender]:
