@@ -121,3 +121,8 @@ def test_what_else_it_refuses() -> None:
         Plan(ztp.Schedule((ztp.Stage(2, similar=3),), Fold("cls")), geometry).check()
     with pytest.raises(ValueError, match="stages must be at least 1, or None for all, got 0"):
         Fold(stages=0)
+    for wrong in (-0.5, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="of_partner must be a number of at least 0, got "):
+            Fold(of_partner=wrong)
+        with pytest.raises(ValueError, match="proportional must be a number of at least 0, got "):
+            Fold(proportional=wrong)
