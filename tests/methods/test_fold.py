@@ -12,6 +12,7 @@ import torch
 import zerotprune as ztp
 from tests.families import build, plain_geometry
 from zerotprune.backbones import backbone
+from zerotprune.budgets.solving import solve
 from zerotprune.cost import Geometry
 from zerotprune.methods import Fold
 from zerotprune.methods.fold import folded_shares
@@ -111,6 +112,37 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
         schedule = ztp.Schedule(tuple(ztp.Stage(b, similar=n) for b, n in stages), Fold())
         with pytest.raises(ValueError, match=says):
             ztp.prune_(ztp.restore_(model), schedule)
+
+
+@pytest.mark.parametrize(
+    ("depth", "share", "says"),
+    [
+        (
+            3,
+            0.98,
+            r"unpruned and 0\.001251 at least; with so few tokens the nearest to it is 0\.0019",
+        ),
+        (
+            3,
+            1.2,
+            r"cannot be met by fold: this model takes 0\.001956 unpruned and 0\.001251 at least$",
+        ),
+        (
+            3,
+            0.3,
+            r"cannot be met by fold: this model takes 0\.001956 unpruned and 0\.001251 at least$",
+        ),
+        (1, 0.9, "fold has no schedule for this model"),  # its only block is the last one
+    ],
+)
+def test_budgets_that_nine_tokens_cannot_meet(depth: int, share: float, says: str) -> None:
+    """That nothing folded is nearest to a budget does not mean that nothing can be folded."""
+    geometry = plain_geometry(depth, 3, 1, 64)
+    unpruned = Plan(ztp.Schedule(), geometry).gmacs()
+    with pytest.raises(ValueError, match=says):
+        solve(
+            Fold(), geometry, share * unpruned, unpruned, lambda each: Plan(each, geometry).price()
+        )
 
 
 def test_what_else_it_refuses() -> None:
