@@ -32,7 +32,7 @@ def sizes_of(tokens: int) -> Tensor:
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("sized", [False, True])
-@pytest.mark.parametrize("tokens", [3, 64, 70, 130] + [90, 150, 197, 209, 256] * GPU)
+@pytest.mark.parametrize("tokens", [3, 64, 130] + [70, 90, 150, 197, 209, 256] * GPU)
 def test_attention_with_columns(tokens: int, sized: bool, precision: torch.dtype) -> None:
     q, k, v = vectors(tokens, precision, width=64 if GPU else 24)
     size = sizes_of(tokens) if sized else None
@@ -135,7 +135,7 @@ def test_merged_tokens_are_weighted_means(
 @pytest.mark.parametrize("method", [Fold(), ToMe(), Fold(features="x"), Fold(importance="cls")])
 def test_a_model_follows_the_reference(method: Method) -> None:
     model = build("deit").to(DEVICE).float()
-    images = images_for(model, 3).to(DEVICE).float()
+    images = images_for(model, 2).to(DEVICE).float()
     schedule = Schedule((Stage(1, similar=3), Stage(3, similar=4), Stage(4, similar=2)), method)
     with torch.inference_mode():
         prune_(model, schedule, backend="triton")
