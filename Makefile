@@ -7,12 +7,13 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/zerotprune demo
 
+# A file of tests stays with one process: what it sets up is set up once.
 test: .venv/installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # Strict: a warning is an error. `make test` builds the pages as well, in tests/docs.
 docs: .venv/installed

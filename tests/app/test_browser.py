@@ -39,7 +39,6 @@ pytestmark = [
         reason="no chromium and chromedriver: `make browser` installs them",
     ),
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.xdist_group("browser"),  # one server and one browser for all
 ]
 
 

@@ -14,7 +14,7 @@ from tests.commands import quickly, zerotprune
 
 
 def test_demo_prints_a_table_and_writes_an_image(tmp_path: Path) -> None:
-    done = zerotprune("demo", "--images", "60", "--csv", "rows.csv", cwd=tmp_path)
+    done = zerotprune("demo", "--images", "25", "--csv", "rows.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("unpruned", "fold", "zero-tprune", "tome", "ats", "random"):
         assert name in done.stdout
@@ -25,7 +25,7 @@ def test_demo_prints_a_table_and_writes_an_image(tmp_path: Path) -> None:
     assert len(rows) == 16
     assert float(rows[0]["top1"]) > 90
     assert all(float(row["gmacs"]) < float(rows[0]["gmacs"]) for row in rows[1:])
-    assert {row["images"] for row in rows} == {"60"}
+    assert {row["images"] for row in rows} == {"25"}
 
 
 def test_info_shows_geometry_cost_and_schedule() -> None:

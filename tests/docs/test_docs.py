@@ -18,9 +18,6 @@ from tests.commands import Done, quickly
 from tests.docs.blocks import PAGES, ROOT, blocks, name
 from zerotprune.data import demo
 
-# One process runs all commands, another all Python blocks: they go to one worker.
-pytestmark = pytest.mark.xdist_group("docs")
-
 IDS = [name(page) for page in PAGES]
 #: of the built-in model, but not for a test: a server, two minutes of measuring, and what depends
 #: on how busy the machine is

@@ -36,7 +36,7 @@ from .options import (
 from .report_speed import Accuracy, plot_of, remarks, rows_of, table_of
 
 COST = 0.65
-METHODS = (DEFAULT, "zero-tprune", "tome", "ats")
+METHODS = (DEFAULT, "zero-tprune", "tome")
 
 
 @Parameter(name="*", group=DATA)
@@ -87,7 +87,7 @@ def bench(
     model
         `demo` or the name of a timm model.
     method
-        Which methods, all at the cost of the first; default fold, zero-tprune, tome and ats.
+        Which methods, all at the cost of the first; default fold, zero-tprune and tome.
     random_weights
         Random weights instead of the published ones: they are as quick as any.
     batch
