@@ -56,6 +56,8 @@ In the GPU rows the command's paths, the commit and timm's version were put in b
 a copy without history, with timm 1.0.30 carried along. In the rows of "searched" the commit is the
 one that the run started from: the tree moved on while it ran. Commands such as `python
 benchmarks/all.py` are from when the benchmarks lay in one folder: `python -m benchmarks.all` now.
+The rows of "diffrate" are from before it had its published counts: they are `diffrate-even` with
+means weighted by size. Fold's rows came later, from a CPU: its speed does not stand beside theirs.
 """
 
 
@@ -79,12 +81,18 @@ def write(path: Path, docs: Path) -> None:
 
 
 def _newest(path: Path) -> list[Row]:
-    """The rows of the tables; where a run was repeated, those of the last one."""
+    """The rows of the tables; where a run was repeated, those of the last one.
+
+    A method that was added later on another machine has its accuracy from there, but a speed of
+    that machine would stand beside speeds of the first: the unpruned model's row stays.
+    """
     found: dict[tuple[str, ...], Row] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["table"]:
-                found[row["table"], row["model"], row["name"]] = row
+            key = (row["table"], row["model"], row["name"])
+            held = found.get(key, row)
+            if row["table"] and (row["schedule"] or held["hardware"] == row["hardware"]):
+                found[key] = row
     return list(found.values())
 
 
@@ -126,23 +134,29 @@ def _section(table: str, rows: list[Row], docs: Path) -> str:
 
 def _measured(rows: list[Row]) -> list[str]:
     """Rows from before they were written down have no needed GMACs and no divergence."""
-    more = ("needed", "KL") if rows[0]["kl"] else ()
+    more = ("needed", "KL") if any(row["kl"] for row in rows) else ()
     names = ("", "GMACs", *more[:1], "accuracy %", "change", *more[1:], "images/s")
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in rows:
         if not _is_claim(row):
             change = f"{float(row['change']):+.2f} ± {float(row['change_error']):.2f}"
             cells = [row["name"], f"{float(row['gmacs']):.3f}", f"{float(row['top1']):.2f}",
-                     change if row["schedule"] else "", row["images_per_second"]]  # fmt: skip
+                     change if row["schedule"] else "", _speed(row, rows[0])]  # fmt: skip
             if more:
-                cells.insert(2, f"{float(row['gmacs_needed']):.3f}")
-                kl = f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
-                cells.insert(5, kl if row["schedule"] else "")
+                held = row["kl"] and row["schedule"]
+                cells.insert(2, f"{float(row['gmacs_needed']):.3f}" if held else "")
+                cells.insert(
+                    5, f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}" if held else ""
+                )
             lines.append("| " + " | ".join(cells) + " |")
     if not rows[0]["images_per_second"]:  # the machine was busy with other work
         return lines
     hardware = rows[0]["hardware"]
     return [*lines, "", f"Images per second: {hardware}, batch {rows[0]['batch']}, eager."]
+
+
+def _speed(row: Row, unpruned: Row) -> str:
+    return row["images_per_second"] if row["hardware"] == unpruned["hardware"] else ""
 
 
 def _claims(rows: list[Row]) -> list[str]:
@@ -167,11 +181,13 @@ def _plots(table: str, model: str, rows: list[Row], docs: Path) -> list[str]:
             Point(row["name"].partition(" @")[0], float(row[column]), float(row["change"]),
                   float(row["change_error"]))
             for row in measured[1:]
+            if by == "gmacs" or _speed(row, measured[0])
         ]  # fmt: skip
         title = f"{model}, {measured[0]['images']} images, {measured[0]['hardware']}"
         file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
         named = named or find_named(points, by)  # by cost: the same in both plots
-        save(trade_off_figure(points, float(measured[0][column]), by, title, named), docs / file)
+        shown = [name for name in named if any(point.name == name for point in points)]
+        save(trade_off_figure(points, float(measured[0][column]), by, title, shown), docs / file)
         lines.append(f"![{table} on {model}: accuracy against {by}]({file})")
     return [*lines, ""]
 
