@@ -67,7 +67,7 @@ def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
 
 def test_only_the_row_of_cls_is_kept() -> None:
     q, k, v = vectors(20, torch.float32)
-    _, found = fused.FusedScorer().attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
+    _, found = fused.FusedScorer(strict=True).attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
     with pytest.raises(ValueError, match="only the row of token 0"):
         found.row(1)
 
@@ -153,7 +153,8 @@ def test_compiled_is_as_eager(side: int, method: Method) -> None:
     model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
     model = model.eval().requires_grad_(False).cuda()
     images = torch.randn(8, 3, side, side, device="cuda")
-    prune_(model, Schedule((Stage(1, similar=40), Stage(2, similar=20)), method))
+    stages = (Stage(1, similar=40), Stage(2, similar=20))
+    prune_(model, Schedule(stages, method), backend="triton")
     compiled: Any = torch.compile(model, fullgraph=True, dynamic=False)
     with torch.inference_mode():
         torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
@@ -166,7 +167,7 @@ def test_a_full_gpu_gives_the_same_every_time(precision: torch.dtype) -> None:
     model: Any = timm.create_model("deit_tiny_patch16_224", depth=6).eval().cuda().to(precision)
     images = torch.randn(512, 3, 224, 224, device="cuda").to(precision)
     stages = tuple(Stage(block, similar=25) for block in (1, 2, 3, 4))
-    prune_(model, Schedule(stages, Fold()))
+    prune_(model, Schedule(stages, Fold()), backend="triton")
     with torch.inference_mode():
         first = model(images)
         for _ in range(5):
