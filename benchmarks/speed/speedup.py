@@ -20,38 +20,56 @@ import torch
 
 from benchmarks.inputs import DOCS, REPORT, add_shared, decoded, measuring, parsed, spread
 from benchmarks.speed import precompile
-from zerotprune import Schedule, schedule_for
+from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cost import Compute
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Result, Setting, compare
 from zerotprune.measure.modes import MODES
-from zerotprune.methods import DEFAULT
+from zerotprune.methods import DEFAULT, Fold, name_of
 from zerotprune.scoring.backends import Backend
 
 METHODS = (DEFAULT, "zero-tprune", "tome")  # ours first, then two others: compiling takes time
 
 
+#: About half of what DeiT needs, from block 4 on; and the same in four stages.
+HALF = Schedule(
+    tuple(Stage(4 + at, similar=count) for at, count in enumerate((61, 31, 20, 15, 12, 10, 9, 8))),
+    Fold(),
+)
+HALF_IN_FOUR = Schedule(
+    (Stage(4, similar=82), Stage(6, similar=40), Stage(8, similar=22), Stage(10, similar=17)),
+    Fold(),
+)
+
+
 @dataclass(frozen=True)
 class Section:
-    """One model of the table; by a preset of the paper, or at a share of its unpruned cost."""
+    """One model of the table; by a schedule, or at a share of its unpruned cost."""
 
     model: str
     batches: tuple[int, ...]
-    preset: str | None = None
+    schedule: Schedule | float
     rivals: tuple[int, ...] = ()  # at these batch sizes the rivals run too
     size: int | None = None
     weights: str | None = None  # a file in --shared, for a model whose accuracy is measured too
 
 
+PAPER = Schedule.preset("ablation-is")
 SECTIONS = {
-    "deit-s": Section("deit_small_patch16_224", (512, 64, 1), "ablation-is"),
-    "deit-b": Section("deit_base_patch16_224", (256,), "ablation-is"),
-    "deit-ti": Section("deit_tiny_patch16_224", (512,), "ablation-is", (512,),
+    "deit-s": Section("deit_small_patch16_224", (512, 64, 1), PAPER),
+    "deit-b": Section("deit_base_patch16_224", (256,), PAPER),
+    "deit-ti": Section("deit_tiny_patch16_224", (512,), PAPER, (512,),
                        weights="deit_tiny_patch16_224.safetensors"),
-    "dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), size=518),
-    "vit-l-384": Section("vit_large_patch16_384", (32,)),
+    "dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), schedule=0.65, size=518),
+    "vit-l-384": Section("vit_large_patch16_384", (32,), 0.65),
+    "fold-deit-s": Section("deit_small_patch16_224", (512, 64, 1), HALF, (512,)),
+    "fold-deit-s-4": Section("deit_small_patch16_224", (512, 1), HALF_IN_FOUR),
+    "fold-deit-b": Section("deit_base_patch16_224", (256,), HALF),
+    "fold-deit-ti": Section("deit_tiny_patch16_224", (512,), 0.7, (512,),
+                            weights="deit_tiny_patch16_224.safetensors"),
+    "fold-dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), 0.6, size=518),
 }  # fmt: skip
 
 
@@ -102,14 +120,16 @@ class Field:
         weights = chosen.shared / "weights" / section.weights if section.weights else None
         torch.manual_seed(0)
         self.model = load(section.model, weights=weights, size=section.size).to(chosen.device)
-        preset = section.preset
-        schedule = Schedule.preset(preset) if preset else schedule_for(self.model, cost=0.65)
+        schedule = section.schedule
+        if not isinstance(schedule, Schedule):
+            schedule = schedule_for(self.model, cost=schedule)
         self.held = []
         if section.weights:
             self.held = decoded(self.model, chosen.shared / REPORT, limit=chosen.limit)
         noise = bench.noise(self.model, 8, chosen.device, torch.float32)
         some = spread(self.held, 32).to(chosen.device) if self.held else noise
-        entered = bench.entrants(self.model, schedule, chosen.methods, some)
+        names = [name_of(schedule.method), *chosen.methods]
+        entered = bench.entrants(self.model, schedule, names, some)
         with_rivals = chosen.rivals or section.rivals
         self.entered = {
             batch: entered if batch in with_rivals else entered[:3]

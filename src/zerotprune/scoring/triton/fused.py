@@ -14,8 +14,8 @@ from ..attention import Heads
 from ..graph import ColumnGraph, Graph, HeadRule, living, start_scores
 from ..scorer import Scorer
 from ..similarity import Folding, Metric
-from . import folding, matching, ranking
-from .attending import attend, columns
+from . import folding, matching, ranking, whole
+from .attending import Columns, attend, columns
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -52,11 +52,7 @@ class FusedGraph(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedScorer(Scorer):
-    """Scores by Triton kernels. What they do not know is left to torch, unless `strict`.
-
-    The kernels of merging (attention by sizes, columns, folding, means) are taken only where
-    `strict` asks for kernels by name: not all of their tests have run on a full GPU yet.
-    """
+    """Scores by Triton kernels. What they do not know is left to torch, unless `strict`."""
 
     strict: bool = False
 
@@ -75,28 +71,28 @@ class FusedScorer(Scorer):
         return [out], FusedGraph(q, k, part.scale, sums.detach().contiguous())
 
     def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
-        if not self.strict:
-            return self.attention(heads)
         why_not = _why_no_graph(heads) or _why_no_attention(heads[0])
         if why_not is not None:
             self._leave(why_not)
+            return super().attention_sums(heads)
         (part,) = heads
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+        if whole.fits(q, whole.MOST_SUMMED):
+            out, received, first = whole.attend_with_columns(q, k, v, part.scale, part.size)
+            return [out], Columns(received, first)
         out, sums = self._attention(q, k, v, part)
         return [out], columns(q, k, part.scale, sums, part.size)
 
     def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
-        if not self.strict or part.size is None:
-            return super().output(part)
-        if _why_no_graph([part]) or _why_no_attention(part):
+        if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
             return super().output(part)
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
-        return attend(q, k, v, part.scale, part.size)[0]
+        return _sized_attention(q, k, v, part.scale, part.size)[0]
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
         """The output, and the logarithms of the row sums."""
         if part.size is not None:
-            return attend(q, k, v, part.scale, part.size)
+            return _sized_attention(q, k, v, part.scale, part.size)
         out, sums = _attention(q, k, v, part.scale)
         return out, log_sums(q, k, part.scale) if sums is None else sums.contiguous()
 
@@ -145,7 +141,7 @@ class FusedScorer(Scorer):
         of_partner: float = 0.0,
         first: int = 1,
     ) -> Folding:
-        if not self.strict or features.shape[1] > folding.ONE_TILE:
+        if features.shape[1] > folding.ONE_TILE:
             return super().fold(features, count, weight, of_partner, first)
         return folding.fold(features, count, weight, of_partner, first)
 
@@ -157,7 +153,7 @@ class FusedScorer(Scorer):
         gone: Int[Tensor, "batch gone"],
         into: Int[Tensor, "batch gone"],
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
-        if not self.strict or x.requires_grad:  # the kernel has no backward pass
+        if x.requires_grad:  # the kernel has no backward pass
             return super().merge(x, size, keep, gone, into)
         return folding.merge(x, size, keep, gone, into)
 
@@ -182,6 +178,16 @@ def _why_no_attention(part: Heads) -> str | None:
     if any(x.requires_grad for x in (part.q, part.k, part.v)):
         return "gradients are asked for, and the kernel has no backward pass"
     return None
+
+
+def _sized_attention(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    v: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    size: Float[Tensor, "batch tokens"],
+) -> tuple[Float[Tensor, "batch heads tokens width"], Float[Tensor, "batch heads tokens"]]:
+    return (whole.attend if whole.fits(q) else attend)(q, k, v, scale, size)
 
 
 def _dense_rows(x: Tensor) -> Tensor:
