@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported
-from zerotprune import Schedule, gmacs, prune_, trace
+from zerotprune import Schedule, gmacs, prune_, schedule_for, trace
 from zerotprune.data.images import Batch
 from zerotprune.measure import records
 from zerotprune.measure.statistics import Mean
@@ -23,16 +23,21 @@ def main() -> None:
     chosen = parsed(measuring_images(__doc__))
     for name in MODELS:
         model, held = reported(name, chosen)
-        for precision in (torch.float32, torch.bfloat16):
-            rows = measured(model.to(precision), held, chosen.device, precision)
-            about = {"model": name, "batch": chosen.batch}
-            records.append(chosen.csv, [row | about for row in rows])
-            for row in rows:
-                print(name, " | ".join(str(value) for value in row.values()), flush=True)
+        schedules = {
+            "ablation-is": Schedule.preset("ablation-is"),
+            "fold @ 0.6": schedule_for(model, cost=0.6, method="fold"),
+        }
+        for precision in (torch.float32, torch.bfloat16, torch.float16):
+            for named, schedule in schedules.items():
+                rows = measured(model.to(precision), schedule, held, chosen.device, precision)
+                about = {"model": name, "batch": chosen.batch, "schedule": named}
+                records.append(chosen.csv, [row | about for row in rows])
+                for row in rows:
+                    print(name, named, *row.values(), sep=" | ", flush=True)
 
 
 def measured(
-    model: nn.Module, held: list[Batch], device: str, precision: torch.dtype
+    model: nn.Module, schedule: Schedule, held: list[Batch], device: str, precision: torch.dtype
 ) -> list[dict[str, object]]:
     """A row for the first stage, which sees the very same tokens, and one for all of them."""
     hits: dict[Backend, list[bool]] = {"reference": [], "auto": []}
@@ -41,7 +46,7 @@ def measured(
         images = images.to(device, precision)
         fates: dict[Backend, list[Tensor]] = {}
         for backend in hits:
-            prune_(model, Schedule.preset("ablation-is"), backend=backend)
+            prune_(model, schedule, backend=backend)
             with torch.inference_mode():
                 best = model(images).argmax(dim=-1).cpu()
             hits[backend] += (best == labels).tolist()
@@ -58,7 +63,6 @@ def measured(
             "images": len(equals),
             "measure": "top1; change against the reference",
             "name": f"kernels against reference, {scope}",
-            "schedule": "ablation-is",
             "gmacs": round(gmacs(model), 6),
             "top1": round(100 * sum(hits["auto"]) / len(equals), 3),
             "change": round(change, 3),

@@ -107,8 +107,9 @@ class Fold(Method):
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         weight = self._weight(seen)
-        features = self._features(seen)[:, seen.prefix :]
-        found = seen.scorer.fold(features, stage.similar, weight, self.of_partner)
+        found = seen.scorer.fold(
+            self._features(seen), stage.similar, weight, self.of_partner, prefix=seen.prefix
+        )
         return Reduction(
             found.keep, weight, similar=found.gone, partner=found.partner, into=found.into
         )

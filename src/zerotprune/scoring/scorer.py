@@ -86,17 +86,20 @@ class Scorer:
 
     def fold(
         self,
-        features: Float[Tensor, "batch patches width"],
+        features: Float[Tensor, "batch tokens width"],
         count: int,
         weight: Float[Tensor, "batch patches"] | None = None,
         of_partner: float = 0.0,
         first: int = 1,
+        prefix: int = 0,
     ) -> Folding:
-        """Every second token, from place `first` on, meets the one of the others into which it is
-        folded at the least cost; the `count` cheapest are.
+        """Every second patch token, from place `first` on, meets the one of the others into which
+        it is folded at the least cost; the `count` cheapest are. Places are counted without the
+        prefix tokens, whose features come first.
 
         The cost is (1 − cosine), times the weight of the token and so much of its partner's.
         """
+        features = features[:, prefix:]
         batch, patches, _ = features.shape
         place = torch.arange(patches, device=features.device)
         group_a, group_b = place[first::2], place[1 - first :: 2]

@@ -18,31 +18,37 @@ from .tiles import kernel, launching, portion
 
 #: Up to so many tokens all pairs of the two groups are one tile.
 ONE_TILE = 256
+#: So few images leave most of a GPU idle: then each is given more of it.
+FEW = 128
 
 
 def fold(
-    features: Float[Tensor, "batch patches width"],
+    features: Float[Tensor, "batch tokens width"],
     count: int,
     weight: Float[Tensor, "batch patches"] | None,
     of_partner: float,
     first: int,
+    prefix: int = 0,
 ) -> Folding:
-    """See `Scorer.fold`; for images of up to `ONE_TILE` tokens."""
-    batch, patches, width = features.shape
+    """See `Scorer.fold`; for images of up to `ONE_TILE` patch tokens."""
+    batch, tokens, width = features.shape
+    patches = tokens - prefix
     features = features if features.stride(-1) == 1 else features.contiguous()
     weight = None if weight is None else weight.float().contiguous()
     kept = patches - count
     keep = features.new_empty((batch, kept), dtype=torch.int64)
     gone = features.new_empty((3, batch, count), dtype=torch.int64)
+    # Of all tokens: so compiled it is one pass with the norm that reads them next.
     lengths = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float32)
     half = features.dtype != torch.float32
     side = 64 if patches <= 128 else 128
     with launching(features):
         _fold[(batch,)](
             features, lengths, lengths if weight is None else weight, keep, gone,
-            *features.stride()[:2], patches, width, count, gone.stride(0), first,
+            *features.stride()[:2], prefix, patches, width, count, gone.stride(0), first,
             SIDE=side, DEPTH=64 if half else 32, PRECISION="tf32" if half else "tf32x3",
-            WEIGHED=weight is not None, OF_PARTNER=of_partner, num_warps=4, num_stages=3,
+            WEIGHED=weight is not None, OF_PARTNER=of_partner,
+            num_warps=4 if batch > FEW else 8, num_stages=3,
         )  # fmt: skip
     return Folding(keep, gone[0], gone[1], gone[2])
 
@@ -76,20 +82,21 @@ def merge(
 @kernel
 def _fold(
     features, lengths, weight, keep, gone,
-    stride_batch, stride_token, tokens, width, count, votes_stride, first_place,
+    stride_batch, stride_token, prefix, tokens, width, count, votes_stride, first_place,
     SIDE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, WEIGHED: tl.constexpr,
     OF_PARTNER: tl.constexpr,
 ):  # fmt: skip
     """Rows are the tokens that may go, columns the others."""
     image = tl.program_id(0).to(tl.int64)
-    features += image * stride_batch
+    features += image * stride_batch + prefix * stride_token
+    lengths += image * (prefix + tokens) + prefix
     place = tl.arange(0, SIDE)
     own, other = 2 * place + first_place, 2 * place + 1 - first_place
     goes, stays = own < tokens, other < tokens
     row, column = tl.minimum(own, tokens - 1), tl.minimum(other, tokens - 1)
     depth = tl.arange(0, DEPTH)
-    length_a = tl.maximum(tl.load(lengths + image * tokens + row), 1e-12)
-    length_b = tl.maximum(tl.load(lengths + image * tokens + column), 1e-12)
+    length_a = tl.maximum(tl.load(lengths + row), 1e-12)
+    length_b = tl.maximum(tl.load(lengths + column), 1e-12)
     product = tl.zeros([SIDE, SIDE], tl.float32)
     for begin in range(0, width, DEPTH):
         inside = (begin + depth < width)[None, :]

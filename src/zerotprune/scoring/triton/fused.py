@@ -135,15 +135,16 @@ class FusedScorer(Scorer):
 
     def fold(
         self,
-        features: Float[Tensor, "batch patches width"],
+        features: Float[Tensor, "batch tokens width"],
         count: int,
         weight: Float[Tensor, "batch patches"] | None = None,
         of_partner: float = 0.0,
         first: int = 1,
+        prefix: int = 0,
     ) -> Folding:
-        if features.shape[1] > folding.ONE_TILE:
-            return super().fold(features, count, weight, of_partner, first)
-        return folding.fold(features, count, weight, of_partner, first)
+        if features.shape[1] - prefix > folding.ONE_TILE:
+            return super().fold(features, count, weight, of_partner, first, prefix)
+        return folding.fold(features, count, weight, of_partner, first, prefix)
 
     def merge(
         self,
