@@ -84,7 +84,7 @@ def costs_of(found: Folding, features: Tensor, weight: Tensor | None, of_partner
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("patches", [2, 9, 131] + [64, 196, 256] * GPU)
+@pytest.mark.parametrize("patches", [2, 9, 131, 270] + [64, 196, 256, 1369] * GPU)
 def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -> None:
     """The same but for what rounding cannot tell apart: so all costs are those of float64."""
     tokens = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)
@@ -95,7 +95,7 @@ def test_the_same_are_folded(patches: int, first: int, precision: torch.dtype) -
         for count in {1, most // 2, most} - {0}:
             wide = None if weight is None else weight.double()
             exact = REFERENCE.fold(features.double(), count, wide, part, first)
-            found = folding.fold(tokens, count, weight, part, first, prefix=1)
+            found = fused.FusedScorer().fold(tokens, count, weight, part, first, prefix=1)
             expected = costs_of(exact, features, weight, part)
             torch.testing.assert_close(costs_of(found, features, weight, part), expected, **CLOSE)
             assert (found.gone % 2 == first).all()

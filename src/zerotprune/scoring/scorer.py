@@ -104,15 +104,7 @@ class Scorer:
         place = torch.arange(patches, device=features.device)
         group_a, group_b = place[first::2], place[1 - first :: 2]
         each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
-        if weight is None or of_partner == 0:
-            best, choice = self.nearest(features, each_a, each_b)
-            gain = best if weight is None else weight[:, first::2] * (best - 1)
-        else:
-            own, other = weight[:, first::2, None], weight[:, None, 1 - first :: 2]
-            alike = similarity.similarity(
-                features[:, first::2], features[:, 1 - first :: 2], "cosine"
-            )
-            gain, choice = ((alike - 1) * (own + of_partner * other)).max(dim=-1)
+        gain, choice = self.cheapest(features, each_a, each_b, weight, of_partner)
         gone = self.descending(gain)[:, :count]
         # The others in their order: an order by whether they stay leaves equals as they are.
         stays = torch.ones_like(gain).scatter(1, gone, 0.0)
@@ -120,6 +112,22 @@ class Scorer:
         target = choice.gather(1, gone)
         keep = torch.cat((group_a[stay], each_b), dim=1)
         return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
+
+    def cheapest(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        weight: Float[Tensor, "batch patches"] | None,
+        of_partner: float,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        """Into which of the other group each token is folded at the least cost, and how little."""
+        if weight is None:
+            return self.nearest(features, group_a, group_b)
+        own, other = weight.gather(1, group_a).unsqueeze(2), weight.gather(1, group_b).unsqueeze(1)
+        alike = similarity.similarity(take(features, group_a), take(features, group_b), "cosine")
+        gain, choice = ((alike - 1) * (own + of_partner * other)).max(dim=-1)
+        return gain, choice
 
     def merge(
         self,

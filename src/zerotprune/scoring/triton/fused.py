@@ -146,6 +146,16 @@ class FusedScorer(Scorer):
             return super().fold(features, count, weight, of_partner, first, prefix)
         return folding.fold(features, count, weight, of_partner, first, prefix)
 
+    def cheapest(
+        self,
+        features: Float[Tensor, "batch patches width"],
+        group_a: Int[Tensor, "batch group_a"],
+        group_b: Int[Tensor, "batch group_b"],
+        weight: Float[Tensor, "batch patches"] | None,
+        of_partner: float,
+    ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
+        return matching.nearest(features, group_a, group_b, weight, of_partner)
+
     def merge(
         self,
         x: Float[Tensor, "batch tokens width"],

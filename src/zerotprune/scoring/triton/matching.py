@@ -18,8 +18,13 @@ def nearest(
     features: Float[Tensor, "batch patches width"],
     group_a: Int[Tensor, "batch group_a"],
     group_b: Int[Tensor, "batch group_b"],
+    weight: Float[Tensor, "batch patches"] | None = None,
+    of_partner: float = 0.0,
 ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-    """For each token of A its largest cosine with a token of B, and that one's place in B."""
+    """For each token of A its largest cosine with a token of B, and that one's place in B.
+
+    With weights instead of the cosine: minus the cost of folding, see `Scorer.fold`.
+    """
     batch, tokens, width = features.shape
     features, group_a, group_b = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (features, group_a, group_b)
@@ -31,14 +36,16 @@ def nearest(
     side = 128 if half and count_a > 64 else 64
     depth = 64 if half else 32
     ahead = count_b > _FEW
+    weights = features if weight is None else weight.float().contiguous()
     with launching(features):
         scales = _launch_scales(features, depth) if ahead else features
         _nearest[(batch * triton.cdiv(count_a, side),)](
-            features, scales, group_a, group_b, best, choice,
+            features, scales, weights, group_a, group_b, best, choice,
             *features.stride()[:2], group_a.stride(0), group_b.stride(0),
             tokens, count_a, count_b, width,
             ROWS=side, COLUMNS=side, DEPTH=depth, PRECISION="tf32" if half else "tf32x3",
-            AHEAD=ahead, num_warps=4, num_stages=2 if side == 128 and not ahead else 3,
+            AHEAD=ahead, WEIGHED=weight is not None, OF_PARTNER=of_partner, num_warps=4,
+            num_stages=2 if side == 128 and not ahead else 3,
         )  # fmt: skip
     return best, choice
 
@@ -55,10 +62,10 @@ def _launch_scales(features: Tensor, depth: int) -> Tensor:
 
 @kernel
 def _nearest(
-    features, scales, group_a, group_b, best, choice,
+    features, scales, weight, group_a, group_b, best, choice,
     stride_batch, stride_token, stride_a, stride_b, tokens, count_a, count_b, width,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, WEIGHED: tl.constexpr, OF_PARTNER: tl.constexpr,
 ):  # fmt: skip
     image, first = portion(count_a, ROWS)
     features += image * stride_batch
@@ -87,6 +94,10 @@ def _nearest(
                         mask=inside, other=0.0)  # fmt: skip
             product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
         likeness = product * scale_a[:, None] * scale_b[None, :]
+        if WEIGHED:
+            cost = tl.load(weight + image * tokens + own)[:, None]
+            cost += OF_PARTNER * tl.load(weight + image * tokens + other)[None, :]
+            likeness = (likeness - 1) * cost
         likeness = tl.where((column < count_b)[None, :], likeness, float("-inf"))
         found, where = tl.max(likeness, 1, return_indices=True)
         better = found > top
