@@ -56,8 +56,8 @@ In the GPU rows the command's paths, the commit and timm's version were put in b
 a copy without history, with timm 1.0.30 carried along. In the rows of "searched" the commit is the
 one that the run started from: the tree moved on while it ran. Commands such as `python
 benchmarks/all.py` are from when the benchmarks lay in one folder: `python -m benchmarks.all` now.
-The rows of "diffrate" are from before it had its published counts: they are `diffrate-even` with
-means weighted by size. Fold's rows came later, from a CPU: its speed does not stand beside theirs.
+The tables "off-the-shelf", "dinov2" and "fold" ran again when Fold and DiffRate's published counts
+had come; Fold's own rows had been looked at once before, from a CPU, and nothing was changed for it.
 """
 
 
