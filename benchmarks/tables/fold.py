@@ -52,7 +52,7 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
 
 CLAIMS = tuple(
     Claim(f"Fold beats {name} at {target:g} G needed", f"fold, {target:g} G needed",
-          f"{name}, {target:g} G needed")
+          f"{name}, {target:g} G needed", ours=True)
     for target in NEEDED
     for name in list(METHODS)[1:]
 )  # fmt: skip

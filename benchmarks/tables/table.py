@@ -10,17 +10,20 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported, spread
+from benchmarks.tables.printed import Printed
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper says that the first contender is at least as accurate as the second."""
+    """The first contender is at least as accurate as the second: so says the paper, or so say we
+    (`ours`)."""
 
     text: str
     first: str
     second: str
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Table:
     contenders: Callable[[nn.Module, Tensor], list[Contender]]
     claims: Sequence[Claim] = ()
     models: Sequence[str] = tuple(MODELS)
+    printed: Printed | None = None  # what the paper has for the same rows
 
 
 def about(doc: str | None) -> str:
