@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..cost import Convention, Geometry
+from ..grid import Outputs
 from ..knobs import Dial
 from ..method import Method
 from ..methods import DEFAULT, name_of, resolve
@@ -30,13 +31,14 @@ def schedule_for(
     images: Tensor | None = None,
     convention: Convention = "full",
     tuned: bool = False,
+    outputs: Outputs = "tokens",
 ) -> Schedule:
     """The schedule of a method for a budget, met within 1 %.
 
     The budget is `cost`, the share of the unpruned model's compute, or `gmacs`. Every method comes
     with its own form of schedule; with `tuned`, it is the one that was searched for this very model
     and budget (`zerotprune info` says which there are). `images` are needed for methods whose cost
-    depends on them.
+    depends on them. `outputs` are those of `prune_`: to give the grid back may cost something too.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -52,7 +54,7 @@ def schedule_for(
         return tuned_schedule(model, method, target, unpruned)
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule((), method)
-    price = _price(model, method, geometry, images, convention)
+    price = _price(model, method, geometry, images, convention, outputs)
     return solve(method, geometry, target, unpruned, price)
 
 
@@ -62,6 +64,7 @@ def _price(
     geometry: Geometry,
     images: Tensor | None,
     convention: Convention,
+    outputs: Outputs = "tokens",
 ) -> Price:
     if method.adaptive and images is None:
         raise ValueError(
@@ -70,14 +73,14 @@ def _price(
         )
 
     def price(schedule: Schedule) -> float | None:
-        plan = Plan(schedule, geometry)
+        plan = Plan(schedule, geometry, outputs)
         try:
             plan.check()
         except ValueError:  # so much that some stage has no token left
             return None
         if images is None or not method.adaptive:
             return plan.gmacs(convention)
-        return measured_gmacs(model, schedule, images, convention)
+        return measured_gmacs(model, schedule, images, convention, outputs)
 
     return price
 
