@@ -114,7 +114,12 @@ def _reduce(task: Task, tokens: Tokens, reduction: Reduction, scorer: Scorer) ->
 
 def _refuse_bare_grid(task: Task, x: Tensor | Tokens) -> None:
     """A grid without the tokens that it was made of cannot be gone on with."""
-    if task.outputs == "grid" and task.follows and isinstance(x, Tensor) and not hasattr(x, CARRIED):
+    if (
+        task.outputs == "grid"
+        and task.follows
+        and isinstance(x, Tensor)
+        and not hasattr(x, CARRIED)
+    ):
         raise ValueError(
             "what a pruned block put out was replaced on its way to the next one, which needs the "
             'very same tensor: take off hooks that change it, or prune without outputs="grid"'

@@ -69,11 +69,6 @@ def _stand_ins(
     return place.scatter(1, dropped, nearest)
 
 
-def matching_pairs(method_adapts: bool, before: int, after: int, merged: int) -> int:
-    """How many pairs of tokens a stage compares to find who stands for whom."""
-    return before * after if method_adapts else (before - after - merged) * after
-
-
 def restored(tokens: Tokens, prefix: int) -> Float[Tensor, "batch all width"]:
     """The prefix tokens and a vector for every patch, in the grid's order: its token's, and what it
     differed from that by.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
-from .grid import Outputs, check_outputs, matching_pairs
+from .grid import Outputs, check_outputs
 from .schedule import Schedule, Stage
 from .scoring.backends import Backend
 
@@ -14,9 +14,7 @@ from .scoring.backends import Backend
 class Plan:
     """All that follows from it before an image is seen."""
 
-    def __init__(
-        self, schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens"
-    ) -> None:
+    def __init__(self, schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> None:
         check_outputs(outputs)
         self.outputs = outputs
         self.schedule, self.method, self.geometry = schedule, schedule.method, geometry
@@ -115,10 +113,12 @@ class Plan:
 
     def _grid_macs(self, stage: Stage, before: int, after: int) -> int:
         """To find for each token that a stage drops the one that stands for it."""
-        if self.outputs != "grid":
+        if self.outputs != "grid" or after == before:
             return 0
+        after -= self.method.fuses  # the token of the others' sum stands for none of them
         merged = min(stage.similar, before - after) if self.method.merges else 0
-        return matching_pairs(self.method.adaptive, before, after, merged) * self.geometry.dim
+        looking = before if self.method.adaptive else before - after - merged
+        return looking * after * self.geometry.dim
 
     def gmacs(
         self,

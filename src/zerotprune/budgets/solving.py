@@ -55,7 +55,7 @@ def schedule_for(
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule((), method)
     price = _price(model, method, geometry, images, convention, outputs)
-    return solve(method, geometry, target, unpruned, price)
+    return solve(method, geometry, target, unpruned, price, outputs)
 
 
 def _price(
@@ -86,7 +86,12 @@ def _price(
 
 
 def solve(
-    method: Method, geometry: Geometry, target: float, unpruned: float, price: Price
+    method: Method,
+    geometry: Geometry,
+    target: float,
+    unpruned: float,
+    price: Price,
+    outputs: Outputs = "tokens",
 ) -> Schedule:
     """The first of the method's dials that comes within half of the tolerance; else the nearest."""
     best: Hit[Schedule] | None = None
@@ -103,7 +108,7 @@ def solve(
         ends = [bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry)]
     lowest = [end.value for end in ends if end is not None and end.setting.stages]
     if best is None or not lowest:
-        raise ValueError(_why_none(method, geometry))
+        raise ValueError(_why_none(method, geometry, outputs))
     raise ValueError(_unmet(method, target, unpruned, min(lowest), best.value))
 
 
@@ -118,14 +123,14 @@ def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float
     return turn
 
 
-def _why_none(method: Method, geometry: Geometry) -> str:
+def _why_none(method: Method, geometry: Geometry, outputs: Outputs) -> str:
     """What keeps the method from this model altogether."""
     for dial in method.dials(geometry):
         for at in (0.5, 0.0):
             schedule = dial(at)
             if schedule is not None:
                 try:
-                    Plan(schedule, geometry).check()
+                    Plan(schedule, geometry, outputs).check()
                 except ValueError as error:
                     return str(error)
     return f"{name_of(method)} has no schedule for this model"
