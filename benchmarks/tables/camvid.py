@@ -27,12 +27,18 @@ from benchmarks.inputs import DINOV2, SIZE, measuring_images, parsed, weights_of
 from zerotprune.backbones import backbone
 from zerotprune.data.models import load
 from zerotprune.measure import records
+from zerotprune.method import Method
+from zerotprune.methods import DENSE, resolve
 
 CLASSES, VOID = 11, 11
-#: pixels of the model's input: 26 × 34 patches of 14, about the images' own 360 × 480
-INPUT = (364, 476)
 COSTS = (0.8, 0.65, 0.5)
-METHODS = ("fold", "tome", "zero-tprune")
+#: Fold as `prune_` takes it for outputs="grid", and as it is for classes
+METHODS: dict[str, Method] = {
+    "fold": DENSE,
+    "fold, with CLS": resolve("fold"),
+    "tome": resolve("tome"),
+    "zero-tprune": resolve("zero-tprune"),
+}
 
 
 class Scenes(NamedTuple):
@@ -56,15 +62,16 @@ class Probe(NamedTuple):
 
 def dense_model(chosen: argparse.Namespace) -> Any:
     model: Any = load(DINOV2, weights=weights_of(DINOV2, chosen), size=SIZE)
-    model.set_input_size(INPUT)
+    model.set_input_size(tuple(chosen.input))
     return model.to(chosen.device)
 
 
 def read(folder: Path, model: nn.Module, limit: int | None) -> Scenes:
+    _, height, width = backbone(model).input_shape
     mean, deviation = (torch.tensor(each)[:, None, None] for each in backbone(model).normalization)
     images, labels = [], []
     for file in sorted((folder / "images").iterdir())[:limit]:
-        sized = Image.open(file).convert("RGB").resize(INPUT[::-1], Image.Resampling.BICUBIC)
+        sized = Image.open(file).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(sized)).permute(2, 0, 1) / 255
         images.append((pixels - mean) / deviation)
         named = np.array(Image.open((folder / "labels" / file.name).with_suffix(".png")))
@@ -171,7 +178,7 @@ def run(chosen: argparse.Namespace) -> None:
         probes = {"untouched": untouched}
         maps = unpruned
         if name is not None:
-            schedule = ztp.schedule_for(model, cost=cost, method=name, outputs="grid")
+            schedule = ztp.schedule_for(model, cost=cost, method=METHODS[name], outputs="grid")
             ztp.prune_(model, schedule, outputs="grid")
             maps, seconds = features(test)
             probes["refitted"] = fit(features(train)[0], train.labels)
@@ -193,4 +200,6 @@ def run(chosen: argparse.Namespace) -> None:
 if __name__ == "__main__":
     options = measuring_images(__doc__)
     options.set_defaults(batch=8)
+    # 4 : 3 as the images are, in patches of 14
+    options.add_argument("--input", type=int, nargs=2, default=(294, 392), help="height, width")
     run(parsed(options))

@@ -11,7 +11,7 @@ from ..cost import Convention, Geometry
 from ..grid import Outputs
 from ..knobs import Dial
 from ..method import Method
-from ..methods import DEFAULT, name_of, resolve
+from ..methods import DEFAULT, DENSE, name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule
 from .adaptive import measured_gmacs
@@ -38,7 +38,8 @@ def schedule_for(
     The budget is `cost`, the share of the unpruned model's compute, or `gmacs`. Every method comes
     with its own form of schedule; with `tuned`, it is the one that was searched for this very model
     and budget (`zerotprune info` says which there are). `images` are needed for methods whose cost
-    depends on them. `outputs` are those of `prune_`: to give the grid back may cost something too.
+    depends on them. `outputs` are those of `prune_`: to give the grid back may cost something, and
+    without a method named, Fold then goes by received attention alone.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -46,7 +47,9 @@ def schedule_for(
     Stage(block=1, keep=1.0, similar=9, rounds=None)
     """
     budget = Budget(cost, gmacs)
-    method = resolve(DEFAULT if method is None else method)
+    if method is None:
+        method = DENSE if outputs == "grid" else DEFAULT
+    method = resolve(method)
     geometry = backbone(model).geometry
     unpruned = Plan(Schedule(), geometry).gmacs(convention)
     target = budget.gmacs_of(unpruned)
