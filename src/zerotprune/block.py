@@ -108,7 +108,7 @@ def _reduce(task: Task, tokens: Tokens, reduction: Reduction, scorer: Scorer) ->
     prefix = task.geometry.prefix
     left = reduced(tokens, reduction, prefix, scorer)
     if task.outputs == "grid":
-        left = left._replace(grid=followed(tokens, left, reduction, prefix, scorer))
+        left = left._replace(grid=followed(tokens, left, reduction, prefix))
     return left
 
 

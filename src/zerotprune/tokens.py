@@ -30,8 +30,8 @@ class Reduction(NamedTuple):
 class Grid(NamedTuple):
     """Where the patches of the original grid are, once some have no token of their own."""
 
-    place: Int[Tensor, "batch grid"]  # which patch token stands for each of them
-    apart: Float[Tensor, "batch grid width"]  # what it differed from that one by when it went
+    place: Int[Tensor, "batch grid slots"]  # the patch token, or tokens, that stand for each
+    apart: Float[Tensor, "batch grid width"]  # what it differed from their mean by when it went
 
 
 #: a tensor's attribute: the tokens that its grid was made of
