@@ -44,7 +44,7 @@ def columns(
 
 def main() -> None:
     options = measuring_images(__doc__)
-    options.add_argument("--input", type=int, nargs=2, default=(294, 392), help="height, width")
+    options.add_argument("--input", type=int, nargs=2, default=(252, 336), help="height, width")
     options.add_argument("--out", type=Path, default=Path("dense.png"), help="by the file's ending")
     options.set_defaults(batch=8)
     chosen = options.parse_args()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.method import Method
 from zerotprune.methods import DENSE, resolve
+
+Row = dict[str, Any]
 
 CLASSES, VOID = 11, 11
 COSTS = (0.8, 0.65, 0.5)
@@ -156,50 +159,73 @@ def with_errors(own: Tensor, reference: Tensor) -> dict[str, float]:
     return {name: round(float(value), 3) for name, value in zip(names, found, strict=True)}
 
 
+def cases(
+    model: Any, train: Scenes, test: Scenes, chosen: argparse.Namespace
+) -> Iterator[list[Row]]:
+    """One after the other: the unpruned model, then each cost and method, by both probes."""
+
+    def features(scenes: Scenes) -> tuple[Tensor, float]:
+        return features_of(model, scenes.images, chosen.device, chosen.batch)
+
+    untouched = fit(features(train)[0], train.labels)
+    maps, seconds = features(test)
+    reference = confusions(untouched, maps, test.labels)
+    for cost, name in [(1.0, "unpruned"), *product(COSTS, METHODS)]:
+        schedule, probes = ztp.Schedule(), {"untouched": untouched}
+        if name in METHODS:
+            schedule = ztp.schedule_for(model, cost=cost, method=METHODS[name], outputs="grid")
+            ztp.prune_(model, schedule, outputs="grid")
+            maps, seconds = features(test)
+            probes["refitted"] = fit(features(train)[0], train.labels)
+        about = {
+            "table": "camvid", "model": DINOV2, "data": "camvid/test", "batch": chosen.batch,
+            "precision": "float32", "seed": 0, "images": len(test.images), "name": name,
+            "method": records.described(schedule), "schedule": schedule.one_line(),
+            "gmacs": round(ztp.gmacs(model), 6), "images_per_second": round(1 / seconds, 2),
+        }  # fmt: skip
+        ztp.restore_(model)
+        yield [
+            {**about, "measure": f"miou, probe {how}",
+             **with_errors(confusions(probe, maps, test.labels), reference)}
+            for how, probe in probes.items()
+        ]  # fmt: skip
+
+
 def run(chosen: argparse.Namespace) -> None:
     model = dense_model(chosen)
     train, test = (
         read(chosen.shared / "camvid" / split, model, chosen.limit) for split in ("train", "test")
     )
-    about = {"table": "camvid", "model": DINOV2, "data": "camvid/test", "batch": chosen.batch,
-             "precision": "float32", "seed": 0, "images": len(test.images)}  # fmt: skip
-
-    def features(scenes: Scenes) -> tuple[Tensor, float]:
-        return features_of(model, scenes.images, chosen.device, chosen.batch)
-
-    whole, _ = features(train)
-    untouched = fit(whole, train.labels)
-    unpruned, seconds = features(test)
-    reference = confusions(untouched, unpruned, test.labels)
-    cases = [(None, 1.0), *((name, cost) for cost in COSTS for name in METHODS)]
-    for name, cost in cases:
-        rows = []
-        schedule = ztp.Schedule()
-        probes = {"untouched": untouched}
-        maps = unpruned
-        if name is not None:
-            schedule = ztp.schedule_for(model, cost=cost, method=METHODS[name], outputs="grid")
-            ztp.prune_(model, schedule, outputs="grid")
-            maps, seconds = features(test)
-            probes["refitted"] = fit(features(train)[0], train.labels)
-        for how, probe in probes.items():
-            scored = with_errors(confusions(probe, maps, test.labels), reference)
-            rows.append({
-                **about, "name": name or "unpruned", "measure": f"miou, probe {how}",
-                "method": records.described(schedule), "schedule": schedule.one_line(),
-                "gmacs": round(ztp.gmacs(model), 6), **scored,
-                "images_per_second": round(1 / seconds, 2),
-            })  # fmt: skip
-        ztp.restore_(model)
+    found = []
+    for rows in cases(model, train, test, chosen):
         records.append(chosen.csv, rows)
-        for row in rows:
-            print(cost, row["name"], row["measure"], row["top1"], row["change"],
-                  row["change_error"], row["images_per_second"], sep=" | ", flush=True)  # fmt: skip
+        found.append(rows)
+        print(*(row["top1"] for row in rows), rows[0]["name"], flush=True)
+    print(*page_table(found), sep="\n")
+
+
+def page_table(found: list[list[Row]]) -> list[str]:
+    """The lines of the table in docs/dense.md."""
+    whole = found[0][0]
+    lines = [
+        "| cost | method | mIoU | change, probe untouched | probe refitted | images/s |",
+        "|---|---|---|---|---|---|",
+        f"| 1 | unpruned | {whole['top1']:.2f} | | | {whole['images_per_second']:.1f} |",
+    ]
+    for own, refitted in found[1:]:
+        changes = (
+            f"{row['change']:+.2f} ± {row['change_error']:.2f}".replace("-", "−")
+            for row in (own, refitted)
+        )
+        cells = (f"{own['gmacs'] / whole['gmacs']:.2f}", own["name"], f"{own['top1']:.2f}",
+                 *changes, f"{own['images_per_second']:.1f}")  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 if __name__ == "__main__":
     options = measuring_images(__doc__)
     options.set_defaults(batch=8)
     # 4 : 3 as the images are, in patches of 14
-    options.add_argument("--input", type=int, nargs=2, default=(294, 392), help="height, width")
+    options.add_argument("--input", type=int, nargs=2, default=(252, 336), help="height, width")
     run(parsed(options))

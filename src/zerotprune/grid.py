@@ -41,7 +41,7 @@ def followed(before: Tokens, after: Tokens, reduction: Reduction, prefix: int) -
     slots = max(stood.shape[-1], place.shape[-1])
     # A patch's first goes on as the first that stands for it from now on, its second as the second.
     stands = place.expand(-1, -1, slots).gather(1, stood.expand(-1, -1, slots))
-    return Grid(stands, before.grid.apart + _mean(old, stood) - _mean(new, stands))
+    return Grid(stands, before.grid.apart + (_mean(old, stood) - _mean(new, stands)))
 
 
 def _mean(

@@ -112,7 +112,7 @@ class Plan:
         return loads, self.geometry.tokens if self.outputs == "grid" else prefix + patches
 
     def _grid_macs(self, stage: Stage, before: int, after: int) -> int:
-        """To find for each token that a stage drops the one that stands for it."""
+        """To find for each token that a stage drops those that stand for it, see `grid`."""
         if self.outputs != "grid" or after == before:
             return 0
         after -= self.method.fuses  # the token of the others' sum stands for none of them

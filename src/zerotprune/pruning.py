@@ -48,9 +48,9 @@ def prune_(
 
     With outputs="tokens" what leaves the blocks is the tokens that are left; with outputs="grid" a
     vector for every patch in the grid's order, as from the unpruned model: for dense heads, for
-    `forward_intermediates` and the like, and for whoever has a hook on a block. A patch has its
-    token's vector and what it differed from it by when it was merged or dropped. All tokens are
-    read then, so the last block is computed for all.
+    `forward_intermediates` and the like, and for whoever has a hook on a block. A patch has the
+    vector of the token that stands for it, and what it differed from that by when it went. All
+    tokens are read then, so the last block is computed for all.
 
     Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
     "auto": the kernels wherever they run and give the same result.

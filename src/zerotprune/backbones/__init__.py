@@ -59,7 +59,9 @@ class Backbone(ABC):
     blocks: Sequence[nn.Module]
 
     call: ClassVar[BlockCall] = BlockCall()
-    #: methods of the model that cannot serve while it is pruned: they want the whole grid
+    #: methods of the model that want the whole grid: they cannot serve while it is pruned, unless
+    #: with outputs="grid", where every block gives a full-length tensor (`grid.carrying`). Of a
+    #: library that asks nothing but to hand each block the very tensor that the last one gave.
     unserved: ClassVar[tuple[str, ...]] = ()
     #: those that cannot serve while the head must pool by size: they get tokens without their sizes
     unweighed: ClassVar[tuple[str, ...]] = ()
