@@ -10,13 +10,15 @@ from torch import Tensor
 
 from .batching import concat, select
 from .cost import Geometry
+from .grid import Outputs, carrying, followed, restored
 from .method import Method, Part, Seen
 from .schedule import Stage
 from .scoring.attention import Heads, output
 from .scoring.backends import Backend, scorer
 from .scoring.graph import Graph, average_attention
 from .scoring.precision import no_autocast
-from .tokens import Reduction, Tokens, reduced
+from .scoring.scorer import Scorer
+from .tokens import CARRIED, Reduction, Tokens, reduced
 
 
 @runtime_checkable
@@ -57,6 +59,8 @@ class Task:
     skips_mlp: bool = False  # do tokens that the stage drops skip the block's MLP?
     remember: bool = False  # add this block's attention to the tokens' history
     backend: Backend = "auto"
+    outputs: Outputs = "tokens"
+    follows: bool = False  # has a block before it tokens to hand on?
 
 
 def run(
@@ -70,9 +74,11 @@ def run(
 
     `given` is whatever else the library handed to the block (positions, masks). To `left`, if there
     is one, the tokens are appended that leave the block: the last hands back a plain tensor, and a
-    head that pools has to know how many patches are in each.
+    head that pools has to know how many patches are in each. With outputs="grid" every block hands
+    back the whole grid, which carries the tokens to the next.
     """
     prefix = task.geometry.prefix
+    _refuse_bare_grid(task, x)
     tokens = Tokens.of(x, prefix)
     sight, outputs, reduction = _attend(parts, task, tokens, given)
     now = sight.tokens._replace(x=parts.join(tokens.x, sight.heads, outputs), reduction=None)
@@ -84,15 +90,40 @@ def run(
     if not undecided:
         del sight  # q, k and v need not wait for the MLP, which takes most memory
     if reduction is not None and task.skips_mlp:
-        now = reduced(now, reduction, prefix, decider)
+        now = _reduce(task, now, reduction, decider)
     now = now._replace(x=parts.feed(now.x))
     if undecided:
         reduction = _decide(task, sight._replace(tokens=now))
     if reduction is not None and not task.skips_mlp:
-        now = reduced(now, reduction, prefix, decider)
+        now = _reduce(task, now, reduction, decider)
     if left is not None:
         left.append(now)
+    if task.outputs == "grid":
+        return restored(now, prefix) if task.last else carrying(now, prefix)
     return now.x if task.last else now
+
+
+def _reduce(task: Task, tokens: Tokens, reduction: Reduction, scorer: Scorer) -> Tokens:
+    """What the decision makes of the tokens, and of the grid where it is asked for."""
+    prefix = task.geometry.prefix
+    left = reduced(tokens, reduction, prefix, scorer)
+    if task.outputs == "grid":
+        left = left._replace(grid=followed(tokens, left, reduction, prefix))
+    return left
+
+
+def _refuse_bare_grid(task: Task, x: Tensor | Tokens) -> None:
+    """A grid without the tokens that it was made of cannot be gone on with."""
+    if (
+        task.outputs == "grid"
+        and task.follows
+        and isinstance(x, Tensor)
+        and not hasattr(x, CARRIED)
+    ):
+        raise ValueError(
+            "what a pruned block put out was replaced on its way to the next one, which needs the "
+            'very same tensor: take off hooks that change it, or prune without outputs="grid"'
+        )
 
 
 def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:

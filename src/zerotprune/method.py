@@ -99,6 +99,8 @@ class Method(ABC):
     acts: ClassVar[Literal["end", "middle"]] = "end"
     #: are similar tokens merged with their partners, not dropped?
     merges: ClassVar[bool] = False
+    #: is there one token more for the sum of what is dropped?
+    fuses: ClassVar[bool] = False
     #: do images keep different numbers of tokens? Then the cost must be measured.
     adaptive: ClassVar[bool] = False
     #: what a search draws: a few stages with their keep, similar and rounds; or the counts, which

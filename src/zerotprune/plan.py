@@ -6,25 +6,29 @@ from collections.abc import Sequence
 
 from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
-from .schedule import Schedule
+from .grid import Outputs, check_outputs
+from .schedule import Schedule, Stage
 from .scoring.backends import Backend
 
 
 class Plan:
     """All that follows from it before an image is seen."""
 
-    def __init__(self, schedule: Schedule, geometry: Geometry) -> None:
+    def __init__(self, schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> None:
+        check_outputs(outputs)
+        self.outputs = outputs
         self.schedule, self.method, self.geometry = schedule, schedule.method, geometry
         method = self.method
         acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
         self.stages = {stage.block: stage for stage in acting}
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
-        self.prefix_only = bool(self.stages) and not geometry.pools_patches
+        grid = outputs == "grid"
+        self.prefix_only = bool(self.stages) and not geometry.pools_patches and not grid
         #: may tokens reach the head that stand for several patches, or for none?
         self.uneven = bool(schedule.stages) and (method.merges or method.adaptive)
         #: must the head weigh them?
-        self.size_weighted = self.uneven and geometry.pools_patches
+        self.size_weighted = self.uneven and geometry.pools_patches and not grid
 
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
@@ -46,7 +50,8 @@ class Plan:
                 "this model's head reads the patch tokens in a way of its own, and would take "
                 f"{'merged ones' if self.method.merges else 'padding'} for single patches; the "
                 "method needs one that reads the prefix tokens alone, or that pools by mean, "
-                "maximum or attention; zero-tprune takes any"
+                'maximum or attention; zero-tprune takes any, and outputs="grid" gives any head '
+                "every patch"
             )
 
     def skips_mlp(self, compute: Compute) -> bool:
@@ -73,6 +78,8 @@ class Plan:
                 skips_mlp=self.skips_mlp(compute),
                 remember=remember and block <= self.last_stage,
                 backend=backend,
+                outputs=self.outputs,
+                follows=block > first,
             )
             if block >= first
             else None
@@ -94,13 +101,24 @@ class Plan:
                 own += self.geometry.votes(block, patches)
             if (stage := self.stages.get(block)) is not None:
                 own += self.method.macs(stage, patches, self.geometry)
+                before = patches
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
+                own += self._grid_macs(stage, before, patches)
             after = prefix + patches if self.skips_mlp(compute) else tokens
             loads.append(Load(tokens, tokens, after, own))
         if compute == "needed" and self.prefix_only:
             loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
             return loads, prefix
-        return loads, prefix + patches
+        return loads, self.geometry.tokens if self.outputs == "grid" else prefix + patches
+
+    def _grid_macs(self, stage: Stage, before: int, after: int) -> int:
+        """To find for each token that a stage drops those that stand for it, see `grid`."""
+        if self.outputs != "grid" or after == before:
+            return 0
+        after -= self.method.fuses  # the token of the others' sum stands for none of them
+        merged = min(stage.similar, before - after) if self.method.merges else 0
+        looking = before if self.method.adaptive else before - after - merged
+        return looking * after * self.geometry.dim
 
     def gmacs(
         self,

@@ -9,6 +9,7 @@ from torch import nn
 from .backbones import backbone
 from .budgets import schedule_for
 from .cost import Compute, Convention
+from .grid import Outputs
 from .method import Method
 from .plan import Plan
 from .schedule import Schedule
@@ -30,6 +31,7 @@ def prune_(
     tuned: bool = False,
     compute: Compute = "needed",
     backend: Backend = "auto",
+    outputs: Outputs = "tokens",
 ) -> Model:
     """Prune tokens from the next call on; in place, no training.
 
@@ -44,6 +46,12 @@ def prune_(
     `forward_features`, and hooks in the last block, get all tokens as ever. With compute="all" all
     of this is computed.
 
+    With outputs="tokens" what leaves the blocks is the tokens that are left; with outputs="grid" a
+    vector for every patch in the grid's order, as from the unpruned model: for dense heads, for
+    `forward_intermediates` and the like, and for whoever has a hook on a block. A patch has the
+    vector of the token that stands for it, and what it differed from that by when it went. All
+    tokens are read then, so the last block is computed for all.
+
     Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
     "auto": the kernels wherever they run and give the same result.
 
@@ -54,7 +62,9 @@ def prune_(
     torch.Size([1, 5])
     """
     if schedule is None:
-        schedule = schedule_for(model, cost=cost, gmacs=gmacs, method=method, tuned=tuned)
+        schedule = schedule_for(
+            model, cost=cost, gmacs=gmacs, method=method, tuned=tuned, outputs=outputs
+        )
     elif not isinstance(schedule, Schedule):
         meant = f"Schedule.load({schedule!r})" if isinstance(schedule, str) else f"cost={schedule}"
         raise TypeError(
@@ -65,7 +75,7 @@ def prune_(
     elif method is not None:
         raise ValueError("a schedule knows its method: use schedule.by(method) for another")
     _check_compute(compute)
-    return attach(model, schedule, compute, backend)
+    return attach(model, schedule, compute, backend, outputs)
 
 
 def gmacs(
@@ -74,13 +84,15 @@ def gmacs(
     convention: Convention = "full",
     *,
     compute: Compute = "all",
+    outputs: Outputs = "tokens",
 ) -> float:
     """Multiply-accumulates for one image, in units of 10⁹.
 
     Of the model as it is, or as the schedule would make it. The convention "full" counts all matrix
     products with the patch embedding; "paper" is the paper's, which leaves that out and counts the
     norms. Both count each block for all tokens that enter it, as the paper and every other method
-    do; with compute="needed", only what `prune_` computes by default.
+    do; with compute="needed", only what `prune_` computes by default. With a schedule, `outputs` is
+    what `prune_` would be given; a pruned model knows its own.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -91,7 +103,7 @@ def gmacs(
     if schedule is None:
         plan = current_plan(model) or Plan(Schedule(), backbone(model).geometry)
     else:
-        plan = Plan(schedule, backbone(model).geometry)
+        plan = Plan(schedule, backbone(model).geometry, outputs)
         plan.check()
     return plan.gmacs(convention, compute=compute)
 

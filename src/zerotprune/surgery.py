@@ -11,6 +11,7 @@ from .backbones import Backbone, BlockCall, backbone, transformer
 from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
 from .block import Parts, Task, run, run_prefix_only
 from .cost import Compute
+from .grid import Outputs
 from .methods import name_of
 from .plan import Plan
 from .schedule import Schedule
@@ -20,8 +21,8 @@ from .tokens import Tokens
 Model = TypeVar("Model", bound=nn.Module)
 
 _NO_GRID = (
-    "has no full grid to give back from a pruned model: "
-    "use restore_(model) first, or trace(model, images) to see which patches stay"
+    'has no full grid to give back from a pruned model: prune it with outputs="grid", '
+    "or use restore_(model) first"
 )
 _NO_SIZES = (
     "cannot tell how many patches were merged into each token it is given: "
@@ -32,12 +33,16 @@ _TELLS_NO_SIZES = ", and would not tell the head how many patches were merged in
 
 
 def attach(
-    model: Model, schedule: Schedule, compute: Compute = "needed", backend: Backend = "auto"
+    model: Model,
+    schedule: Schedule,
+    compute: Compute = "needed",
+    backend: Backend = "auto",
+    outputs: Outputs = "tokens",
 ) -> Model:
     """Run the model by the schedule from the next call on, whatever it was run by before."""
     prepare(backend)  # a compiler that sees who scores could not follow the making of them
     vit, inner = backbone(model), cast(Any, transformer(model))
-    plan = Plan(schedule, vit.geometry)
+    plan = Plan(schedule, vit.geometry, outputs)
     plan.check()
     prefix_only = compute == "needed" and plan.prefix_only
     _refuse_foreign(vit, plan, prefix_only)
@@ -53,7 +58,7 @@ def attach(
         inner.forward = as_forward(vit.prefix_only(weighted))
     elif plan.size_weighted and weighted is not None:
         inner.forward = as_forward(weighted)
-    refusals = dict.fromkeys(vit.unserved, _NO_GRID)
+    refusals = dict.fromkeys(vit.unserved if outputs == "tokens" else (), _NO_GRID)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
     for name, why in refusals.items():
         if hasattr(inner, name):
@@ -133,6 +138,8 @@ def _described(plan: Plan, others: str) -> str:
         line += "as many tokens as an image needs"
     else:
         line += f"{plan.gmacs():.3g} of {unpruned:.3g} GMACs"
+    if plan.outputs == "grid":
+        line += ", every patch comes out"
     return f"{others}, {line}" if others else line
 
 

@@ -27,6 +27,17 @@ class Reduction(NamedTuple):
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
 
 
+class Grid(NamedTuple):
+    """Where the patches of the original grid are, once some have no token of their own."""
+
+    place: Int[Tensor, "batch grid slots"]  # the patch token, or tokens, that stand for each
+    apart: Float[Tensor, "batch grid width"]  # what it differed from their mean by when it went
+
+
+#: a tensor's attribute: the tokens that its grid was made of
+CARRIED = "_zerotprune_tokens"
+
+
 class Tokens(NamedTuple):
     """Tokens on their way through the blocks, from the first stage on."""
 
@@ -37,12 +48,17 @@ class Tokens(NamedTuple):
     size: Float[Tensor, "batch tokens"] | None = None  # how many patches were merged into each
     valid: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
     reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
+    grid: Grid | None = None  # where it is kept up: from the first stage on, see `grid`
 
     @classmethod
     def of(cls, x: Tensor | Tokens, prefix: int) -> Tokens:
-        """Tokens as they are, or a plain tensor's: every patch in its place."""
+        """Tokens as they are, or those that a grid carries, or a plain tensor's: every patch in
+        its place."""
         if isinstance(x, Tokens):
             return x
+        carried: Tokens | None = getattr(x, CARRIED, None)
+        if carried is not None:
+            return carried
         batch, count, _ = x.shape
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 

@@ -18,7 +18,7 @@ from .backbones import BlockCall, unwrap
 from .block import Task
 from .shapes import Float, Int, Shaped
 from .surgery import pruned_blocks
-from .tokens import Reduction, Tokens
+from .tokens import CARRIED, Reduction, Tokens
 
 
 class Fate(IntEnum):
@@ -87,9 +87,8 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
     calls: list[list[Tensor]] = []
     watched = _staged_blocks(model)
 
-    def look(block: nn.Module, call: BlockCall, out: Any) -> None:
-        tokens = call.given(out)
-        assert isinstance(tokens, Tokens)
+    def look(block: nn.Module, task: Task, call: BlockCall, out: Any) -> None:
+        tokens = Tokens.of(call.given(out), task.geometry.prefix)
         patches = tokens.source.shape[1]
         if tokens.valid is None:
             counts = torch.full((len(tokens.source),), patches)
@@ -100,8 +99,10 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
         calls[-1].append(counts)
 
     hooks = [
-        block.register_forward_hook(lambda block, _, out, call=call: look(block, call, out))
-        for block, _, call in watched
+        block.register_forward_hook(
+            lambda block, _, out, task=task, call=call: look(block, task, call, out)
+        )
+        for block, task, call in watched
     ]
     try:
         yield calls
@@ -137,6 +138,9 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
         if isinstance(tokens, Tokens):
             noted.append(tokens.source)
             return call.give(tokens.x)
+        if hasattr(tokens, CARRIED):
+            noted.append(Tokens.of(tokens, task.geometry.prefix).source)
+            return out
         before = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
         noted.append(before.source)
         return out
@@ -172,11 +176,10 @@ def _watch(block: nn.Module, task: Task, call: BlockCall, seen: list[_Sight]) ->
         # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
-        tokens = call.given(out)
-        assert isinstance(tokens, Tokens)
+        prefix = task.geometry.prefix
+        tokens = Tokens.of(call.given(out), prefix)
         assert tokens.reduction is not None
         assert task.stage is not None
-        prefix = task.geometry.prefix
         shown = Tokens.of(call.read(args, given)[0], prefix)
         valid = None if shown.valid is None else shown.valid[:, prefix:]
         seen.append(_Sight(task.stage.block, shown.source, valid, tokens.reduction))

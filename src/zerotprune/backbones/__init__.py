@@ -59,7 +59,9 @@ class Backbone(ABC):
     blocks: Sequence[nn.Module]
 
     call: ClassVar[BlockCall] = BlockCall()
-    #: methods of the model that cannot serve while it is pruned: they want the whole grid
+    #: methods of the model that want the whole grid: they cannot serve while it is pruned, unless
+    #: with outputs="grid", where every block gives a full-length tensor (`grid.carrying`). Of a
+    #: library that asks nothing but to hand each block the very tensor that the last one gave.
     unserved: ClassVar[tuple[str, ...]] = ()
     #: those that cannot serve while the head must pool by size: they get tokens without their sizes
     unweighed: ClassVar[tuple[str, ...]] = ()
@@ -127,8 +129,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def transformer(model: nn.Module) -> nn.Module:
     """The Vision Transformer itself: without wrappers, and out of an `nn.Sequential` that has one,
-    which calls it and does nothing else to it."""
+    which calls it and does nothing else to it, or of timm's `features_only=True`."""
     model = unwrap(model)
+    if type(model).__name__ == "FeatureGetterNet" and isinstance(model.model, nn.Module):
+        return transformer(model.model)
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home(child) is not None]
         if len(supported) == 1:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..cost import Compute, Convention
+from ..grid import Outputs
 from ..plan import Plan
 from ..schedule import Schedule
 from ..surgery import attach, restore_
@@ -15,7 +16,11 @@ from ..tracing import survivors
 
 @torch.inference_mode()
 def measured_gmacs(
-    model: nn.Module, schedule: Schedule, images: Tensor, convention: Convention = "full"
+    model: nn.Module,
+    schedule: Schedule,
+    images: Tensor,
+    convention: Convention = "full",
+    outputs: Outputs = "tokens",
 ) -> float:
     """The mean cost over images. The model is unpruned afterwards."""
     attach(model, schedule)
@@ -24,7 +29,7 @@ def measured_gmacs(
             model(images)
     finally:
         restore_(model)
-    return mean_gmacs(Plan(schedule, backbone(model).geometry), calls, convention)
+    return mean_gmacs(Plan(schedule, backbone(model).geometry, outputs), calls, convention)
 
 
 def mean_gmacs(

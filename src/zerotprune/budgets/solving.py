@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..cost import Convention, Geometry
+from ..grid import Outputs
 from ..knobs import Dial
 from ..method import Method
-from ..methods import DEFAULT, name_of, resolve
+from ..methods import DEFAULT, DENSE, name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule
 from .adaptive import measured_gmacs
@@ -30,13 +31,15 @@ def schedule_for(
     images: Tensor | None = None,
     convention: Convention = "full",
     tuned: bool = False,
+    outputs: Outputs = "tokens",
 ) -> Schedule:
     """The schedule of a method for a budget, met within 1 %.
 
     The budget is `cost`, the share of the unpruned model's compute, or `gmacs`. Every method comes
     with its own form of schedule; with `tuned`, it is the one that was searched for this very model
     and budget (`zerotprune info` says which there are). `images` are needed for methods whose cost
-    depends on them.
+    depends on them. `outputs` are those of `prune_`: to give the grid back may cost something, and
+    without a method named, Fold then goes by received attention alone.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -44,7 +47,9 @@ def schedule_for(
     Stage(block=1, keep=1.0, similar=9, rounds=None)
     """
     budget = Budget(cost, gmacs)
-    method = resolve(DEFAULT if method is None else method)
+    if method is None:
+        method = DENSE if outputs == "grid" else DEFAULT
+    method = resolve(method)
     geometry = backbone(model).geometry
     unpruned = Plan(Schedule(), geometry).gmacs(convention)
     target = budget.gmacs_of(unpruned)
@@ -52,8 +57,8 @@ def schedule_for(
         return tuned_schedule(model, method, target, unpruned)
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule((), method)
-    price = _price(model, method, geometry, images, convention)
-    return solve(method, geometry, target, unpruned, price)
+    price = _price(model, method, geometry, images, convention, outputs)
+    return solve(method, geometry, target, unpruned, price, outputs)
 
 
 def _price(
@@ -62,6 +67,7 @@ def _price(
     geometry: Geometry,
     images: Tensor | None,
     convention: Convention,
+    outputs: Outputs = "tokens",
 ) -> Price:
     if method.adaptive and images is None:
         raise ValueError(
@@ -70,20 +76,25 @@ def _price(
         )
 
     def price(schedule: Schedule) -> float | None:
-        plan = Plan(schedule, geometry)
+        plan = Plan(schedule, geometry, outputs)
         try:
             plan.check()
         except ValueError:  # so much that some stage has no token left
             return None
         if images is None or not method.adaptive:
             return plan.gmacs(convention)
-        return measured_gmacs(model, schedule, images, convention)
+        return measured_gmacs(model, schedule, images, convention, outputs)
 
     return price
 
 
 def solve(
-    method: Method, geometry: Geometry, target: float, unpruned: float, price: Price
+    method: Method,
+    geometry: Geometry,
+    target: float,
+    unpruned: float,
+    price: Price,
+    outputs: Outputs = "tokens",
 ) -> Schedule:
     """The first of the method's dials that comes within half of the tolerance; else the nearest."""
     best: Hit[Schedule] | None = None
@@ -100,7 +111,7 @@ def solve(
         ends = [bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry)]
     lowest = [end.value for end in ends if end is not None and end.setting.stages]
     if best is None or not lowest:
-        raise ValueError(_why_none(method, geometry))
+        raise ValueError(_why_none(method, geometry, outputs))
     raise ValueError(_unmet(method, target, unpruned, min(lowest), best.value))
 
 
@@ -115,14 +126,14 @@ def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float
     return turn
 
 
-def _why_none(method: Method, geometry: Geometry) -> str:
+def _why_none(method: Method, geometry: Geometry, outputs: Outputs) -> str:
     """What keeps the method from this model altogether."""
     for dial in method.dials(geometry):
         for at in (0.5, 0.0):
             schedule = dial(at)
             if schedule is not None:
                 try:
-                    Plan(schedule, geometry).check()
+                    Plan(schedule, geometry, outputs).check()
                 except ValueError as error:
                     return str(error)
     return f"{name_of(method)} has no schedule for this model"

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from ..cost import Compute
 from ..data.models import load
+from ..grid import Outputs
 from ..measure import records
 from ..measure import speed as core
 from ..measure.modes import MODES, Mode
@@ -70,6 +71,7 @@ def bench(
     rounds: int = 20,
     compute: Compute = "needed",
     backend: Backend = "auto",
+    outputs: Outputs = "tokens",
     threads: int | None = None,
     csv: Path | None = None,
     plot: Path | None = None,
@@ -102,6 +104,8 @@ def bench(
         needed, or all: whether to compute what nobody reads, see `prune_`.
     backend
         What computes the scores: see `prune_`.
+    outputs
+        tokens, or grid: whether a vector for every patch comes out, see `prune_`.
     threads
         Threads of the CPU.
     csv
@@ -120,7 +124,7 @@ def bench(
     device = chosen_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
-    setup = Setup(device, modes, rounds, compute, backend)
+    setup = Setup(device, modes, rounds, compute, backend, outputs=outputs)
     setup.check()
     _use_threads(threads, gpu)
     console = console_for(json)
@@ -147,7 +151,7 @@ def bench(
     )
     assert schedule is not None
     with console.status("setting every method to the same cost") as status:
-        entered = core.entrants(built, schedule, names, images)
+        entered = core.entrants(built, schedule, names, images, outputs)
         groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
     whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
     accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
@@ -214,9 +218,8 @@ def _accuracy(
     measured: Accuracy = {}
     for precision in precisions:
         dtype: torch.dtype = getattr(torch, precision)
-        setting = replace(
-            evaluation.setting, precision=dtype, compute=setup.compute, backend=setup.backend
-        )
+        setting = replace(evaluation.setting, precision=dtype, compute=setup.compute,
+                          backend=setup.backend, outputs=setup.outputs)  # fmt: skip
         model = deepcopy(evaluation.model).to(dtype)
         try:
             measured[precision] = replace(evaluation, model=model, setting=setting).run(contenders)

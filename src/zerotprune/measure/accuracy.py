@@ -15,6 +15,7 @@ from ..backbones import backbone
 from ..budgets.adaptive import mean_gmacs
 from ..cost import Compute, Convention
 from ..data.images import Batch
+from ..grid import Outputs
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.backends import Backend
@@ -102,6 +103,7 @@ class Setting:
     keep_outputs: bool = False  # for probes, which need the features
     compute: Compute = "needed"
     backend: Backend = "auto"
+    outputs: Outputs = "tokens"
 
 
 def compare(
@@ -119,7 +121,7 @@ def compare(
     """
     setting = setting or Setting()
     geometry = backbone(model).geometry
-    results = [Result(each, Plan(each.schedule, geometry)) for each in contenders]
+    results = [Result(each, Plan(each.schedule, geometry, setting.outputs)) for each in contenders]
     try:
         for images, labels, index in batches:
             images = images.to(setting.device, setting.precision)
@@ -150,7 +152,8 @@ def compare(
 def _time_batch(
     model: nn.Module, result: Result, images: Tensor, setting: Setting
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
-    attach(model, result.contender.schedule, setting.compute, setting.backend)
+    schedule = result.contender.schedule
+    attach(model, schedule, setting.compute, setting.backend, setting.outputs)
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)

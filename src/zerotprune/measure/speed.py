@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets import schedule_for
 from ..budgets.adaptive import measured_gmacs
-from ..cost import Compute, Geometry
+from ..cost import Compute, Convention, Geometry
+from ..grid import Outputs
 from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
@@ -56,6 +57,7 @@ class Setup:
     compute: Compute = "needed"
     backend: Backend = "auto"
     compiler: str = "inductor"  # torch.compile's backend
+    outputs: Outputs = "tokens"
 
     @property
     def compiles(self) -> bool:
@@ -130,7 +132,11 @@ class Group:
 
 
 def entrants(
-    model: nn.Module, schedule: Schedule, names: Sequence[str], images: Tensor
+    model: nn.Module,
+    schedule: Schedule,
+    names: Sequence[str],
+    images: Tensor,
+    outputs: Outputs = "tokens",
 ) -> list[Entrant]:
     """The unpruned model, the limit, and the methods at the cost of the schedule.
 
@@ -138,16 +144,16 @@ def entrants(
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [_price(model, each, images) for each in (Contender(UNPRUNED), limit)]
-    budget = Plan(schedule, geometry).gmacs()
+    priced = [_price(model, each, images, outputs) for each in (Contender(UNPRUNED), limit)]
+    budget = Plan(schedule, geometry, outputs).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
             continue
         try:
             own = schedule
             if name != name_of(schedule.method):
-                own = schedule_for(model, gmacs=budget, method=name, images=images)
-            priced.append(_price(model, Contender(name, own), images))
+                own = schedule_for(model, gmacs=budget, method=name, images=images, outputs=outputs)
+            priced.append(_price(model, Contender(name, own), images, outputs))
         except ValueError as error:
             priced.append(Entrant(Contender(name), failure=str(error)))
     return priced
@@ -164,13 +170,16 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
     return Schedule(tuple(stages), resolve(LIMIT))
 
 
-def _price(model: nn.Module, chosen: Contender, images: Tensor) -> Entrant:
-    plan = Plan(chosen.schedule, backbone(model).geometry)
+def _price(model: nn.Module, chosen: Contender, images: Tensor, outputs: Outputs) -> Entrant:
+    plan = Plan(chosen.schedule, backbone(model).geometry, outputs)
     plan.check()
     if not plan.method.adaptive:
         return Entrant(chosen, plan.gmacs(), plan.gmacs("paper"))
-    full = measured_gmacs(model, chosen.schedule, images)
-    return Entrant(chosen, full, measured_gmacs(model, chosen.schedule, images, "paper"))
+    full, paper = (
+        measured_gmacs(model, chosen.schedule, images, convention, outputs)
+        for convention in get_args(Convention)
+    )
+    return Entrant(chosen, full, paper)
 
 
 def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> Tensor:
@@ -226,7 +235,8 @@ def measure(
     with torch.inference_mode(), room:
         for entrant in entered:
             eager: Any = sharing_copy(model).requires_grad_(False)
-            attach(eager, entrant.contender.schedule, setup.compute, setup.backend)
+            schedule = entrant.contender.schedule
+            attach(eager, schedule, setup.compute, setup.backend, setup.outputs)
             compiled = eager
             if setup.compiles:
                 compiled = torch.compile(

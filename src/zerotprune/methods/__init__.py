@@ -23,6 +23,8 @@ from .zero_tprune import ZeroTPrune
 __all__ = ["ATS", "DiffRate", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune"]
 
 DEFAULT = "fold"
+#: … where every patch comes out: what CLS thinks of a patch matters little there
+DENSE = Fold(importance="received")
 
 for _module in iter_modules(__path__):  # a file in this folder is all that a method needs
     import_module(f".{_module.name}", __name__)

@@ -24,6 +24,7 @@ class EViT(Method):
 
     name = "evit"
     acts = "middle"
+    fuses = True
     searchable = None
 
     def dials(self, geometry: Geometry) -> list[Dial]:
