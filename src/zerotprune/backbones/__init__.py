@@ -33,6 +33,7 @@ LIBRARIES: dict[str, Library] = {
     "timm": Library("timm"),
     "torchvision": Library("torchvision", "torchvision:"),
     "open_clip": Library("open_clip", "open_clip:"),
+    "lvvit": Library("tlt", "lvvit:"),
 }
 
 
@@ -159,11 +160,12 @@ def backbone(model: object) -> Backbone:
 
 
 def _home(model: nn.Module) -> str | None:
-    """Our package for the library that the model's class, or one it inherits from, is of."""
+    """Our package for the library that the model's class, or one it inherits from, is of; a class
+    may also be defined in our package itself."""
     for kind in type(model).__mro__:
         defined = kind.__module__.partition(".")[0]
         for home, library in LIBRARIES.items():
-            if defined == library.module:
+            if defined == library.module or kind.__module__.startswith(f"{__name__}.{home}."):
                 return home
     return None
 
@@ -207,6 +209,12 @@ def shape_in(name: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
     library's package can tell: `create` takes it as options."""
     read = getattr(_named(name)[0], "shape_in", None)
     return {} if read is None else dict(read(state))
+
+
+def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of the weights in a file, those of the model of that name: a file may hold more towers."""
+    choose = getattr(_named(name)[0], "own_weights", None)
+    return dict(state if choose is None else choose(state))
 
 
 def _named(name: str) -> tuple[ModuleType, str]:

@@ -7,9 +7,11 @@ one with a part that is not known here is refused, for its forward may do what o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import open_clip.transformer as clip
+from open_clip.model import resize_pos_embed
 from torch import Tensor, nn
 
 from ...block import Parts
@@ -78,6 +80,16 @@ class ClipBackbone(Backbone):
 
     def class_names(self) -> list[str]:
         return []
+
+    def resize_(self, size: int) -> None:
+        model: Any = self.model
+        if size % model.patch_size[0] or size % model.patch_size[1]:
+            raise ValueError(f"size must be a multiple of {model.patch_size[0]}, got {size}")
+        grid = (size // model.patch_size[0], size // model.patch_size[1])
+        state = {"visual.positional_embedding": model.positional_embedding.data}
+        resize_pos_embed(state, SimpleNamespace(visual=SimpleNamespace(grid_size=grid)))
+        model.positional_embedding = nn.Parameter(state["visual.positional_embedding"])
+        model.grid_size, model.image_size = grid, (size, size)
 
     def prefix_only(self, otherwise: SizeWeighted | None = None) -> ClipPrefixOnly:
         return ClipPrefixOnly(self.model, otherwise)

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import timm
 from timm.models import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
 
-def create(name: str, pretrained: bool) -> nn.Module:
-    """A model of timm's in the state in which timm makes it."""
+def create(
+    name: str, pretrained: bool, *, classes: int | None = None, pool: str | None = None
+) -> nn.Module:
+    """A model of timm's in the state in which timm makes it; with another head if one is named."""
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has none of that name")
     try:
         if pretrained:
             _refuse_unreachable(name)
-        model: nn.Module = timm.create_model(name, pretrained=pretrained)
+        # timm leaves out of the options what is None.
+        model: nn.Module = timm.create_model(
+            name, pretrained=pretrained, num_classes=classes, global_pool=pool
+        )
     except RuntimeError as error:
         raise ValueError(f"timm cannot make {name!r}: {error}") from None
+    except AssertionError:  # it says nothing of the reason
+        if pool is None:
+            raise
+        raise ValueError(f"timm cannot make {name!r} with a head that pools by {pool!r}") from None
     return model
+
+
+def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """How a model is to be made that takes these weights."""
+    head = state.get("head.weight")
+    return {} if head is None else {"classes": head.shape[0]}
 
 
 def _refuse_unreachable(name: str) -> None:

@@ -25,7 +25,9 @@ def create(
             f"{torchvision.__version__} are {', '.join(names())}"
         )
     weights = entry(architecture, tag)
-    if pretrained and classes is None:
+    if pretrained and classes is not None:
+        raise ValueError(f"the published weights of {name} have their own head: leave --classes out")
+    if pretrained:
         try:
             model: Any = get_model(architecture, weights=weights, progress=False)
         except URLError as error:
