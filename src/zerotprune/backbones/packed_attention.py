@@ -86,7 +86,8 @@ def _dropout(attention: Any) -> float:
 def why_not(attention: Any) -> str:
     """Why an attention cannot be taken apart here; "" if it can."""
     if not isinstance(attention, nn.MultiheadAttention):
-        return ""
+        packed = getattr(attention, "in_proj_weight", None) is not None
+        return "" if packed else "its attention has no packed matrix for q, k and v"
     if type(attention) is not nn.MultiheadAttention or "forward" in attention.__dict__:
         return "its attention was exchanged for something else"
     if not attention.batch_first:

@@ -98,9 +98,7 @@ def show(
     _report(scene, out)
 
 
-def _check(
-    images: tuple[Path, ...], model: dict[str, Any], out: Path, limit: int | None
-) -> None:
+def _check(images: tuple[Path, ...], model: dict[str, Any], out: Path, limit: int | None) -> None:
     """Say what is wrong before weights are fetched and images read."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")

@@ -68,8 +68,8 @@ class LVViTBackbone(Backbone):
 
     def resize_(self, size: int) -> None:
         model: Any = self.model
-        side = self.geometry.grid[0]
-        patch = model.patch_embed.img_size[0] // side
+        patch = _patch(model)
+        side = model.patch_embed.img_size[0] // patch
         if size % patch:
             raise ValueError(f"size must be a multiple of {patch}, got {size}")
         cls, grid = model.pos_embed.data[:, :1], model.pos_embed.data[:, 1:]
@@ -108,9 +108,7 @@ def take_apart(model: Any) -> LVViTBackbone:
 
 def _geometry(model: Any, blocks: list[Any]) -> Geometry:
     height, width = model.patch_embed.img_size
-    stem = model.patch_embed.proj
-    patch = 2 * stem.stride[0]  # the stem's convolutions have halved the image before
-    per_patch = linear_macs(model.aux_head)
+    patch, per_patch = _patch(model), linear_macs(model.aux_head)
     return Geometry(
         blocks=tuple(block_shape(block) for block in blocks),
         grid=(height // patch, width // patch),
@@ -119,7 +117,9 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
         pools_patches=True,
         weighs_sizes=True,
         dim=int(model.cls_token.shape[-1]),
-        stem=module_macs(model.patch_embed, (1, model.patch_embed.conv1.in_channels, height, width)),
+        stem=module_macs(
+            model.patch_embed, (1, model.patch_embed.conv1.in_channels, height, width)
+        ),
         stem_norms=0,
         head=linear_macs(model.head) - per_patch,  # CLS does not go through the second head
         head_token=per_patch,
@@ -127,3 +127,8 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
         head_norms=norm_values(model.norm),
         head_norms_once=0,
     )
+
+
+def _patch(model: Any) -> int:
+    """The side of a patch: the stem's other convolutions have halved the image before the last."""
+    return 2 * int(model.patch_embed.proj.stride[0])

@@ -50,7 +50,8 @@ class LVViTBlock:
 
     def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
         drop = getattr(self.block, "drop_path", None)
-        return x + (branch if drop is None else drop(branch)) / self.block.skip_lam
+        branch = branch if drop is None else drop(branch)
+        return x + branch / float(self.block.skip_lam)
 
 
 def _few_queries(layer: Any, x: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -55,9 +55,7 @@ class LVViT(nn.Module):
         return predict(self, self.norm(x))
 
 
-def predict(
-    model: Any, x: Float[Tensor, "batch tokens width"]
-) -> Float[Tensor, "batch classes"]:
+def predict(model: Any, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch classes"]:
     """The two heads' prediction from normalised tokens, CLS first."""
     cls: Tensor = model.head(x[:, 0])
     patches: Tensor = model.aux_head(x[:, 1:])
@@ -101,7 +99,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x)) / self.skip_lam
-        return x + self.mlp(self.norm2(x)) / self.skip_lam
+        fed: Tensor = x + self.mlp(self.norm2(x)) / self.skip_lam
+        return fed
 
 
 class Attention(nn.Module):

@@ -133,8 +133,6 @@ def _why_not(block: Any) -> str:
         if unknown:
             return f"what its {sorted(unknown)[0]} does is not known to the library"
     attention = getattr(block, "attn", None)
-    if getattr(attention, "in_proj_weight", None) is None or not hasattr(attention, "out_proj"):
-        return "its attention has no packed matrix for q, k and v"
     if getattr(attention, "logit_scale", None) is not None:
         return "its attention goes by cosines, which is not known to the library"
     return why_not(attention)

@@ -17,7 +17,7 @@ from .published import REMEMBERED, entry, names
 def create(
     name: str, pretrained: bool, *, classes: int | None = None, size: int | None = None
 ) -> nn.Module:
-    """`vit_b_16`, or with the tag of its weights `vit_b_16.swag_e2e_v1`; at their size."""
+    """`vit_b_16`, or with the tag of its weights, at their size: `vit_l_16.imagenet1k_v1`."""
     architecture, _, tag = name.partition(".")
     if architecture not in names():
         raise ValueError(
@@ -26,7 +26,9 @@ def create(
         )
     weights = entry(architecture, tag)
     if pretrained and classes is not None:
-        raise ValueError(f"the published weights of {name} have their own head: leave --classes out")
+        raise ValueError(
+            f"the published weights of {name} have their own head: leave --classes out"
+        )
     if pretrained:
         try:
             model: Any = get_model(architecture, weights=weights, progress=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torchvision.models.vision_transformer as vit
 from torchvision.models import WeightsEnum, get_model_weights, list_models
 
 #: what a model that was made by name remembers of it
@@ -12,7 +11,7 @@ REMEMBERED = "zerotprune_weights"
 
 
 def names() -> list[str]:
-    return list(list_models(vit))
+    return list(list_models(include="vit_*"))
 
 
 def entry(name: str, tag: str = "") -> WeightsEnum:
