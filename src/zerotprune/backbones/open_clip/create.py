@@ -7,10 +7,11 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import open_clip
-import torch
 from open_clip.model import _build_vision_tower, set_model_preprocess_cfg
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch import Tensor, nn
+
+from ..hub import refuse_unreachable
 
 _KNOWN = {each.name for each in fields(PreprocessCfg)} - {"size"}
 
@@ -25,26 +26,34 @@ def create(name: str, pretrained: bool) -> nn.Module:
         )
     tags = open_clip.list_pretrained_tags_by_model(architecture)
     if tag not in (*tags, "") or (pretrained and not tag):
+        some = ", ".join(f"{architecture}.{each}" for each in tags[:3])
         raise ValueError(
-            f"{name!r} does not say which of open_clip's weights it is: give a local file with "
-            f"--weights, or write one of {', '.join(f'{architecture}.{each}' for each in tags)}"
+            f"{name!r} does not say which weights are meant: give a local file with --weights"
+            + (f", or one of open_clip's {len(tags)} tags, such as {some}" if tags else "")
         )
-    if pretrained:
-        return _fetch(architecture, tag)
     published = open_clip.get_pretrained_cfg(architecture, tag or (*tags, "")[0])
+    if pretrained:
+        return _fetch(architecture, tag, published)
     quick = (tag and published.get("quick_gelu")) or config.get("quick_gelu", False)
     tower: nn.Module = _build_vision_tower(config["embed_dim"], config["vision_cfg"], bool(quick))
     remember(tower, published)
     return tower
 
 
-def _fetch(architecture: str, tag: str) -> nn.Module:
+def _fetch(architecture: str, tag: str, published: Mapping[str, Any]) -> nn.Module:
+    name = f"{architecture}.{tag}"
+    if published.get("hf_hub"):
+        hub = published["hf_hub"].rstrip("/")
+        refuse_unreachable(
+            name, hub, ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+        )
     try:
-        whole = open_clip.create_model(architecture, tag, device=torch.get_default_device())
+        whole = open_clip.create_model(architecture, tag)
     except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the pretrained weights of {architecture}.{tag} cannot be fetched: "
-            f"{str(error).splitlines()[0]}; give a local file with --weights"
+            f"the pretrained weights of {name} cannot be fetched: {reason}; "
+            "give a local file with --weights"
         ) from None
     remember(whole.visual, whole.visual.preprocess_cfg)
     tower: nn.Module = whole.visual

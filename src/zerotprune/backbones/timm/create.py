@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import timm
 from timm.models import VisionTransformer
 from torch import Tensor, nn
+
+from ..hub import refuse_unreachable
 
 
 def create(
@@ -42,26 +41,9 @@ def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _refuse_unreachable(name: str) -> None:
-    """Without a network timm tries again and again, for a minute: say at once what to do."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
     config = timm.models.get_pretrained_cfg(name)
-    hub = None if config is None else config.hf_hub_id
-    if not hub or getproxies():
-        return
-    cached = any(
-        isinstance(try_to_load_from_cache(hub, file), str)
-        for file in ("model.safetensors", "pytorch_model.bin")
-    )
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        if not cached:
-            socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
-    except OSError:
-        raise ValueError(
-            f"the pretrained weights of {name} cannot be fetched: {address.hostname} cannot be "
-            "reached; give a local file with --weights"
-        ) from None
+    if config is not None and config.hf_hub_id:
+        refuse_unreachable(name, config.hf_hub_id, ("model.safetensors", "pytorch_model.bin"))
 
 
 def build(label_names: Sequence[str], **shape: Any) -> nn.Module:
