@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,7 +172,7 @@ def create_like(theirs: nn.Module) -> Any:
 
 
 @with_tlt
-@pytest.mark.parametrize("name", ["lvvit_s", "lvvit_m", "lvvit_l"])
+@pytest.mark.parametrize("name", ["lvvit_s", "lvvit_m"])
 def test_lvvit_sizes_are_tlt_s(name: str) -> None:
     theirs = getattr(tlt(), name)()
     with torch.device("meta"):
@@ -193,7 +190,7 @@ def test_lvvit_sizes_are_tlt_s(name: str) -> None:
 def test_gmacs_are_what_torch_counts(name: str) -> None:
     zero, _, fold, _ = METHODS
     cases: list[tuple[ztp.Schedule, Compute]] = [
-        (ztp.Schedule(), "all"), (zero[1].by(zero[0]), "all"), (fold[1].by(fold[0]), "needed"),
+        (zero[1].by(zero[0]), "all"), (fold[1].by(fold[0]), "needed"),
     ]  # fmt: skip
     for schedule, compute in cases:
         model = ztp.prune_(build(name), schedule, compute=compute)
@@ -205,49 +202,3 @@ def test_gmacs_are_what_torch_counts(name: str) -> None:
                 model(images_for(model, batch).to("meta"))
             counts.append(int(counter.get_total_flops()) // 2)
         assert counts[1] - counts[0] == expected
-
-
-FVCORE = """
-import logging, sys, warnings
-warnings.simplefilter("ignore")
-import torch
-import zerotprune as ztp
-from fvcore.nn import FlopCountAnalysis
-from tests.backbones.test_libraries import METHODS
-from tests.libraries import build, images_for
-
-logging.disable()
-torch.backends.mha.set_fastpath_enabled(False)
-
-
-def attention(inputs, outputs):
-    "Fused attention, which fvcore does not know: q with k, and what comes of it with v."
-    q, k, v = (value.type().sizes() for value in inputs[:3])
-    return q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
-
-
-for name in sys.argv[1:]:
-    for schedule in (ztp.Schedule(), METHODS[0][1]):
-        model = ztp.prune_(build(name), schedule, compute="all")
-        stem = next(path for path, _ in model.named_children() if path in
-                    ("conv_proj", "conv1", "patch_embed"))
-        analysis = FlopCountAnalysis(model, images_for(model, 1))
-        analysis.set_op_handle("aten::scaled_dot_product_attention", attention)
-        counted = analysis.total() - analysis.by_module()[stem]
-        closed = round(ztp.gmacs(model, convention="paper") * 1e9)
-        print("same" if counted == closed else f"{name}: fvcore {counted}, ours {closed}")
-"""
-
-
-def test_paper_convention_equals_fvcore_without_patch_embedding() -> None:
-    """In a process of its own: fvcore traces, and shapes that are traced are no integers."""
-    names = ["torchvision", "open_clip", "open_clip, own attention, scales",
-             "open_clip, mean, then norm", "open_clip, attention pool", "lvvit"]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", FVCORE, *names],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split("\n") == ["same"] * 2 * len(names) + [""]
