@@ -110,15 +110,15 @@ def test_a_twin_runs_on_its_own_weights(name: str, twin_of: Any) -> None:
 def test_methods_leave_what_they_promise(name: str, method: Method, schedule: ztp.Schedule) -> None:
     """Tokens that leave, and an image's result does not depend on its batch."""
     model = ztp.prune_(build(name).double(), schedule.by(method))
-    images = images_for(model, 5)
+    images = images_for(model, 3)
     with torch.inference_mode():
         with ztp.patches_left(model) as left:
             together = model(images)
-        torch.testing.assert_close(together[3:4], model(images[3:4]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together[1:2], model(images[1:2]), rtol=1e-9, atol=1e-9)
     patches = PATCHES
     for stage in schedule.stages:
         patches = method.kept(stage, patches)
-    assert left[0].shape == (5, patches) or method.adaptive
+    assert left[0].shape == (3, patches) or method.adaptive
     assert len(ztp.trace(model, images)) == len([s for s in schedule.stages if s.block < DEPTH])
 
 
