@@ -26,7 +26,7 @@ LOWEST := torch==2.11.* timm==1.0.30
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet $(LOWEST) --editable '.[cli]' \
-		beartype fvcore hypothesis jaxtyping pytest pytest-xdist
+		beartype fvcore hypothesis jaxtyping open_clip_torch pytest pytest-xdist
 	.venv-lowest/bin/python -m pytest --numprocesses auto -W ignore \
 		tests/test_*.py tests/backbones tests/budgets tests/methods/test_zero_tprune.py
 
@@ -40,4 +40,5 @@ browser:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[cli,test]'
+	$(BIN)/python -m pip install --quiet --no-deps tlt  # an oracle; it asks for an old timm
 	touch $@

@@ -186,3 +186,12 @@ def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> No
     done = quickly("evaluate", "--model", "demo", "--data", str(folder), "--csv", str(tmp_path))
     assert done.returncode == 2
     assert "is not a file to add rows to" in done.stderr
+
+
+def test_a_probe_over_features(folder: Path) -> None:
+    done = quickly("evaluate", "demo", str(folder), "--cost", "0.7", "--workers", "0",
+                   "--probe", "knn", "--train", str(folder), "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plain, pruned = rows_of(done.stdout)
+    assert plain["measure"] == "knn"
+    assert float(str(pruned["gmacs"])) < float(str(plain["gmacs"]))

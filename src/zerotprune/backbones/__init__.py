@@ -3,10 +3,12 @@ vit. A library is imported only when one of its models is at hand or is asked fo
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
@@ -27,7 +29,12 @@ class Library(NamedTuple):
 
 
 #: our package for each library
-LIBRARIES: dict[str, Library] = {"timm": Library("timm")}
+LIBRARIES: dict[str, Library] = {
+    "timm": Library("timm"),
+    "torchvision": Library("torchvision", "torchvision:"),
+    "open_clip": Library("open_clip", "open_clip:"),
+    "lvvit": Library("tlt", "lvvit:"),
+}
 
 
 class BlockCall:
@@ -129,7 +136,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def transformer(model: nn.Module) -> nn.Module:
     """The Vision Transformer itself: without wrappers, and out of an `nn.Sequential` that has one,
-    which calls it and does nothing else to it, or of timm's `features_only=True`."""
+    which calls it and does nothing else to it, out of timm's `features_only=True`, or out of a
+    model of several towers."""
     model = unwrap(model)
     if type(model).__name__ == "FeatureGetterNet" and isinstance(model.model, nn.Module):
         return transformer(model.model)
@@ -137,7 +145,11 @@ def transformer(model: nn.Module) -> nn.Module:
         supported = [child for child in model if _home(child) is not None]
         if len(supported) == 1:
             return transformer(supported[0])
-    return model
+    home = _home(model)
+    # Some libraries' models hold the transformer inside.
+    tower = None if home is None else getattr(import_module(f".{home}", __name__), "tower", None)
+    inner = model if tower is None else tower(model)
+    return model if inner is model else transformer(inner)
 
 
 def backbone(model: object) -> Backbone:
@@ -153,11 +165,12 @@ def backbone(model: object) -> Backbone:
 
 
 def _home(model: nn.Module) -> str | None:
-    """Our package for the library that the model's class, or one it inherits from, is of."""
+    """Our package for the library that the model's class, or one it inherits from, is of; a class
+    may also be defined in our package itself."""
     for kind in type(model).__mro__:
         defined = kind.__module__.partition(".")[0]
         for home, library in LIBRARIES.items():
-            if defined == library.module:
+            if defined == library.module or kind.__module__.startswith(f"{__name__}.{home}."):
                 return home
     return None
 
@@ -183,14 +196,38 @@ def _prunable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, held
 
 
-def create(name: str, pretrained: bool) -> nn.Module:
+def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
     """A model by its name on the command line: a prefix of the library's, then the library's own
-    name for it."""
+    name for it. Options that are None leave what the library does by itself."""
+    home, own = _named(name)
+    make = home.create
+    given = {option: value for option, value in options.items() if value is not None}
+    foreign = sorted(given.keys() - inspect.signature(make).parameters.keys())
+    if foreign:
+        raise ValueError(f"--{foreign[0]} is nothing that {name} could be given")
+    model: nn.Module = make(own, pretrained, **given)
+    return model
+
+
+def shape_in(name: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """How the model of that name is to be made so that it takes these weights, as far as its
+    library's package can tell: `create` takes it as options."""
+    read = getattr(_named(name)[0], "shape_in", None)
+    return {} if read is None else dict(read(state))
+
+
+def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of the weights in a file, those of the model of that name: a file may hold more towers."""
+    choose = getattr(_named(name)[0], "own_weights", None)
+    return dict(state if choose is None else choose(state))
+
+
+def _named(name: str) -> tuple[ModuleType, str]:
+    """Our package for the library that a name on the command line means, and its own name."""
     prefix, colon, own = name.rpartition(":")
     for home, library in LIBRARIES.items():
         if library.prefix == prefix + colon:
-            model: nn.Module = import_module(f".{home}", __name__).create(own, pretrained)
-            return model
+            return import_module(f".{home}", __name__), own
     prefixes = ", ".join(library.prefix for library in LIBRARIES.values() if library.prefix)
     raise ValueError(
         f"unknown model {name!r}: give 'demo' or the name of a timm model"

@@ -41,5 +41,5 @@ def module_macs(module: nn.Module, shape: tuple[int, ...]) -> int:
     """What torch counts when the module runs, on a copy without data."""
     twin = copy.deepcopy(module).to("meta").eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        twin(torch.empty(shape, device="meta"))
+        twin(torch.empty(shape, device="meta", dtype=next(twin.parameters()).dtype))
     return int(counter.get_total_flops() // 2)

@@ -87,7 +87,7 @@ def bench(
     Parameters
     ----------
     model
-        `demo` or the name of a timm model.
+        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
     method
         Which methods, all at the cost of the first; default fold, zero-tprune and tome.
     random_weights

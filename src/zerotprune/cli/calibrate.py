@@ -55,7 +55,7 @@ def calibrate(
     Parameters
     ----------
     model
-        `demo` or the name of a timm model.
+        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
     data
         A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     out

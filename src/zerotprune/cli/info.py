@@ -55,7 +55,7 @@ def info(
     if chosen is not None and chosen.adaptive and budget.schedule is None:
         raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
-    built = outline(model)
+    built = outline(**loading.outlined(model))
     if loading.size is not None:
         backbone(built).resize_(loading.size)
     if budget.time is not None:

@@ -31,7 +31,8 @@ MODEL, DATA, BUDGET, OUTPUT = (
     for number, name in enumerate(("Model", "Data", "Budget", "Output"), start=1)
 )
 
-ModelName = Annotated[str, Parameter(help="`demo` or the name of a timm model.")]
+_MODEL = "`demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME."
+ModelName = Annotated[str, Parameter(help=_MODEL)]
 DataName = Annotated[
     str,
     Parameter(
@@ -63,13 +64,21 @@ class ModelOptions:
     "Local weights: safetensors, or a pickle of tensors alone. Default: the published ones."
     size: int | None = None
     "Side of the images in pixels, if not the model's own."
+    classes: int | None = None
+    "Classes of the head, if not the model's own; of a weights file they are read by themselves."
+    pool: str | None = None
+    "How a timm model's head pools: token, avg, avgmax, max or map, if not as the model's own."
     device: str = "auto"
     "cpu, cuda, or auto: cuda where there is one."
 
     def named(self, model: str) -> dict[str, Any]:
         """As `models.load` is told of it."""
         return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
-                "size": self.size}  # fmt: skip
+                "size": self.size, "classes": self.classes, "pool": self.pool}  # fmt: skip
+
+    def outlined(self, model: str) -> dict[str, Any]:
+        """As `models.outline` is told of it."""
+        return {"name": model, "classes": self.classes, "pool": self.pool}
 
 
 @Parameter(name="*", group=DATA)

@@ -65,7 +65,7 @@ def search(
     Parameters
     ----------
     model
-        `demo` or the name of a timm model.
+        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
     data
         A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     method

@@ -8,40 +8,62 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..backbones import backbone, create
+from ..backbones import backbone, create, own_weights, shape_in
 from . import demo
 
 DEMO = "demo"
 
 
 def load(
-    name: str, *, weights: Path | None = None, pretrained: bool = False, size: int | None = None
+    name: str,
+    *,
+    weights: Path | None = None,
+    pretrained: bool = False,
+    size: int | None = None,
+    classes: int | None = None,
+    pool: str | None = None,
 ) -> nn.Module:
     """`demo` for the built-in model, else a name of a library's; in eval mode.
 
     Weights come from a file, or with `pretrained` from where the library has them; else they are
     random. `size` is the side of the images, if not the model's own: positions are resampled.
+    `classes` and `pool` are the head's, if not the library's own; the number of classes is read
+    from the file.
     """
-    wanted = pretrained and weights is None
-    model = demo.model() if name == DEMO else create(name, wanted)
-    if weights is not None:
-        read_weights(model, weights)
+    if name == DEMO:
+        _refuse_options(classes=classes, pool=pool)
+        model, state = demo.model(), None if weights is None else _read(weights)
+    elif weights is None:
+        model, state = create(name, pretrained, classes=classes, pool=pool), None
+    else:
+        state = own_weights(name, _read(weights))
+        options = shape_in(name, state) | ({} if classes is None else {"classes": classes})
+        model = create(name, False, **options, pool=pool)
+    if weights is not None and state is not None:
+        _fill(model, state, weights)
     if size is not None:
         backbone(model).resize_(size)
     return model.eval()
 
 
-def outline(name: str) -> nn.Module:
+def outline(name: str, *, classes: int | None = None, pool: str | None = None) -> nn.Module:
     """The same model without its weights: enough for its geometry, at once, at any size."""
+    if name == DEMO:
+        _refuse_options(classes=classes, pool=pool)
     with torch.device("meta"):
-        return demo.untrained() if name == DEMO else create(name, pretrained=False)
+        if name == DEMO:
+            return demo.untrained()
+        return create(name, pretrained=False, classes=classes, pool=pool)
 
 
-def read_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors file, or a pickle of tensors alone; all keys and shapes must fit."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no weights at {path}")
-    state = _read(path)
+def _refuse_options(**options: object) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{option} is not for the built-in model: leave it out")
+
+
+def _fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+    """All keys and shapes must fit."""
     own = model.state_dict()
     for key in sorted(own.keys() | state.keys()):
         if key not in state:
@@ -55,6 +77,9 @@ def read_weights(model: nn.Module, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
+    """A safetensors file, or a pickle of tensors alone."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights at {path}")
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -73,6 +98,8 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
             state = state[wrapper]
     if not isinstance(state, dict) or not all(torch.is_tensor(v) for v in state.values()):
         raise ValueError(f"{path} holds no state dict")
+    if state and all(key.startswith("module.") for key in state):  # it was trained in parallel
+        state = {key.removeprefix("module."): value for key, value in state.items()}
     return state
 
 

@@ -20,13 +20,13 @@ from .. import Backbone, BlockCall
 from ..size_weighted import SizeWeighted
 from .attention import SPLITS
 from .blocks import BLOCKS
-from .create import build, create
+from .create import build, create, shape_in
 from .geometry import attentions, geometry_of
 from .midway import TimmMidway, enters
 from .prefix_only import TimmPrefixOnly
 from .size_weighted import TimmSizeWeighted
 
-__all__ = ["build", "create", "take_apart"]
+__all__ = ["build", "create", "shape_in", "take_apart"]
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 

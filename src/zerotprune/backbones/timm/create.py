@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import timm
 from timm.models import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
+
+from ..hub import refuse_unreachable
 
 
-def create(name: str, pretrained: bool) -> nn.Module:
-    """A model of timm's in the state in which timm makes it."""
+def create(
+    name: str, pretrained: bool, *, classes: int | None = None, pool: str | None = None
+) -> nn.Module:
+    """A model of timm's in the state in which timm makes it; with another head if one is named."""
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has none of that name")
     try:
         if pretrained:
             _refuse_unreachable(name)
-        model: nn.Module = timm.create_model(name, pretrained=pretrained)
+        # timm leaves out of the options what is None.
+        model: nn.Module = timm.create_model(
+            name, pretrained=pretrained, num_classes=classes, global_pool=pool
+        )
     except RuntimeError as error:
         raise ValueError(f"timm cannot make {name!r}: {error}") from None
+    except AssertionError:  # it says nothing of the reason
+        if pool is None:
+            raise
+        raise ValueError(f"timm cannot make {name!r} with a head that pools by {pool!r}") from None
     return model
 
 
-def _refuse_unreachable(name: str) -> None:
-    """Without a network timm tries again and again, for a minute: say at once what to do."""
-    from huggingface_hub import constants, try_to_load_from_cache
+def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """How a model is to be made that takes these weights."""
+    head = state.get("head.weight")
+    return {} if head is None else {"classes": head.shape[0]}
 
+
+def _refuse_unreachable(name: str) -> None:
     config = timm.models.get_pretrained_cfg(name)
-    hub = None if config is None else config.hf_hub_id
-    if not hub or getproxies():
-        return
-    cached = any(
-        isinstance(try_to_load_from_cache(hub, file), str)
-        for file in ("model.safetensors", "pytorch_model.bin")
-    )
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        if not cached:
-            socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
-    except OSError:
-        raise ValueError(
-            f"the pretrained weights of {name} cannot be fetched: {address.hostname} cannot be "
-            "reached; give a local file with --weights"
-        ) from None
+    if config is not None and config.hf_hub_id:
+        refuse_unreachable(name, config.hf_hub_id, ("model.safetensors", "pytorch_model.bin"))
 
 
 def build(label_names: Sequence[str], **shape: Any) -> nn.Module:

@@ -1,0 +1,121 @@
+"""torchvision's `VisionTransformer`: vit_b_16 to vit_h_14, with the SWAG weights' larger images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torchvision.models.vision_transformer as vit
+from torch import Tensor, nn
+
+from ...block import Parts
+from ...cost import Geometry
+from .. import Backbone
+from ..counting import linear_macs, module_macs, norm_values
+from ..packed_attention import PackedBlock, packed_shape, why_not
+from ..size_weighted import SizeWeighted
+from .create import create, shape_in
+from .midway import TorchvisionMidway
+from .prefix_only import TorchvisionPrefixOnly
+from .published import entry_of, name_of
+
+__all__ = ["create", "shape_in", "take_apart"]
+
+_AFTER_ATTENTION = ("dropout",)
+
+
+class TorchvisionBackbone(Backbone):
+    def parts(self, block: nn.Module) -> Parts:
+        return PackedBlock(block, "self_attention", _AFTER_ATTENTION)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.model)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        size = int(self.model.image_size)  # type: ignore[arg-type]
+        return 3, size, size
+
+    @property
+    def outputs(self) -> int:
+        return int(getattr(_classifier(self.model), "out_features", 0))
+
+    def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
+        """That of the weights; at another size with the same share cut off at the edges."""
+        made: Any = entry_of(self.model).transforms()
+        wanted = size or self.input_shape[1]
+        crop, resize = made.crop_size[0], made.resize_size[0]
+        made.crop_size, made.resize_size = [wanted], [round(wanted * resize / crop)]
+        transform: Callable[[Any], Tensor] = made
+        return transform
+
+    @property
+    def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
+        made: Any = entry_of(self.model).transforms()
+        return tuple(made.mean), tuple(made.std)
+
+    def class_names(self) -> list[str]:
+        names = list(entry_of(self.model).meta["categories"])
+        return names if len(names) == self.outputs else []
+
+    def resize_(self, size: int) -> None:
+        model: Any = self.model
+        if size % model.patch_size:
+            raise ValueError(f"size must be a multiple of {model.patch_size}, got {size}")
+        state = {"encoder.pos_embedding": model.encoder.pos_embedding.data}
+        positions = vit.interpolate_embeddings(size, model.patch_size, state)
+        model.encoder.pos_embedding = nn.Parameter(positions["encoder.pos_embedding"])
+        model.image_size, model.seq_length = size, model.encoder.pos_embedding.shape[1]
+
+    def prefix_only(self, otherwise: SizeWeighted | None = None) -> TorchvisionPrefixOnly:
+        return TorchvisionPrefixOnly(self.model, otherwise)
+
+    def midway(self) -> TorchvisionMidway:
+        return TorchvisionMidway(self.model)
+
+
+def take_apart(model: Any) -> TorchvisionBackbone:
+    name = type(model).__name__
+    if not isinstance(model, vit.VisionTransformer):
+        raise TypeError(f"cannot prune torchvision's {name}: it is not a VisionTransformer")
+    if type(model).forward is not vit.VisionTransformer.forward:
+        raise TypeError(f"cannot prune {name}: it runs its blocks in a forward of its own")
+    if type(model.encoder) is not vit.Encoder:
+        raise TypeError(f"cannot prune {name}: its encoder was exchanged for something else")
+    blocks = list(model.encoder.layers)
+    for number, block in enumerate(blocks, start=1):
+        kind = type(block)
+        why = f"a {kind.__name__} is not known to the library"
+        if kind is vit.EncoderBlock:
+            why = why_not(block.self_attention)
+        if why:
+            raise TypeError(f"cannot prune {name}, block {number}: {why}")
+    return TorchvisionBackbone(model, _geometry(model, blocks), blocks)
+
+
+def _geometry(model: Any, blocks: list[Any]) -> Geometry:
+    side = model.image_size // model.patch_size
+    return Geometry(
+        blocks=tuple(
+            packed_shape(block, block.self_attention, _AFTER_ATTENTION) for block in blocks
+        ),
+        grid=(side, side),
+        prefix=1,
+        cls=True,
+        pools_patches=False,
+        dim=model.hidden_dim,
+        stem=module_macs(model.conv_proj, (1, 3, model.image_size, model.image_size)),
+        stem_norms=0,
+        head=linear_macs(model.heads),
+        head_token=0,
+        head_pair=0,
+        head_norms=norm_values(model.encoder.ln),
+        head_norms_once=0,
+    )
+
+
+def _classifier(model: Any) -> nn.Module | None:
+    """The layer whose outputs are the classes: users exchange it, or all of `heads`."""
+    head: nn.Module = getattr(model.heads, "head", model.heads)
+    return head if isinstance(head, nn.Linear) else None
