@@ -136,11 +136,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def transformer(model: nn.Module) -> nn.Module:
     """The Vision Transformer itself: without wrappers, and out of an `nn.Sequential` that has one,
-    which calls it and does nothing else to it, out of timm's `features_only=True`, or out of a
-    model of several towers."""
+    which calls it and does nothing else to it, or out of a model of its library's that holds it."""
     model = unwrap(model)
-    if type(model).__name__ == "FeatureGetterNet" and isinstance(model.model, nn.Module):
-        return transformer(model.model)
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home(child) is not None]
         if len(supported) == 1:

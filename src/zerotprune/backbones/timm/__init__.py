@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import timm.models.beit as beit
 import timm.models.eva as eva
 import timm.models.vision_transformer as vit
+from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from ...block import Parts
@@ -26,7 +27,7 @@ from .midway import TimmMidway, enters
 from .prefix_only import TimmPrefixOnly
 from .size_weighted import TimmSizeWeighted
 
-__all__ = ["build", "create", "shape_in", "take_apart"]
+__all__ = ["build", "create", "shape_in", "take_apart", "tower"]
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
@@ -117,6 +118,11 @@ class TimmBackbone(Backbone):
 
     def midway(self) -> TimmMidway | None:
         return TimmMidway(self.model) if enters(self.model) else None
+
+
+def tower(model: nn.Module) -> nn.Module:
+    """The model inside what `features_only=True` makes."""
+    return cast(nn.Module, model.model) if isinstance(model, FeatureGetterNet) else model
 
 
 def take_apart(model: Any) -> TimmBackbone:
