@@ -17,6 +17,7 @@ from ..tokens import Tokens
 from .midway import Midway
 from .prefix_only import PrefixOnly
 from .size_weighted import SizeWeighted
+from .stand_in import StandIn
 
 
 class Library(NamedTuple):
@@ -27,7 +28,10 @@ class Library(NamedTuple):
 
 
 #: our package for each library
-LIBRARIES: dict[str, Library] = {"timm": Library("timm")}
+LIBRARIES: dict[str, Library] = {
+    "timm": Library("timm"),
+    "transformers": Library("transformers", "hf:"),
+}
 
 
 class BlockCall:
@@ -107,6 +111,11 @@ class Backbone(ABC):
     def size_weighted(self, proportional: float) -> SizeWeighted | None:
         """What stands in for the model's forward where its head pools tokens of different sizes,
         or padding; None where it never does, see `Geometry.weighs_sizes`."""
+        return None
+
+    def checked(self) -> StandIn | None:
+        """What stands in for the model's forward where nothing else does, to refuse calls that a
+        pruned model cannot serve; None where there are none."""
         return None
 
     @abstractmethod

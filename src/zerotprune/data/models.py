@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..backbones import backbone, create
+from ..backbones import backbone, create, transformer
 from . import demo
 
 DEMO = "demo"
@@ -25,7 +25,7 @@ def load(
     wanted = pretrained and weights is None
     model = demo.model() if name == DEMO else create(name, wanted)
     if weights is not None:
-        read_weights(model, weights)
+        read_weights(transformer(model), weights)
     if size is not None:
         backbone(model).resize_(size)
     return model.eval()
@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def weights_hash(model: nn.Module) -> str:
     """Of what the model holds in memory, so that it does not matter where that came from."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(transformer(model).state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

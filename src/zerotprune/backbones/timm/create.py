@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import timm
 from timm.models import VisionTransformer
 from torch import nn
+
+from ..hub import refuse_unreachable
 
 
 def create(name: str, pretrained: bool) -> nn.Module:
@@ -27,26 +26,11 @@ def create(name: str, pretrained: bool) -> nn.Module:
 
 
 def _refuse_unreachable(name: str) -> None:
-    """Without a network timm tries again and again, for a minute: say at once what to do."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
     config = timm.models.get_pretrained_cfg(name)
     hub = None if config is None else config.hf_hub_id
-    if not hub or getproxies():
-        return
-    cached = any(
-        isinstance(try_to_load_from_cache(hub, file), str)
-        for file in ("model.safetensors", "pytorch_model.bin")
-    )
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        if not cached:
-            socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
-    except OSError:
-        raise ValueError(
-            f"the pretrained weights of {name} cannot be fetched: {address.hostname} cannot be "
-            "reached; give a local file with --weights"
-        ) from None
+    if hub:
+        files = ("model.safetensors", "pytorch_model.bin")
+        refuse_unreachable(name, hub, files, "give a local file with --weights")
 
 
 def build(label_names: Sequence[str], **shape: Any) -> nn.Module:
