@@ -73,6 +73,8 @@ class PreNorm:
         """BEiT's relative positions: its own, and those that all blocks share, as a mask."""
         block, bias = self.block, given.get("attention_mask")
         relative = hasattr(block, "relative_position_bias")
+        if bias is not None and given.get("unmasked"):
+            bias = bias[:1] if relative else None
         if bias is not None and (not relative or len(bias) > 1):
             raise ValueError(
                 "a pruned model takes no attention mask: it would not fit what is left"
