@@ -34,7 +34,11 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dinov3": ("DINOv3ViTModel", "DINOv3ViTConfig", {"num_register_tokens": 2}),
     "dinov3, gated": ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True}),
     "clip": ("CLIPVisionModel", "CLIPVisionConfig", {}),
-    "clip, projection": ("CLIPVisionModelWithProjection", "CLIPVisionConfig", {"projection_dim": 9}),
+    "clip, projection": (
+        "CLIPVisionModelWithProjection",
+        "CLIPVisionConfig",
+        {"projection_dim": 9},
+    ),
     "clip, classifier": ("CLIPForImageClassification", "CLIPConfig", {}),
     "siglip": ("SiglipVisionModel", "SiglipVisionConfig", {}),
     "siglip, no head": ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
@@ -52,8 +56,9 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 CLASSIFIERS = [name for name, (kind, *_) in FAMILIES.items() if "Classification" in kind]
 
 
-def build(family: str, seed: int = 0, attention: str = "sdpa") -> Any:
+def build(family: str, seed: int = 0, attention: str = "sdpa", depth: int = 5) -> Any:
     kind, config_kind, options = FAMILIES[family]
+    options = options | {"num_hidden_layers": depth}
     torch.manual_seed(seed)
     made = getattr(transformers, config_kind)
     if config_kind in ("CLIPConfig", "SiglipConfig", "Siglip2Config"):
@@ -64,6 +69,10 @@ def build(family: str, seed: int = 0, attention: str = "sdpa") -> Any:
         config, attn_implementation=attention
     )
     return stirred(model).eval()
+
+
+#: one of each family, for what takes long
+FEW = ["vit", "deit, teacher", "dinov2", "registers", "dinov3", "clip", "siglip", "beit"]
 
 
 def images_for(family: str, count: int = 2, dtype: torch.dtype = torch.float32) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class Backbone(ABC):
     def class_names(self) -> list[str]:
         """What the classes are called, as far as the library knows."""
 
+    def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights as the library publishes them, under the names that they have in the model."""
+        return state
+
     def resize_(self, size: int) -> None:
         """Set the model to square images of another size: positions are resampled."""
         raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")

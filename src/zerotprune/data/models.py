@@ -25,7 +25,7 @@ def load(
     wanted = pretrained and weights is None
     model = demo.model() if name == DEMO else create(name, wanted)
     if weights is not None:
-        read_weights(transformer(model), weights)
+        read_weights(model, weights)
     if size is not None:
         backbone(model).resize_(size)
     return model.eval()
@@ -41,7 +41,8 @@ def read_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file, or a pickle of tensors alone; all keys and shapes must fit."""
     if not path.is_file():
         raise FileNotFoundError(f"no weights at {path}")
-    state = _read(path)
+    state = backbone(model).under_own_names(_read(path))
+    model = transformer(model)
     own = model.state_dict()
     for key in sorted(own.keys() | state.keys()):
         if key not in state:

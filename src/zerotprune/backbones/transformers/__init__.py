@@ -18,12 +18,20 @@ from ..size_weighted import SizeWeighted
 from .attention import attention_of
 from .blocks import PreNorm, TransformersCall
 from .create import create
-from .families import ATTENTIONS, FAMILIES, LAYERS, base_of, blocks_of, is_library_s, known_as
-from .families import reads_of
+from .families import (
+    ATTENTIONS,
+    FAMILIES,
+    LAYERS,
+    base_of,
+    blocks_of,
+    is_library_s,
+    known_as,
+    reads_of,
+)
 from .forwards import Checked
 from .geometry import geometry_of, image_size
-from .preprocessing import Preprocessing
 from .prefix_only import TransformersPrefixOnly
+from .preprocessing import Preprocessing
 from .resizing import resize_
 from .size_weighted import TransformersSizeWeighted
 
@@ -74,6 +82,18 @@ class TransformersBackbone(Backbone):
             return []
         return [name.partition(",")[0] for name in names]
 
+    def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The library writes files under the names of older versions, and turns them over when it
+        reads them."""
+        kind: Any = type(self.model)
+        if state.keys() == self.model.state_dict().keys():
+            return state
+        read, told = kind.from_pretrained(
+            None, config=self.model.config, state_dict=dict(state), output_loading_info=True
+        )
+        wrong = [*told["missing_keys"], *told["unexpected_keys"], *told["mismatched_keys"]]
+        return state if wrong else dict(read.state_dict())
+
     def resize_(self, size: int) -> None:
         if not resize_(base_of(self.model), size):
             super().resize_(size)
@@ -111,10 +131,9 @@ def take_apart(model: Any) -> TransformersBackbone:
     for number, block in enumerate(blocks_of(model), start=1):
         for part, names in ((block, LAYERS), (attention_of(block), ATTENTIONS)):
             if not is_library_s(part, names):
-                kind_of_part = type(part).__name__
                 raise TypeError(
-                    f"cannot prune {name}: block {number} has a {kind_of_part}, and it is not known "
-                    "to the library"
+                    f"cannot prune {name}: block {number} has a {type(part).__name__}, and it is "
+                    "not known to the library"
                 )
     return TransformersBackbone(model, geometry_of(model), list(blocks_of(model)))
 
@@ -144,10 +163,7 @@ def _why(model: nn.Module) -> str:
     for part, why in _REASONS.items():
         if part in type(model).__name__:
             return why
-    held = [
-        (path, type(each).__name__) for path, each in model.named_modules() if path and known_as(each)
-    ]
-    if held:
-        path, kind = held[0]
-        return f"it holds a {kind} at .{path}: pass model.{path}"
+    for path, held in model.named_modules():
+        if known_as(held) is not None:
+            return f"it holds a {type(held).__name__} at .{path}: pass model.{path}"
     return "it is not one of the Vision Transformers that are known to the library"

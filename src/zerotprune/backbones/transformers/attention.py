@@ -58,7 +58,8 @@ def project(attention: Any, output: Tensor) -> Tensor:
 
 
 def _by_heads(x: Tensor, attention: Any) -> Tensor:
-    return x.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+    heads: Tensor = x.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+    return heads
 
 
 def _follow(table: Tensor, tokens: Tokens) -> Tensor:

@@ -108,7 +108,9 @@ def is_map(pooler: nn.Module) -> bool:
 def reads_of(model: Any) -> Reads:
     """As the model stands: a pooler may be absent, or set to read CLS."""
     reads, held = family_of(model).reads, pooler_of(base_of(model))
-    pools = held is not None and (is_map(held[1]) or getattr(held[1], "layernorm", None) is not None)
+    pools = held is not None and (
+        is_map(held[1]) or getattr(held[1], "layernorm", None) is not None
+    )  # BEiT's pooler has a norm where it takes the mean
     if reads == "pooler" and not pools:
         return "tokens"
     return "prefix" if reads == "pooled" and not pools else reads

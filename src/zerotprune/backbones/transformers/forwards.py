@@ -59,15 +59,16 @@ def read_call(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> dict[
             "use trace(model, images) to see what became of every patch"
         )
     if call.get("pixel_attention_mask") is not None:
-        call["pixel_attention_mask"] = _unpadded(call["pixel_attention_mask"])
+        _refuse_padding(call["pixel_attention_mask"])
+        call["pixel_attention_mask"] = None
     if torch.compiler.is_exporting():
         # Then the library makes a mask that masks nothing: its blocks are told that it is this one.
         call["unmasked"] = True
     return call
 
 
-def _unpadded(mask: torch.Tensor) -> None:
-    """SigLIP 2's mask, if it masks nothing: then none is needed."""
+def _refuse_padding(mask: torch.Tensor) -> None:
+    """SigLIP 2's mask may mask nothing: then none is needed."""
     if torch.compiler.is_compiling():
         raise ValueError(
             "whether a mask masks anything is not known while compiling: give the pruned model "

@@ -59,7 +59,9 @@ def prefix_of(base: Any) -> int:
 
 def patch_layer(base: Any) -> Any:
     """The layer that makes tokens of patches; SigLIP 2 has a linear one."""
-    layers = (each for each in base.embeddings.modules() if isinstance(each, (nn.Conv2d, nn.Linear)))
+    layers = (
+        each for each in base.embeddings.modules() if isinstance(each, (nn.Conv2d, nn.Linear))
+    )
     return next(layers)
 
 

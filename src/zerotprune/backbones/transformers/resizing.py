@@ -47,7 +47,8 @@ def _resample(embeddings: Any, size: int, patches: Any) -> None:
         embeddings.position_ids = torch.arange(new.shape[1], device=old.device).expand(1, -1)
         embeddings.num_patches = count
     told: Any = size if isinstance(getattr(embeddings, "image_size", None), int) else (size, size)
-    for module in (embeddings, getattr(embeddings, "patch_embeddings", None)):
+    holders: list[Any] = [embeddings, getattr(embeddings, "patch_embeddings", None)]
+    for module in holders:
         if hasattr(module, "image_size"):
             module.image_size = told
         if hasattr(module, "num_patches"):
