@@ -31,7 +31,7 @@ MODEL, DATA, BUDGET, OUTPUT = (
     for number, name in enumerate(("Model", "Data", "Budget", "Output"), start=1)
 )
 
-ModelName = Annotated[str, Parameter(help="`demo` or the name of a timm model.")]
+ModelName = Annotated[str, Parameter(help="`demo`, the name of a timm model, or hf:FOLDER of transformers'.")]
 DataName = Annotated[
     str,
     Parameter(

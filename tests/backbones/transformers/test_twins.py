@@ -16,7 +16,7 @@ from torch import nn
 
 import zerotprune as ztp
 from benchmarks.convert_to_hf import convert, save
-from tests.commands import zerotprune
+from tests.commands import quickly
 from tests.families import SMALL, stirred
 from tests.hf_families import build
 from zerotprune.backbones import backbone
@@ -78,7 +78,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_takes_a_folder(folder: Path, images: Path) -> None:
-    done = zerotprune(
+    done = quickly(
         "evaluate", "--model", f"hf:{folder}", "--data", str(images), "--cost", "0.7",
         "--workers", "0", "--json",
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_weights_on_top_of_a_folder(folder: Path, tmp_path: Path) -> None:
     given = load(f"hf:{folder}", weights=own)
     assert weights_hash(given) == weights_hash(load(f"hf:{folder}", pretrained=True))
     assert weights_hash(given) != weights_hash(fresh)
-    with pytest.raises(ValueError, match=r"lack classifier\.bias"):
+    with pytest.raises(ValueError, match=r"hold blocks\.0\.attn.*which the model does not have"):
         load(f"hf:{folder}", weights=folder.with_name("timm.safetensors"))
 
 
@@ -166,6 +166,21 @@ def test_a_name_on_the_hub_without_a_network(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_base_model_has_no_classes(tmp_path: Path, images: Path) -> None:
     build("vit, base").save_pretrained(tmp_path)
-    done = zerotprune("evaluate", f"hf:{tmp_path}", str(images), "--workers", "0")
+    done = quickly("evaluate", f"hf:{tmp_path}", str(images), "--workers", "0")
     assert done.returncode == 2
     assert "has no head: give --probe and --train" in done.stderr
+
+
+def test_weights_without_a_pooler_or_without_a_classifier(tmp_path: Path) -> None:
+    """A pooler that was not published is left out; a classifier that is missing is refused."""
+    build("vit").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["ViTModel"]}))
+    model: Any = load(f"hf:{tmp_path}", pretrained=True)
+    images = torch.randn(2, 3, 96, 96)
+    with torch.inference_mode():
+        assert torch.equal(model(images), model[0](images).last_hidden_state[:, 0])
+    build("vit, base").save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="its weights lack classifier"):
+        load(f"hf:{tmp_path}", pretrained=True)

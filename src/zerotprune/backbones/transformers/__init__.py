@@ -17,7 +17,7 @@ from .. import Backbone
 from ..size_weighted import SizeWeighted
 from .attention import attention_of
 from .blocks import PreNorm, TransformersCall
-from .create import create
+from .create import create, read_state
 from .families import (
     ATTENTIONS,
     FAMILIES,
@@ -85,14 +85,11 @@ class TransformersBackbone(Backbone):
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """The library writes files under the names of older versions, and turns them over when it
         reads them."""
-        kind: Any = type(self.model)
-        if state.keys() == self.model.state_dict().keys():
+        model: Any = self.model
+        if state.keys() == model.state_dict().keys():
             return state
-        read, told = kind.from_pretrained(
-            None, config=self.model.config, state_dict=dict(state), output_loading_info=True
-        )
-        wrong = [*told["missing_keys"], *told["unexpected_keys"], *told["mismatched_keys"]]
-        return state if wrong else dict(read.state_dict())
+        read, told = read_state(type(model), None, config=model.config, state_dict=dict(state))
+        return state if any(told.values()) else dict(read.state_dict())
 
     def resize_(self, size: int) -> None:
         if not resize_(base_of(self.model), size):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from ..hub import refuse_unreachable
 from .families import FAMILIES
@@ -41,13 +42,41 @@ def create(name: str, pretrained: bool) -> nn.Module:
     kind = _kind(name, config)
     try:
         if pretrained:
-            model = kind.from_pretrained(name, dtype=torch.float32)
+            model = _read(kind, name)
         else:
             model = kind(config)
             model.name_or_path = name
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"transformers cannot make {name!r}: {_first(error)}") from None
     return nn.Sequential(model, Answer())
+
+
+def read_state(kind: Any, *where: Any, **given: Any) -> tuple[Any, dict[str, list[str]]]:
+    """The library's own reading of weights, without its tables and bars, and which keys did not
+    fit: those that are missing, unexpected or of another shape."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model, told = kind.from_pretrained(*where, output_loading_info=True, **given)
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+    return model, {name: sorted(map(str, told[name])) for name in _WRONG}
+
+
+def _read(kind: Any, name: str) -> Any:
+    model, told = read_state(kind, name, dtype=torch.float32)
+    missing = told["missing_keys"]
+    if missing and all(key.startswith("pooler.") for key in missing):
+        model.pooler = None  # it was published without one: a random one says nothing
+    elif missing:
+        raise ValueError(f"its weights lack {missing[0]}")
+    return model
+
+
+_WRONG = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
 def _config(name: str) -> Any:
