@@ -184,7 +184,8 @@ def _gather(results: list[Result], world: int) -> list[Result]:
         order = sorted(range(len(result.index)), key=result.index.__getitem__)
         for name in ("hits", "hits5", "kl", "index"):
             values = getattr(result, name)
-            setattr(result, name, [values[at] for at in order])
+            if values:  # features have no divergence
+                setattr(result, name, [values[at] for at in order])
         if result.outputs:
             result.outputs = [torch.cat(result.outputs)[order]]
     return results

@@ -31,7 +31,9 @@ MODEL, DATA, BUDGET, OUTPUT = (
     for number, name in enumerate(("Model", "Data", "Budget", "Output"), start=1)
 )
 
-ModelName = Annotated[str, Parameter(help="`demo`, the name of a timm model, or hf:FOLDER of transformers'.")]
+ModelName = Annotated[
+    str, Parameter(help="`demo`, the name of a timm model, or hf:FOLDER of transformers'.")
+]
 DataName = Annotated[
     str,
     Parameter(

@@ -163,6 +163,16 @@ def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() -> None:
+    """All blocks are ours here, so that the kernels themselves need not be present."""
+    model, inputs = build("vit"), images_for("vit")
+    ztp.prune_(model, ztp.Schedule((ztp.Stage(1, similar=9),)).by("fold"))
+    with torch.inference_mode():
+        expected = model(**inputs).logits
+        model.config._attn_implementation = "flash_attention_2"
+        assert torch.equal(model(**inputs).logits, expected)
+
+
 def test_reentrant_checkpointing_is_refused() -> None:
     model = ztp.prune_(build("vit"), MERGING.by("fold")).train()
     model.gradient_checkpointing_enable({"use_reentrant": True})

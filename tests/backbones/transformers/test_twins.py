@@ -169,6 +169,10 @@ def test_a_base_model_has_no_classes(tmp_path: Path, images: Path) -> None:
     done = quickly("evaluate", f"hf:{tmp_path}", str(images), "--workers", "0")
     assert done.returncode == 2
     assert "has no head: give --probe and --train" in done.stderr
+    probing = ("--probe", "knn", "--train", str(images), "--cost", "0.7", "--json")
+    done = quickly("evaluate", f"hf:{tmp_path}", str(images), "--workers", "0", *probing)
+    assert done.returncode == 0, done.stderr
+    assert [row["measure"] for row in json.loads(done.stdout)] == ["knn", "knn"]
 
 
 def test_weights_without_a_pooler_or_without_a_classifier(tmp_path: Path) -> None:
