@@ -32,7 +32,7 @@ MODEL, DATA, BUDGET, OUTPUT = (
 )
 
 ModelName = Annotated[
-    str, Parameter(help="`demo`, the name of a timm model, or hf:FOLDER of transformers'.")
+    str, Parameter(help="`demo`, the name of a timm model, or hf:FOLDER of transformers.")
 ]
 DataName = Annotated[
     str,
