@@ -58,6 +58,8 @@ def attach(
         inner.forward = as_forward(vit.prefix_only(weighted))
     elif plan.size_weighted and weighted is not None:
         inner.forward = as_forward(weighted)
+    elif "forward" not in inner.__dict__ and (checked := vit.checked()) is not None:
+        inner.forward = as_forward(checked)
     refusals = dict.fromkeys(vit.unserved if outputs == "tokens" else (), _NO_GRID)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
     for name, why in refusals.items():
@@ -124,7 +126,7 @@ def _pruned_forward(
 ) -> Any:
     """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
     x, others = call.read(args, given)
-    if prefix_only:
+    if prefix_only and task.last:  # some libraries hand a keyword to all blocks alike
         return call.give(run_prefix_only(parts, task, x, others))
     return call.give(run(parts, task, x, others, left))
 

@@ -19,6 +19,7 @@ from ..tokens import Tokens
 from .midway import Midway
 from .prefix_only import PrefixOnly
 from .size_weighted import SizeWeighted
+from .stand_in import StandIn
 
 
 class Library(NamedTuple):
@@ -34,6 +35,7 @@ LIBRARIES: dict[str, Library] = {
     "torchvision": Library("torchvision", "torchvision:"),
     "open_clip": Library("open_clip", "open_clip:"),
     "lvvit": Library("tlt", "lvvit:"),
+    "transformers": Library("transformers", "hf:"),
 }
 
 
@@ -104,6 +106,10 @@ class Backbone(ABC):
     def class_names(self) -> list[str]:
         """What the classes are called, as far as the library knows."""
 
+    def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights as the library publishes them, under the names that they have in the model."""
+        return state
+
     def resize_(self, size: int) -> None:
         """Set the model to square images of another size: positions are resampled."""
         raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")
@@ -116,6 +122,11 @@ class Backbone(ABC):
     def size_weighted(self, proportional: float) -> SizeWeighted | None:
         """What stands in for the model's forward where its head pools tokens of different sizes,
         or padding; None where it never does, see `Geometry.weighs_sizes`."""
+        return None
+
+    def checked(self) -> StandIn | None:
+        """What stands in for the model's forward where nothing else does, to refuse calls that a
+        pruned model cannot serve; None where there are none."""
         return None
 
     @abstractmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..backbones import backbone, create, own_weights, shape_in
+from ..backbones import backbone, create, own_weights, shape_in, transformer
 from . import demo
 
 DEMO = "demo"
@@ -64,6 +64,9 @@ def _refuse_options(**options: object) -> None:
 
 def _fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """All keys and shapes must fit."""
+    state = backbone(model).under_own_names(state)
+    if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
+        model = transformer(model)
     own = model.state_dict()
     for key in sorted(own.keys() | state.keys()):
         if key not in state:
@@ -106,7 +109,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def weights_hash(model: nn.Module) -> str:
     """Of what the model holds in memory, so that it does not matter where that came from."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(transformer(model).state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -27,6 +27,7 @@ class Heads(NamedTuple):
     plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # where a rotary position
     plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
     rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
+    scales_logits: bool = False  # where it is not fused: the scale comes after the product of q, k
 
     def select(self, which: slice) -> Heads:
         """Those of some images of the batch. A bias may be the same for all."""
@@ -52,7 +53,10 @@ def output(part: Heads) -> Float[Tensor, "batch heads queries width"]:
         return F.scaled_dot_product_attention(
             part.q, part.k, part.v, attn_mask=bias, dropout_p=part.dropout
         )
-    logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
+    if part.scales_logits:
+        logits = part.q @ part.k.transpose(-2, -1) * part.scale
+    else:
+        logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
     if bias is not None:
         logits = logits + bias
     return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v

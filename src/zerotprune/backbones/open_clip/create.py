@@ -44,9 +44,8 @@ def _fetch(architecture: str, tag: str, published: Mapping[str, Any]) -> nn.Modu
     name = f"{architecture}.{tag}"
     if published.get("hf_hub"):
         hub = published["hf_hub"].rstrip("/")
-        refuse_unreachable(
-            name, hub, ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-        )
+        files = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+        refuse_unreachable(name, hub, files)
     try:
         whole = open_clip.create_model(architecture, tag)
     except (OSError, RuntimeError) as error:

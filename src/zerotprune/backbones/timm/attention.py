@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...scoring.attention import Heads
 from ...tokens import Tokens
+from ..positions import bias_among
 
 
 def dropout_of(attention: Any) -> float:
@@ -136,19 +137,9 @@ def _relative(
     elif shared is not None:
         bias = shared
     if bias is not None:
-        bias = _among(bias, tokens, queries) if tokens.moved else bias[..., :queries, :]
+        bias = bias_among(bias, tokens, queries) if tokens.moved else bias[..., :queries, :]
     fused, dropout = attention.fused_attn, dropout_of(attention)
     return Heads(q, k, v, attention.scale, fused, dropout, bias)
-
-
-def _among(bias: Tensor, tokens: Tokens, queries: int | None) -> Tensor:
-    """The relative bias of those that ask to those that are left, prefix tokens first."""
-    table = bias.reshape(bias.shape[-3:])
-    batch, patches = tokens.source.shape
-    prefix = tokens.x.shape[1] - patches
-    first = torch.arange(prefix, device=bias.device).expand(batch, -1)
-    index = torch.cat((first, tokens.source + prefix), dim=1)
-    return table[:, index[:, :queries].unsqueeze(2), index.unsqueeze(1)].transpose(0, 1)
 
 
 SPLITS: dict[type, Callable[[Any, Tensor, Tokens, dict[str, Any], int | None], Heads]] = {

@@ -1,0 +1,325 @@
+"""Every family of transformers' Vision Transformers: right, or refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests.hf_families import CLASSIFIERS, FAMILIES, SMALL, answers, build, images_for
+from zerotprune.backbones import backbone
+from zerotprune.backbones.transformers import refuse_old
+from zerotprune.backbones.transformers.families import blocks_of
+from zerotprune.block import Task, run
+from zerotprune.surgery import pruned_blocks
+from zerotprune.tokens import Tokens
+from zerotprune.tracing import patches_left
+
+SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.Stage(4, 0.9)))
+MERGING = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))
+
+
+def calls_of_blocks(model: Any, inputs: dict[str, Any]) -> list[tuple[Any, tuple[Any, ...], Any]]:
+    """What the model hands to each of its blocks."""
+    calls: list[tuple[Any, tuple[Any, ...], Any]] = []
+    hooks = [
+        block.register_forward_pre_hook(
+            lambda block, args, given: calls.append((block, args, given)), with_kwargs=True
+        )
+        for block in blocks_of(model)
+    ]
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
+    model = build(family, attention=attention)
+    vit = backbone(model)
+    task = Task(ztp.ZeroTPrune(), None, vit.geometry, last=True)
+    with torch.inference_mode():
+        calls = calls_of_blocks(model, images_for(family))
+        assert len(calls) == vit.geometry.depth == 5
+        for block, args, given in calls:
+            if family.startswith("siglip2"):  # its mask masks nothing
+                args = (args[0], None)
+            x, others = vit.call.read(args, given)
+            out = run(vit.parts(block), task, x, others)
+            assert isinstance(out, Tensor)
+            assert torch.equal(out, block(*args, **given))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
+    """Oracle: the library's own blocks on all tokens, with attention to dropped ones masked."""
+    model = build(family).double()
+    inputs = images_for(family, dtype=torch.float64)
+    ztp.prune_(model, SCHEDULE, compute="all")
+    with torch.inference_mode():
+        pruned, left = hidden(model, inputs)
+        ztp.restore_(model)
+        assert not torch.allclose(pruned[:, 0], hidden(model, inputs)[0][:, 0])
+        for image in range(len(pruned)):
+            one = {name: value[image : image + 1] for name, value in inputs.items()}
+            torch.testing.assert_close(pruned[image], masked(model, one, left, image))
+
+
+def hidden(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[int, Tensor]]:
+    """What leaves the last block, and for each stage the patches that it left."""
+    found: dict[int, Any] = {}
+    blocks = list(blocks_of(model))
+    hooks = [
+        block.register_forward_hook(lambda block, _, out: found.update({blocks.index(block): out}))
+        for block in blocks
+    ]
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    left = {at + 1: each.source for at, each in found.items() if isinstance(each, Tokens)}
+    return found[4], left
+
+
+def masked(model: Any, inputs: dict[str, Any], left: dict[int, Tensor], image: int) -> Tensor:
+    calls = calls_of_blocks(model, inputs)
+    x, prefix = calls[0][1][0], backbone(model).geometry.prefix
+    alive = torch.ones(x.shape[1], dtype=torch.bool)
+    order = torch.arange(x.shape[1])
+    for number, (block, _, given) in enumerate(calls, start=1):
+        mask = torch.zeros(1, 1, len(alive), len(alive), dtype=x.dtype)
+        mask = mask.masked_fill(~alive, -torch.inf)
+        held = given.get("attention_mask")
+        given = {name: value for name, value in given.items() if name != "attention_mask"}
+        x = block(x, attention_mask=mask if held is None else held + mask, **given)
+        if number in left:
+            order = torch.cat((torch.arange(prefix), left[number][image] + prefix))
+            alive = torch.zeros_like(alive).index_fill(0, order, True)
+    rows: Tensor = x[0, order]
+    return rows
+
+
+METHODS = [("fold", MERGING), ("zero-tprune", SCHEDULE), ("tome", MERGING)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_methods_run_and_restoring_leaves_no_trace(family: str) -> None:
+    model, inputs = build(family), images_for(family)
+    before, plain = set(model.state_dict()), repr(model)
+    with torch.inference_mode():
+        expected = answers(model(**inputs))
+        assert equal(answers(ztp.prune_(model, ztp.Schedule())(**inputs)), expected)
+        for method, schedule in METHODS:
+            ztp.prune_(model, schedule.by(method))
+            found = answers(model(**inputs))
+            assert all(each.isfinite().all() for each in found)
+            assert not equal(found, expected)
+            assert set(model.state_dict()) == before
+            assert "pruned by" in repr(model)
+        ztp.restore_(model)
+        assert equal(answers(model(**inputs)), expected)
+    assert repr(model) == plain
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2, base", "siglip", "beit", "dinov3"])
+def test_hidden_states_are_recorded_with_what_is_left(family: str) -> None:
+    model, inputs = build(family), images_for(family)
+    with torch.inference_mode():
+        plain = model(**inputs, output_hidden_states=True).hidden_states
+        ztp.prune_(model, MERGING.by("tome"))
+        alone = answers(model(**inputs))
+        out = model(**inputs, output_hidden_states=True)
+    prefix = backbone(model).geometry.prefix
+    lengths = [each.shape[1] - prefix for each in out.hidden_states]
+    assert lengths == [36, 36, 24, 24, 15, 15]
+    assert torch.equal(out.hidden_states[1], plain[1])
+    for one, other in zip(alone, answers(out), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2", "siglip"])
+def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
+    model, inputs = build(family), images_for(family)
+    ztp.prune_(model, MERGING.by("fold")).train()
+    found = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.cat([each.flatten() for each in answers(model(**inputs))]).square().sum().backward()
+        found.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
+    assert len(found[0]) > 50
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() -> None:
+    """All blocks are ours here, so that the kernels themselves need not be present."""
+    model, inputs = build("vit"), images_for("vit")
+    ztp.prune_(model, ztp.Schedule((ztp.Stage(1, similar=9),)).by("fold"))
+    with torch.inference_mode():
+        expected = model(**inputs).logits
+        model.config._attn_implementation = "flash_attention_2"
+        assert torch.equal(model(**inputs).logits, expected)
+
+
+def test_reentrant_checkpointing_is_refused() -> None:
+    model = ztp.prune_(build("vit"), MERGING.by("fold")).train()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    says = "reentrant gradient checkpointing loses what travels"
+    with (
+        pytest.warns(UserWarning, match="None of the inputs"),
+        pytest.raises(ValueError, match=says),
+    ):
+        model(torch.randn(2, 3, 96, 96, requires_grad=True))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["vit", "deit, teacher", "beit, cls"])
+def test_the_last_block_for_the_prefix_tokens_alone(family: str, attention: str) -> None:
+    model = build(family, attention=attention).double()
+    inputs = images_for(family, dtype=torch.float64)
+    seen: list[int] = []
+    last = blocks_of(model)[-1].mlp
+    own = type(last).forward
+
+    def fed(x: Tensor) -> Any:
+        seen.append(x.shape[1])
+        return own(last, x)
+
+    last.forward = fed
+    with torch.inference_mode():
+        for method, schedule in METHODS:
+            whole = answers(ztp.prune_(model, schedule.by(method), compute="all")(**inputs))
+            exact = answers(ztp.prune_(model, schedule.by(method))(**inputs))
+            for one, other in zip(exact, whole, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        prefix = backbone(model).geometry.prefix
+        assert seen[1::2] == [prefix] * 3
+        assert min(seen[::2]) > prefix
+        # A hook in the last block is there to see all tokens, and hidden states are of all.
+        hook = blocks_of(model)[-1].register_forward_hook(lambda *_: None)
+        model(**inputs)
+        hook.remove()
+        model(**inputs, output_hidden_states=True)
+        assert min(seen[-2:]) > prefix
+        model(**inputs)
+        assert seen[-1] == prefix
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each not in CLASSIFIERS])
+def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
+    """Their last hidden states are what users read, in the order of `patches_left`."""
+    model = ztp.prune_(build(family), MERGING.by("fold"))
+    prefix = backbone(model).geometry.prefix
+    with torch.inference_mode(), patches_left(model) as left:
+        out = model(**images_for(family))
+    assert out.last_hidden_state.shape[1] == prefix + 15 == prefix + left[-1].shape[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "says"),
+    [
+        ("SwinModel", "SwinConfig", "cannot prune transformers' SwinModel: its windows"),
+        ("ViTForMaskedImageModeling", "ViTConfig", "it gives back every patch"),
+        ("Dinov2Backbone", "Dinov2Config", "cannot prune Dinov2Backbone: it makes feature maps"),
+        ("BeitBackbone", "BeitConfig", "cannot prune BeitBackbone: it makes feature maps"),
+        ("CLIPModel", "CLIPConfig", r"holds a CLIPVisionModel at \.vision_model: pass model\.vis"),
+        ("BertModel", "BertConfig", "not one of the Vision Transformers that are known"),
+        ("Qwen2VLModel", "Qwen2VLConfig", "cannot prune transformers' Qwen2VLModel: it packs"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(kind: str, config: str, says: str) -> None:
+    with torch.device("meta"):
+        model = getattr(transformers, kind)(getattr(transformers, config)())
+    with pytest.raises(TypeError, match=says):
+        ztp.prune_(model, SCHEDULE)
+
+
+def test_subclasses_and_replaced_blocks_are_refused() -> None:
+    class Own(transformers.ViTModel):  # type: ignore[misc]
+        def forward(self, pixel_values: Tensor) -> Tensor:
+            return pixel_values
+
+    with pytest.raises(TypeError, match="cannot prune Own: it has a forward of its own"):
+        ztp.prune_(Own(transformers.ViTConfig(**SMALL)), SCHEDULE)
+    model = build("vit")
+    model.vit.layers[1].attention = nn.Linear(3, 3)
+    with pytest.raises(TypeError, match="block 2 has a Linear, and it is not known"):
+        ztp.prune_(model, SCHEDULE)
+    model = build("vit")
+    model.vit.layers[2].forward = lambda x: x
+    with pytest.raises(TypeError, match="block 3 has a forward that was replaced"):
+        ztp.prune_(model, SCHEDULE)
+
+
+def test_old_versions_are_refused() -> None:
+    refuse_old("5.20.1")
+    refuse_old("6.0.0.dev0")
+    with pytest.raises(TypeError, match=r"transformers 5\.9\.0: version 5\.20 or newer is needed"):
+        refuse_old("5.9.0")
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "says"),
+    [
+        ("vit, base", {"bool_masked_pos": torch.zeros(2, 36)}, "bool_masked_pos wants every patch"),
+        ("vit", {"attention_mask": torch.ones(2, 37)}, "takes no attention mask"),
+        ("beit, base", {"attention_mask": torch.ones(2, 37)}, "takes no attention mask"),
+        ("dinov2", {"output_attentions": True}, "gives back no attentions"),
+        ("siglip2", {"pixel_attention_mask": torch.eye(2, 36)}, "takes no padded images"),
+    ],
+)
+def test_calls_that_cannot_be_served(family: str, given: dict[str, Any], says: str) -> None:
+    model = ztp.prune_(build(family), SCHEDULE)
+    with pytest.raises(ValueError, match=says):
+        model(**images_for(family) | given)
+
+
+def test_a_mask_to_the_transformer_inside_is_refused() -> None:
+    model = ztp.prune_(build("vit"), SCHEDULE)
+    mask = torch.ones(2, 37, dtype=torch.long)
+    mask[:, -3:] = 0
+    with pytest.raises(ValueError, match="takes no attention mask"):
+        model.vit(**images_for("vit"), attention_mask=mask)
+
+
+def test_images_of_another_size_than_it_was_pruned_for() -> None:
+    model = ztp.prune_(build("dinov2"), SCHEDULE)
+    with pytest.raises(ValueError, match=r"pruned for images of 96 × 96 pixels, 37 tokens, and go"):
+        model(torch.randn(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2", "registers", "dinov3", "clip", "siglip"])
+def test_a_model_set_to_another_size(family: str) -> None:
+    """Oracle: the library's own interpolation in the call."""
+    model, images = build(family), torch.randn(2, 3, 64, 64)
+    resampled = {} if "dino" in family or family == "registers" else {"interpolate_pos_encoding": 1}
+    with torch.inference_mode():
+        expected = answers(model(images, **resampled))
+        backbone(model).resize_(64)
+        assert backbone(model).input_shape == (3, 64, 64)
+        assert backbone(model).geometry.grid == (4, 4)
+        for one, other in zip(answers(model(images)), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5),)))(images)
+
+
+def test_a_model_whose_positions_cannot_be_resampled() -> None:
+    with pytest.raises(ValueError, match="BeitForImageClassification cannot be set to another"):
+        backbone(build("beit")).resize_(64)
+
+
+def test_only_the_blocks_from_the_first_stage_on_are_ours() -> None:
+    model = ztp.prune_(build("clip"), SCHEDULE)
+    assert [block for block, *_ in pruned_blocks(model)] == list(model.encoder.layers)[1:]

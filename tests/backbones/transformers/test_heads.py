@@ -1,0 +1,216 @@
+"""transformers' heads, costs and copies while a model is pruned.
+
+Oracle of the heads: where patches are equal in groups, positions as well, a token that was merged
+from some of them is each of them. Then merging changes nothing at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import zerotprune as ztp
+from tests.backbones.test_pooling import alike, at_block
+from tests.hf_families import CLASSIFIERS, FAMILIES, FEW, answers, build, images_for
+from zerotprune.backbones import backbone
+from zerotprune.backbones.transformers.families import base_of, blocks_of
+from zerotprune.methods import ATS, Fold, ToMe
+
+MERGING = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))
+PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
+SHORT = ztp.Schedule((ztp.Stage(1, similar=9),))
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@contextmanager
+def equal_patches(model: Any, group: int) -> Iterator[None]:
+    """While it is open, every so many patch tokens in a row are one and the same to the model."""
+    prefix = backbone(model).geometry.prefix
+
+    def enter(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        x, *rest = args
+        return (torch.cat((x[:, :prefix], alike(x[:, prefix:], group)), dim=1), *rest), given
+
+    hook = blocks_of(model)[0].register_forward_pre_hook(enter, with_kwargs=True)
+    rope = getattr(model, "rope_embeddings", None)
+    if rope is not None:
+        own = type(rope).forward
+        rope.forward = lambda x: tuple(alike(each, group) for each in own(rope, x))
+    with torch.no_grad():
+        for name, table in model.named_parameters():
+            if name.endswith("relative_position_bias_table"):
+                table[:-3] = table[:1]  # the last three are between CLS and the patches
+    yield
+    hook.remove()
+    if rope is not None:
+        del rope.forward
+
+
+def pooled(out: Any) -> list[Any]:
+    """What is pooled from the tokens, or read of CLS."""
+    names = ("logits", "cls_logits", "pooler_output", "image_embeds")
+    return [out[name] for name in names if out.get(name) is not None]
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "siglip, no head"])
+def test_merging_equal_patches_changes_nothing(family: str) -> None:
+    """Seven of the pairs: the sizes are 1 and 2, and a mean that ignored them would be wrong."""
+    model = build(family).double()
+    inputs = images_for(family, dtype=torch.float64)
+    pruning = [(ToMe(), at_block(1, 7)), (Fold(), at_block(3, 7)), (ToMe(), at_block(5, 7))]
+    with torch.inference_mode(), equal_patches(model, 2):
+        expected = pooled(model(**inputs))
+        assert expected
+        for method, schedule in pruning:
+            found = pooled(ztp.prune_(model, schedule.by(method))(**inputs))
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["dinov2", "clip, classifier", "beit", "vit"])
+def test_padding_does_not_count(family: str) -> None:
+    """An image does not depend on its batch, where others keep more tokens."""
+    model = build(family).double()
+    inputs = images_for(family, 4, torch.float64)
+    ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(4, 0.5))).by(ATS(samples=12)))
+    with torch.inference_mode():
+        together = pooled(model(**inputs))[0]
+        for at in range(4):
+            alone = pooled(model(**{name: each[at : at + 1] for name, each in inputs.items()}))[0]
+            torch.testing.assert_close(together[at], alone[0], rtol=1e-9, atol=1e-9)
+
+
+def counted_by_torch(model: Any, family: str) -> int:
+    """On the meta device: on a CPU, torch's counter leaves fused attention out."""
+    inputs = images_for(family, 1)
+    inputs["pixel_values"] = inputs["pixel_values"].to("meta")
+    if "pixel_attention_mask" in inputs:
+        inputs["pixel_attention_mask"] = None
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    return int(counter.get_total_flops()) // 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_closed_form_equals_torch(family: str) -> None:
+    model = build(family).requires_grad_(False).to("meta")
+    ztp.prune_(model, PRUNED)
+    assert round(ztp.gmacs(model, compute="needed") * 1e9) == counted_by_torch(model, family)
+    ztp.prune_(model, MERGING.by("tome"), compute="all")
+    assert round(ztp.gmacs(model) * 1e9) == counted_by_torch(model, family)
+
+
+ALONE = """
+import logging, sys, warnings
+warnings.simplefilter("ignore")
+import torch, zerotprune as ztp
+from fvcore.nn import FlopCountAnalysis
+from tests.backbones.transformers.test_heads import COMPILED, FEW, SHORT
+from tests.hf_families import answers, build, images_for
+
+class Plain(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return tuple(answers(self.inner(images)))
+
+logging.disable()
+for family in FEW:
+    model = build(family, attention="eager", depth=2).requires_grad_(False)
+    images = images_for(family, 1)
+    ztp.prune_(model, SHORT, compute="all")
+    analysis = FlopCountAnalysis(Plain(model), images["pixel_values"])
+    parts = analysis.by_module()
+    left_out = (".embeddings", ".relative_position_bias")
+    counted = analysis.total() - sum(parts[name] for name in parts if name.endswith(left_out))
+    closed = round(ztp.gmacs(model, convention="paper") * 1e9)
+    assert counted == closed, f"{family}: fvcore {counted}, ours {closed}"
+
+    model.set_attn_implementation("sdpa")
+    ztp.prune_(model, SHORT.by("fold"))
+    expected = answers(model(**images))
+    exported = torch.export.export(model, (), images)
+    assert list(exported.graph_signature.user_inputs) == ["pixel_values"]
+    torch.testing.assert_close(answers(exported.module()(**images)), expected)
+
+    if family in COMPILED:
+        found = torch.compile(model, fullgraph=True, backend="eager")(**images)
+        torch.testing.assert_close(answers(found), expected)
+    print(family)
+"""
+COMPILED = ["vit", "siglip"]
+
+
+def test_counts_of_fvcore_export_and_one_graph() -> None:
+    """In a process of its own: fvcore traces, and shapes that are traced are no integers; the
+    run-time type checks of the other tests would break the graph."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.splitlines() == FEW
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copies_are_pruned_and_of_their_own(family: str) -> None:
+    model, inputs = build(family), images_for(family)
+    with torch.inference_mode():
+        plain = answers(model(**inputs))
+        expected = answers(ztp.prune_(model, MERGING.by("fold"))(**inputs))
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert all(map(close, answers(twin(**inputs)), expected))
+            ztp.restore_(twin)
+            assert all(map(close, answers(twin(**inputs)), plain))
+        assert all(map(close, answers(model(**inputs)), expected))
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2", "siglip", "clip, projection", "beit"])
+def test_a_pruned_model_is_saved_as_the_model_it_is(family: str, tmp_path: Path) -> None:
+    model, inputs = build(family), images_for(family)
+    with torch.inference_mode():
+        plain = answers(model(**inputs))
+        ztp.prune_(model, MERGING.by("fold")).save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        assert all(map(close, answers(loaded(**inputs)), plain))
+        pruned = answers(ztp.prune_(loaded, MERGING.by("fold"))(**inputs))
+        assert all(map(close, pruned, answers(model(**inputs))))
+
+
+def test_losses_and_tuples_come_as_ever() -> None:
+    for family in ("vit", "dinov2", "beit"):
+        model = ztp.prune_(build(family), MERGING.by("fold"))
+        images, labels = torch.randn(2, 3, 96, 96), torch.tensor([1, 3])
+        with torch.inference_mode():
+            out = model(images, labels=labels)
+            loss, logits = model(images, labels, return_dict=False)
+        expected = torch.nn.functional.cross_entropy(out.logits, labels)
+        torch.testing.assert_close(out.loss, expected)
+        assert torch.equal(loss, out.loss)
+        assert torch.equal(logits, out.logits)
+
+
+def test_every_classifier_says_how_many_classes_it_has() -> None:
+    for family in FAMILIES:
+        model = build(family)
+        assert backbone(model).outputs == (7 if family in CLASSIFIERS else 0)
+        assert backbone(model).geometry.tokens == 36 + backbone(model).geometry.prefix
+        assert base_of(model).config.hidden_size == backbone(model).geometry.dim
