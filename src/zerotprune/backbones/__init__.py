@@ -23,10 +23,12 @@ from .stand_in import StandIn
 
 
 class Library(NamedTuple):
-    """Where a library's models are defined, and what their names begin with on the command line."""
+    """Where a library's models are defined, what their names begin with on the command line, and
+    where we define some ourselves, if we do."""
 
     module: str
     prefix: str = ""
+    ours: str | None = None
 
 
 #: our package for each library
@@ -34,7 +36,7 @@ LIBRARIES: dict[str, Library] = {
     "timm": Library("timm"),
     "torchvision": Library("torchvision", "torchvision:"),
     "open_clip": Library("open_clip", "open_clip:"),
-    "lvvit": Library("tlt", "lvvit:"),
+    "lvvit": Library("tlt", "lvvit:", f"{__name__}.lvvit.model"),
     "transformers": Library("transformers", "hf:"),
 }
 
@@ -173,12 +175,11 @@ def backbone(model: object) -> Backbone:
 
 
 def _home(model: nn.Module) -> str | None:
-    """Our package for the library that the model's class, or one it inherits from, is of; a class
-    may also be defined in our package itself."""
+    """Our package for the library that the model's class, or one it inherits from, is of."""
     for kind in type(model).__mro__:
         defined = kind.__module__.partition(".")[0]
         for home, library in LIBRARIES.items():
-            if defined == library.module or kind.__module__.startswith(f"{__name__}.{home}."):
+            if defined == library.module or kind.__module__ == library.ours:
                 return home
     return None
 

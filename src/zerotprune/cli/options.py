@@ -31,7 +31,7 @@ MODEL, DATA, BUDGET, OUTPUT = (
     for number, name in enumerate(("Model", "Data", "Budget", "Output"), start=1)
 )
 
-_MODEL = "`demo`, a timm model's name, or another library's with its prefix: hf:FOLDER, torchvision:NAME."
+_MODEL = "`demo`, a timm model's name, or another library's: hf:FOLDER, torchvision:NAME, …"
 ModelName = Annotated[str, Parameter(help=_MODEL)]
 DataName = Annotated[
     str,
