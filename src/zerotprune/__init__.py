@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import methods
     from .budgets import Budget, schedule_for
+    from .export.exporting import export_model
     from .method import Method
     from .methods import ZeroTPrune
     from .pruning import gmacs, prune_, restore_
@@ -26,6 +27,7 @@ _HOME = {
     "Schedule": "schedule",
     "Stage": "schedule",
     "ZeroTPrune": "methods",
+    "export_model": "export.exporting",
     "gmacs": "pruning",
     "patches_left": "tracing",
     "prune_": "pruning",
@@ -39,6 +41,7 @@ __all__ = [
     "Schedule",
     "Stage",
     "ZeroTPrune",
+    "export_model",
     "gmacs",
     "methods",
     "patches_left",

@@ -149,10 +149,11 @@ def _attend(
     if task.stage is None and not task.remember:
         return sight, [sight.scorer.output(part) for part in heads], None
     needs = _needs_graph(task) or _needs_columns(task)
-    whole = len(tokens.x) <= AT_ONCE or tokens.x.device.type != "cpu" or not needs
-    if whole or torch.compiler.is_compiling() or task.decides_after != "attention":
+    whole = tokens.x.device.type != "cpu" or not needs or task.decides_after != "attention"
+    # A compiler is not asked how large the batch is: the graph would be for that size alone.
+    if whole or torch.compiler.is_compiling() or tokens.x.shape[0] <= AT_ONCE:
         return _score(task, sight)
-    starts = range(0, len(tokens.x), AT_ONCE)
+    starts = range(0, tokens.x.shape[0], AT_ONCE)
     turns = [_score(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
     history = concat([turn[0].tokens.history for turn in turns])
     outputs = [torch.cat(parts_of) for parts_of in zip(*(turn[1] for turn in turns), strict=True)]

@@ -58,7 +58,7 @@ class ATS(Method):
         order = seen.scorer.descending(-score)
         cumulated = score.gather(1, order).cumsum(dim=-1)
         odd = torch.arange(1, 2 * self.samples, 2, device=score.device, dtype=score.dtype)
-        points = (odd / (2 * self.samples)).repeat(len(score), 1)
+        points = (odd / (2 * self.samples)).repeat(score.shape[0], 1)
         drawn = torch.searchsorted(cumulated, points)
         drawn = order.gather(1, drawn.clamp_max(seen.patches - 1))
         hit = torch.zeros_like(score, dtype=torch.bool).scatter(1, drawn, True)

@@ -52,7 +52,7 @@ class ToMe(Method):
         patches, prefix = seen.patches, seen.prefix
         keys = seen.vectors("key").mean(dim=1)[:, prefix:]
         if self.kept(stage, patches) == patches:
-            return Reduction(torch.arange(patches, device=keys.device).expand(len(keys), -1))
+            return Reduction(torch.arange(patches, device=keys.device).expand(keys.shape[0], -1))
         count = patches - self.kept(stage, patches)
         # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
         found = seen.scorer.fold(keys, count, first=prefix % 2)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .attention import Heads
+from .ordering import exporting
 from .scorer import REFERENCE, Scorer
 
 Backend = Literal["auto", "reference", "triton"]
@@ -64,8 +65,7 @@ def _why_not(x: Tensor, backend: Backend) -> str | None:
         return "the package triton is not installed"
     if device != "cuda" and not (device == "cpu" and backend == "triton" and _interpreted()):
         return f"the model is on the device {device}, not on a GPU"
-    # Where it compiles, torch 2.11 says that it exports as well.
-    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+    if exporting():
         return "an exported model has to run without this library"
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"{x.dtype} is not a precision of theirs"

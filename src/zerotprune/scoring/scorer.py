@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..batching import take
 from ..shapes import Float, Int
-from . import similarity
+from . import ordering, similarity
 from .attention import Heads, output, outputs_with_graph
 from .graph import ColumnGraph, Graph, HeadRule, combine_heads, head_variance, heads_in_range
 from .precision import widened
@@ -45,13 +45,13 @@ class Scorer:
 
     def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
         """The places of the values, the largest first; of equal values the first one first."""
-        return similarity.descending(values)
+        return ordering.descending(values)
 
     def top(
         self, values: Float[Tensor, "batch patches"], count: int
     ) -> Int[Tensor, "batch {count}"]:
         """The places of the largest values, the largest first."""
-        return values.topk(count, dim=-1).indices
+        return ordering.top(values, count)
 
     def nearest(
         self,
@@ -105,10 +105,7 @@ class Scorer:
         group_a, group_b = place[first::2], place[1 - first :: 2]
         each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
         gain, choice = self.cheapest(features, each_a, each_b, weight, of_partner)
-        gone = self.descending(gain)[:, :count]
-        # The others in their order: an order by whether they stay leaves equals as they are.
-        stays = torch.ones_like(gain).scatter(1, gone, 0.0)
-        stay = self.descending(stays)[:, : len(group_a) - count]
+        gone, stay = ordering.parted(gain, count, self.descending)
         target = choice.gather(1, gone)
         keep = torch.cat((group_a[stay], each_b), dim=1)
         return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
@@ -126,8 +123,7 @@ class Scorer:
             return self.nearest(features, group_a, group_b)
         own, other = weight.gather(1, group_a).unsqueeze(2), weight.gather(1, group_b).unsqueeze(1)
         alike = similarity.similarity(take(features, group_a), take(features, group_b), "cosine")
-        gain, choice = ((alike - 1) * (own + of_partner * other)).max(dim=-1)
-        return gain, choice
+        return ordering.largest((alike - 1) * (own + of_partner * other))
 
     def merge(
         self,

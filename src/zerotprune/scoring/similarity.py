@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..batching import take
 from ..shapes import Float, Int
+from .ordering import descending, largest
 from .precision import widened
 
 Partition = Literal["sequential-u", "sequential-i", "alternate", "none"]
@@ -41,11 +42,6 @@ class Folding(NamedTuple):
     gone: Int[Tensor, "batch gone"]  # the cheapest first
     partner: Int[Tensor, "batch gone"]
     into: Int[Tensor, "batch gone"]  # the partner's place in `keep`
-
-
-def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
-    """The places of the values, the largest first; of equal values the first one first."""
-    return values.argsort(dim=-1, descending=True, stable=True)
 
 
 def split(
@@ -100,5 +96,4 @@ def nearest(
     if earlier:
         later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
         likeness = likeness.masked_fill(later, -torch.inf)
-    best, choice = likeness.max(dim=-1)
-    return best, choice
+    return largest(likeness)

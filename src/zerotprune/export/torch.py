@@ -1,0 +1,34 @@
+"""torch itself: the exported program, which runs without this library and the model's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from .target import Facts, Run, Target, quiet, tell
+
+
+class Torch(Target):
+    name, runtime, ending = "torch", "torch", ".pt2"
+
+    def write(self, program: ExportedProgram, path: Path, facts: Facts) -> None:
+        with quiet():
+            torch.export.save(program, path)
+        tell(path, facts)
+
+    def load(self, path: Path, threads: int | None) -> Run:
+        with quiet():
+            module = torch.export.load(path).module()
+
+        def run(images: Tensor) -> Tensor:
+            with torch.inference_mode():
+                output: Tensor = module(images)
+            return output
+
+        return run
+
+
+TARGET = Torch()

@@ -1,0 +1,61 @@
+"""Order and choice while exporting: the same as ever, of equals the first, without a sort."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from zerotprune.scoring import ordering
+
+VALUES = {
+    "no equals": torch.randn(3, 17),
+    "many equals": torch.randint(0, 4, (5, 23)).float(),
+    "all equal": torch.zeros(2, 9),
+    "one place": torch.ones(2, 1),
+    "infinite": torch.tensor([[1.0, -torch.inf, torch.inf, -torch.inf, torch.inf, 1.0]]),
+    "double": torch.randint(0, 4, (5, 23)).double() / 3,
+}
+
+
+def stable(values: Tensor) -> Tensor:
+    """NumPy's stable sort, of the negated values."""
+    return torch.from_numpy(np.argsort(-values.double().numpy(), axis=-1, kind="stable"))
+
+
+@pytest.mark.parametrize("exporting", [False, True])
+@pytest.mark.parametrize("name", VALUES)
+def test_of_equals_the_first(name: str, exporting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "exporting", lambda: exporting)
+    values = VALUES[name]
+    order, half = stable(values), values.shape[1] // 2
+    assert torch.equal(ordering.descending(values), order)
+    best, place = ordering.largest(values)
+    assert torch.equal(place, order[:, 0])
+    assert torch.equal(best, values.amax(dim=-1))
+    gone, stay = ordering.parted(values, half)
+    assert torch.equal(gone, order[:, :half])
+    assert torch.equal(stay, order[:, half:].sort(dim=-1).values)
+
+
+def test_the_top_while_exporting_is_that_of_a_stable_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "exporting", lambda: True)
+    for values in VALUES.values():
+        half = values.shape[1] // 2
+        assert torch.equal(ordering.top(values, half), stable(values)[:, :half])
+
+
+def test_nothing_is_sorted_while_exporting() -> None:
+    class Ordered(torch.nn.Module):
+        def forward(self, values: Tensor) -> tuple[Tensor, ...]:
+            gone, stay = ordering.parted(values, 3)
+            return gone, stay, ordering.descending(values), *ordering.largest(values)
+
+    values = VALUES["many equals"]
+    program = torch.export.export(Ordered(), (values,)).run_decompositions()
+    called = " ".join(str(node.target) for node in program.graph.nodes)
+    assert "cumsum" in called
+    assert all(word not in called for word in ("sort", "topk", "argmax", "max.dim"))
+    for exported, eager in zip(program.module()(values), Ordered()(values), strict=True):
+        assert torch.equal(exported, eager)
