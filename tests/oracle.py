@@ -42,7 +42,7 @@ def vote(graph: Floats, scores: Floats, rounds: int) -> Floats:
 
 
 def passing_heads(scores: Floats, bounds: Bounds) -> list[int]:
-    """VHF: heads whose variance over patch tokens, scaled to mean 1, is in bounds; all if none."""
+    """VHF: heads whose variance, scores scaled to mean 1, is in bounds; all if none."""
     everyone = list(range(len(scores)))
     if bounds is None:
         return everyone
@@ -67,21 +67,28 @@ def combine_heads(scores: Floats, how: str) -> Floats:
 
 
 def page_rank(
-    graph: Floats, prefix: int, rounds: int, cls_weight: float, heads: str, vhf: Bounds
+    graph: Floats,
+    prefix: int,
+    rounds: int,
+    cls_weight: float,
+    heads: str,
+    vhf: Bounds,
+    vhf_over: str = "patches",
 ) -> Floats:
     """WPR importance of the patch tokens; token 0 starts with `cls_weight`, any other with 1."""
     start = np.ones(graph.shape[-1])
     start[0] = cls_weight
     start /= start.sum()
-    scores = np.stack([vote(head, start, rounds)[prefix:] for head in graph])
-    return combine_heads(scores[passing_heads(scores, vhf)], heads)
+    scores = np.stack([vote(head, start, rounds) for head in graph])
+    passing = passing_heads(scores if vhf_over == "all" else scores[:, prefix:], vhf)
+    return combine_heads(scores[passing, prefix:], heads)
 
 
-def restrict(graph: Floats, patches: Indices, prefix: int) -> Floats:
+def restrict(graph: Floats, patches: Indices, prefix: int, rescale: bool = True) -> Floats:
     """The graph among the prefix tokens and `patches`, its rows scaled to sum 1 (0 stays 0)."""
     tokens = np.concatenate([np.arange(prefix), prefix + patches])
     small = graph[:, tokens][:, :, tokens].copy()
-    for head in small:
+    for head in small if rescale else ():
         for row in head:
             if row.sum() > 0:
                 row /= row.sum()
@@ -93,12 +100,16 @@ def candidates(importance: Floats, partition: str, noise: Floats | None) -> dict
     n = len(importance)
     if partition == "none":
         return {a: np.flatnonzero(importance > importance[a]) for a in range(n)}
+    if partition == "none-both":
+        return {int(a): np.delete(np.arange(n), a) for a in descending(-importance)}
     if partition == "sequential-u":
         b = descending(importance)[: n // 2]
     elif partition == "sequential-i":
         b = descending(-importance)[: n // 2]
     elif partition == "alternate":
         b = descending(-importance)[1::2]
+    elif partition == "alternate-top":
+        b = descending(importance)[0::2]
     elif partition == "random" and noise is not None:
         b = descending(noise)[: n // 2]
     else:
@@ -131,7 +142,8 @@ def redundant(
         alike = [(similarity(features[a], features[b], metric), -int(b)) for b in others]
         best, minus_b = max(alike, default=(-math.inf, 1))
         pairs.append((-best, a, -minus_b))
-    chosen = np.array([pair[1:] for pair in sorted(pairs)[:count]], dtype=np.int64).reshape(-1, 2)
+    pairs.sort(key=lambda pair: pair[0])  # of equal ones the first in the order of A
+    chosen = np.array([pair[1:] for pair in pairs[:count]], dtype=np.int64).reshape(-1, 2)
     return chosen[:, 0], chosen[:, 1]
 
 
@@ -158,6 +170,9 @@ def pruning_layer(
     partition: str = "sequential-u",
     metric: str = "cosine",
     ranking: str = "wpr",
+    rescale: bool = True,
+    vhf_over: str = "patches",
+    pre_vhf: bool = False,
     history: Floats | None = None,
     noise: Floats | None = None,
 ) -> Layer:
@@ -178,14 +193,16 @@ def pruning_layer(
         if ranking == "accumulated":
             total = attention_received(graph, prefix) + (0.0 if history is None else history)
             return np.asarray(total[alive])
-        small = restrict(graph, alive, prefix)
+        small = restrict(graph, alive, prefix, rescale or ranking == "cls")
         if ranking == "average":
-            return attention_received(small, prefix)
+            return np.asarray(
+                np.mean([vote(head, np.ones(len(head)), 1) for head in small], axis=0)
+            )[prefix:]
         if ranking == "cls" and cls:
             return np.asarray(small[:, 0].mean(axis=0)[prefix:])
         if ranking == "wpr":
             weight = first_weight(start, small.shape[-1])
-            return page_rank(small, prefix, rounds, weight, heads, vhf)
+            return page_rank(small, prefix, rounds, weight, heads, vhf, vhf_over)
         raise ValueError(f"unknown ranking {ranking!r}, or it lacks its noise or CLS token")
 
     def drop_similar(alive: Indices, scores: Floats) -> tuple[Indices, Indices, Indices]:
@@ -215,7 +232,8 @@ def pruning_layer(
     elif order == "i-s-i":
         if similar:
             weight = first_weight(pre_start, graph.shape[-1])
-            pre_importance = page_rank(graph, prefix, 1, weight, "eir", None)
+            filtered = vhf if pre_vhf else None
+            pre_importance = page_rank(graph, prefix, 1, weight, "eir", filtered, vhf_over)
             alive, dropped, partners = drop_similar(alive, pre_importance)
         if keep < 1:
             alive, unimportant, importance = drop_unimportant(alive, rank(alive))

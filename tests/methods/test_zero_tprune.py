@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,9 +14,11 @@ from torch import Tensor
 from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, methods
+from zerotprune.batching import select
 from zerotprune.method import Seen
 from zerotprune.scoring import graph
 from zerotprune.scoring.attention import Heads
+from zerotprune.scoring.similarity import Partition
 from zerotprune.tokens import Reduction, Tokens
 
 DEPTH = 12
@@ -55,7 +57,18 @@ def twin(seen: Seen, stage: Stage, method: ZeroTPrune, at: int = 0) -> Layer:
         chosen = (seen.x_pre if method.features == "x-pre" else seen.tokens.x)[at]
     options: dict[str, Any] = {
         name: getattr(method, name)
-        for name in ("cls_weight", "heads", "vhf", "order", "partition", "metric", "ranking")
+        for name in (
+            "cls_weight",
+            "heads",
+            "vhf",
+            "order",
+            "partition",
+            "metric",
+            "ranking",
+            "rescale",
+            "vhf_over",
+            "pre_vhf",
+        )
     }
     cls = seen.geometry.cls
     assert isinstance(seen.graph, graph.DenseGraph)
@@ -114,12 +127,15 @@ options = st.fixed_dictionaries(
         "heads": st.sampled_from(["eir", "mean", "max"]),
         "vhf": st.none() | st.sampled_from([(0.01, 0.7), (0.1, 0.2), (5.0, 6.0)]),
         "order": st.sampled_from(["i-s-i", "i-s"]),
-        "features": st.sampled_from(["key", "query", "value", "x-pre", "x"]),
-        "partition": st.sampled_from(["sequential-u", "sequential-i", "alternate", "none"]),
+        "features": st.sampled_from(["key", "query", "value", "x-pre", "x-mid", "x"]),
+        "partition": st.sampled_from(get_args(Partition)),
         "metric": st.sampled_from(
             ["cosine", "dot"] + [f"minkowski-{p}" for p in (1, 2, 3, 4, 5, "inf")]
         ),
         "ranking": st.sampled_from(["wpr", "wpr", "cls", "average", "accumulated", "random"]),
+        "rescale": st.booleans(),
+        "vhf_over": st.sampled_from(["patches", "all"]),
+        "pre_vhf": st.booleans(),
     }
 )
 
@@ -214,3 +230,19 @@ def test_unknown_options_are_named(option: dict[str, Any], says: str) -> None:
         object.__setattr__(method, name, value)
     with pytest.raises(ValueError, match=says):
         method.__post_init__()
+
+
+@pytest.mark.parametrize("option", [{"ranking": "random"}, {"partition": "random"}])
+def test_a_draw_of_its_own_is_the_image_s_alone(option: dict[str, Any]) -> None:
+    seen, _ = image(40, 1, 3, 6, batch=4)
+    method, stage = ZeroTPrune(draw="image", **option), Stage(4, 0.5, 6)
+    drawn = method.reduce(seen, stage)
+    assert len({tuple(sorted(row)) for row in drawn.keep.tolist()}) == 4
+    assert isinstance(seen.graph, graph.DenseGraph)
+    alone = seen._replace(
+        tokens=select(seen.tokens, slice(2, 3)),
+        x_pre=seen.x_pre[2:3],
+        heads=[seen.heads[0].select(slice(2, 3))],
+        graph=graph.DenseGraph(seen.graph.weights[2:3]),
+    )
+    assert torch.equal(method.reduce(alone, stage).keep, drawn.keep[2:3])

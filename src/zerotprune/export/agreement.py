@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 #: A choice between two tokens that score alike may fall otherwise in another runtime, and so may

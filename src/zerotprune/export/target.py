@@ -43,8 +43,7 @@ class Target(ABC):
         missing = [package for package in needed if find_spec(package) is None]
         if missing:
             raise ValueError(
-                f"{self.name} needs the package {missing[0]}: "
-                f"pip install 'zerotprune[{self.name}]'"
+                f"{self.name} needs the package {missing[0]}: pip install 'zerotprune[{self.name}]'"
             )
 
     def versions(self) -> dict[str, str]:

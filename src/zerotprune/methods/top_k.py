@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from ..cost import Geometry
@@ -15,16 +16,26 @@ from ..shapes import Float
 from ..tokens import Reduction
 
 Score = Literal["cls", "average", "accumulated", "random"]
+Draw = Literal["shared", "image"]
+
+
+def drawn(seen: Seen, seed: int, draw: Draw) -> Float[Tensor, "batch patches"]:
+    """Random numbers for the patch tokens: the same for all images, or each image's own. Its key
+    are its tokens themselves, so that it does not depend on its batch."""
+    x = seen.tokens.x
+    if draw == "shared":
+        return noise(seen.patches, seed, x.device).expand(x.shape[0], -1)
+    keys = x.detach().float().view(torch.int32).to(torch.int64).sum(dim=(1, 2), keepdim=True)
+    return noise(seen.patches, seed, x.device, keys=keys.squeeze(2) & 0xFFFFFFFF)
 
 
 def rank(
-    seen: Seen, by: Score, block: int, seed: int, graph: Graph | None
+    seen: Seen, by: Score, block: int, seed: int, graph: Graph | None, draw: Draw = "shared"
 ) -> Float[Tensor, "batch patches"]:
     """The score of every patch token. Accumulated attention was summed over all blocks so far;
     the two others are read off a graph, on its living tokens alone."""
     if by == "random":
-        drawn = noise(seen.patches, seed * 4096 + block, seen.tokens.x.device)
-        return drawn.expand(seen.tokens.x.shape[0], -1)
+        return drawn(seen, seed * 4096 + block, draw)
     if by == "accumulated":
         assert seen.tokens.history is not None
         return seen.tokens.history
@@ -40,7 +51,9 @@ class TopK(Method):
 
     by:   "cls" or "average" attention in this block, average attention "accumulated" over the
           blocks so far, or "random"
-    seed: for "random"; every image gets the same draw, so that none depends on its batch
+    seed: for "random"
+    draw: for "random": one draw "shared" by all images, or one for each "image"; neither depends on
+          the batch
     """
 
     name = "top-k"
@@ -52,6 +65,7 @@ class TopK(Method):
     }
     by: Score = "average"
     seed: int = 0
+    draw: Draw = "shared"
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if self.by == "cls" and not geometry.cls:
@@ -64,7 +78,7 @@ class TopK(Method):
         return self.by == "accumulated"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        importance = rank(seen, self.by, stage.block, self.seed, seen.graph)
+        importance = rank(seen, self.by, stage.block, self.seed, seen.graph, self.draw)
         return Reduction(seen.scorer.top(importance, self.kept(stage, seen.patches)), importance)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:

@@ -12,23 +12,24 @@ from ..batching import take
 from ..cost import Geometry
 from ..method import Method, Part, Seen
 from ..schedule import Stage
-from ..scoring.graph import Graph, HeadRule, noise
-from ..scoring.similarity import Matching, Metric
+from ..scoring.graph import Graph, HeadRule, Over
+from ..scoring.similarity import AMONG, Matching, Metric
 from ..scoring.similarity import Partition as Groups
 from ..shapes import Float
 from ..tokens import Reduction
-from .top_k import Score, rank
+from .top_k import Draw, Score, drawn, rank
 
 Start = Literal["auto", "cls", "uniform"]
 Order = Literal["i-s-i", "i-s"]
-Feature = Literal["key", "query", "value", "x-pre", "x"]
+Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
 
 
 @dataclass(frozen=True)
 class ZeroTPrune(Method):
-    """The published method by default; each option is one row of its ablations.
+    """The published method by default; each option is one row of its ablations, or a reading of
+    what the paper leaves open.
 
     start:      first scores of the I-stage: "uniform" (the paper's Zero-TPrune-uni), "cls"
                 (Zero-TPrune), or "auto": "cls" where the model has a CLS token
@@ -37,11 +38,22 @@ class ZeroTPrune(Method):
     heads:      how the heads' scores become one importance: "eir", "mean" or "max"
     vhf:        variances between which a head counts, or None to count them all
     order:      "i-s-i" prunes similar tokens first, then unimportant ones; "i-s" the reverse
-    features:   what the S-stage compares: a vector of the block's attention, its input ("x-pre")
-                or its output ("x")
+    features:   what the S-stage compares: a vector of the block's attention, its input ("x-pre"),
+                the stream between attention and MLP ("x-mid"), or its output ("x")
     partition, metric: how the S-stage groups and compares tokens
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
+    draw:       for these: one draw "shared" by all images, or one for each "image"
+
+    Readings: where the paper can be read in two ways, the default first.
+
+    rescale:    are the rows of the graph scaled back to sum 1 once S has taken tokens out?
+    vhf_over:   is a head's variance taken over the "patches", or over "all" tokens?
+    pre_vhf:    does VHF filter the heads of the I′-stage too?
+    features:   the paper's "intermediate" vectors are the block's input, or "x-mid"
+    partition:  "none" prunes the less important token of a pair, "none-both" may prune both;
+                "alternate" and "alternate-top" differ in where an odd token goes
+    draw:       "shared", or "image"
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
     'eir'
@@ -60,6 +72,10 @@ class ZeroTPrune(Method):
     metric: Metric = "cosine"
     ranking: Ranking = "wpr"
     seed: int = 0
+    draw: Draw = "shared"
+    rescale: bool = True
+    vhf_over: Over = "patches"
+    pre_vhf: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -81,7 +97,7 @@ class ZeroTPrune(Method):
         if not geometry.cls and "cls" in (self.start, self.pre_start, self.ranking):
             raise ValueError("this model has no CLS token to start from or to rank by")
         matched = stage.share(patches) if self.order == "i-s" else patches
-        most = matched - 1 if self.partition == "none" else matched - matched // 2
+        most = matched - 1 if self.partition in AMONG else matched - self._partners(matched)
         if stage.similar > most:
             raise ValueError(
                 f"the stage at block {stage.block} prunes {stage.similar} similar tokens, "
@@ -94,8 +110,12 @@ class ZeroTPrune(Method):
     def wants_history(self) -> bool:
         return self.ranking == "accumulated"
 
+    def _partners(self, matched: int) -> int:
+        """How many tokens are in group B."""
+        return matched - matched // 2 if self.partition == "alternate-top" else matched // 2
+
     def decides_after(self) -> Part:
-        return "mlp" if self.features == "x" else "attention"
+        return _RIPE.get(self.features, "attention")
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
@@ -111,7 +131,7 @@ class ZeroTPrune(Method):
             assert found is not None
             return Reduction(found.left, None, pre, dropped, partner)
         if found is not None and graph is not None:
-            graph = graph.without(found.dropped + seen.prefix)
+            graph = graph.without(found.dropped + seen.prefix, self.rescale)
         importance = self._importance(seen, stage, graph)
         count = self.kept(stage, seen.patches)
         if found is None:
@@ -136,19 +156,25 @@ class ZeroTPrune(Method):
         """I′: one round and EIR; nothing is pruned by it, it only sorts the tokens for S."""
         assert seen.graph is not None
         start = seen.graph.start(self._cls_weight(self.pre_start, seen))
-        return seen.scorer.importance(seen.graph, seen.graph.vote(start, rounds=1), seen.prefix)
+        score = seen.graph.vote(start, rounds=1)
+        variances = self.vhf if self.pre_vhf else None
+        return seen.scorer.importance(
+            seen.graph, score, seen.prefix, "eir", variances, self.vhf_over
+        )
 
     def _importance(
         self, seen: Seen, stage: Stage, graph: Graph | None
     ) -> Float[Tensor, "batch patches"]:
         """I: the chosen number of rounds on the living tokens, head filter, one score for all."""
         if self.ranking != "wpr":
-            return rank(seen, self.ranking, stage.block, self.seed, graph)
+            return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None
         dead = 0 if graph.alive is None else stage.similar
         start = graph.start(self._cls_weight(self.start, seen, dead))
         score = graph.vote(start, stage.votes(seen.geometry.depth))
-        return seen.scorer.importance(graph, score, seen.prefix, self.heads, self.vhf)
+        return seen.scorer.importance(
+            graph, score, seen.prefix, self.heads, self.vhf, self.vhf_over
+        )
 
     def _cls_weight(self, start: Start, seen: Seen, dead: int = 0) -> float | None:
         if start == "uniform" or not seen.geometry.cls:
@@ -160,7 +186,7 @@ class ZeroTPrune(Method):
     def _features(self, seen: Seen) -> Float[Tensor, "batch patches width"]:
         if self.features == "x-pre":
             tokens = seen.x_pre
-        elif self.features == "x":
+        elif self.features == "x" or self.features == "x-mid":
             tokens = seen.tokens.x
         else:
             tokens = seen.feature(self.features)
@@ -170,8 +196,7 @@ class ZeroTPrune(Method):
         """What the S-stage sorts the tokens by before it parts them."""
         if self.partition != "random":
             return importance
-        drawn = noise(seen.patches, -self.seed * 4096 - stage.block, importance.device)
-        return drawn.expand_as(importance)
+        return drawn(seen, -self.seed * 4096 - stage.block, self.draw)
 
     def _match(self, seen: Seen, stage: Stage, features: Tensor, sorting: Tensor) -> Matching:
         groups: Groups = "sequential-u" if self.partition == "random" else self.partition
@@ -185,14 +210,14 @@ class ZeroTPrune(Method):
         if stage.similar:
             matched = stage.share(patches) if self.order == "i-s" else patches
             half = matched // 2
-            pairs = matched**2 if self.partition == "none" else half * (matched - half)
-            own = self.features in ("x", "x-pre")
+            pairs = matched**2 if self.partition in AMONG else half * (matched - half)
+            own = self.features.startswith("x")
             total += pairs * (geometry.dim if own else geometry.blocks[stage.block - 1].width)
             if self.order == "i-s-i":
                 total += vote_once
         if stage.keep < 1 or self.order == "i-s":
             # On the survivors alone, the scale of the graph's rows costs as much as a round.
-            restricted = int(bool(stage.similar) and self.order == "i-s-i")
+            restricted = int(bool(stage.similar) and self.order == "i-s-i" and self.rescale)
             if self.ranking == "wpr":
                 total += vote_once * (stage.votes(depth) + restricted)
             elif self.ranking == "average":
@@ -202,6 +227,8 @@ class ZeroTPrune(Method):
         return total
 
 
+#: after which part of the block the residual stream is what is compared
+_RIPE: dict[str, Part] = {"x-mid": "projection", "x": "mlp"}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "start": get_args(Start),
     "pre_start": get_args(Start),
@@ -211,4 +238,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "partition": (*get_args(Groups), "random"),
     "metric": get_args(Metric),
     "ranking": ("wpr", *get_args(Score)),
+    "draw": get_args(Draw),
+    "vhf_over": get_args(Over),
 }

@@ -15,6 +15,8 @@ from ..shapes import Bool, Float, Int
 from .precision import no_autocast, widened
 
 HeadRule = Literal["eir", "mean", "max"]
+#: whose scores the variance of a head is taken over
+Over = Literal["patches", "all"]
 
 
 def attention_graph(
@@ -51,13 +53,14 @@ def vote(
     score: Float[Tensor, "batch heads tokens"],
     rounds: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
+    rescaled: bool = True,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """Weighted PageRank (Alg. 1, Eq. 3): `rounds` times s ← Aᵀs, then s scaled to sum 1 per head.
+    """Weighted PageRank (Alg. 1, Eq. 1): `rounds` times s ← Aᵀs, then s scaled to sum 1 per head.
 
     With `alive` (1 or 0 for each token) the vote is held on the sub-graph of the living tokens,
-    its rows scaled back to sum 1. The sub-graph is never cut out: a row's scale moves from the
-    row to the vote it casts. Voting is linear, so scaling once at the end is the same as scaling
-    in each round.
+    its rows scaled back to sum 1, or not (`rescaled`). The sub-graph is never cut out: a row's
+    scale moves from the row to the vote it casts. Voting is linear, so scaling once at the end is
+    the same as scaling in each round.
     """
     flat = graph.flatten(0, 1)
     score = score.reshape(flat.shape[0], 1, -1)
@@ -67,7 +70,8 @@ def vote(
         score = score.reshape(graph.shape[:3])
     else:
         mask = alive.unsqueeze(1)
-        weight = (mask * row_scale(graph, alive)).reshape_as(score)
+        weight = mask * row_scale(graph, alive) if rescaled else mask.expand(graph.shape[:3])
+        weight = weight.reshape_as(score)
         for _ in range(rounds):
             score = (score * weight) @ flat
         score = score.reshape(graph.shape[:3]) * mask
@@ -117,7 +121,7 @@ def combine_heads(
     rule: HeadRule = "eir",
     counted: Bool[Tensor, "batch heads"] | None = None,
 ) -> Float[Tensor, "batch tokens"]:
-    """One importance from all heads: the Emphasizing Informative Region rule (Eq. 4) by default,
+    """One importance from all heads: the Emphasizing Informative Region rule (Eq. 2) by default,
     the root of the mean square; or their mean or maximum."""
     if rule == "max":
         if counted is not None:
@@ -157,8 +161,8 @@ class ColumnGraph(RowGraph, Protocol):
 class Graph(ColumnGraph, Protocol):
     """An attention graph to vote on, however it is held."""
 
-    def without(self, dropped: Int[Tensor, "batch dropped"]) -> Graph:
-        """The graph restricted to the other tokens, its rows scaled back to sum 1."""
+    def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> Graph:
+        """The graph restricted to the other tokens, its rows scaled back to sum 1 or not."""
 
     def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
         """The first scores, see `start_scores`."""
@@ -174,9 +178,10 @@ class DenseGraph(NamedTuple):
 
     weights: Float[Tensor, "batch heads tokens tokens"]
     alive: Float[Tensor, "batch tokens"] | None = None
+    rescaled: bool = True
 
-    def without(self, dropped: Int[Tensor, "batch dropped"]) -> DenseGraph:
-        return self._replace(alive=living(self.weights[:, 0, 0], dropped))
+    def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> DenseGraph:
+        return self._replace(alive=living(self.weights[:, 0, 0], dropped), rescaled=rescaled)
 
     def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
         return start_scores(self.weights, cls_weight, self.alive)
@@ -184,7 +189,7 @@ class DenseGraph(NamedTuple):
     def vote(
         self, score: Float[Tensor, "batch heads tokens"], rounds: int
     ) -> Float[Tensor, "batch heads tokens"]:
-        return vote(self.weights, score, rounds, self.alive)
+        return vote(self.weights, score, rounds, self.alive, self.rescaled)
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         return self.weights[:, :, token]
@@ -215,15 +220,22 @@ def average_attention(graph: ColumnGraph) -> Float[Tensor, "batch tokens"]:
 
 
 def noise(
-    count: int, seed: int, device: torch.device, dtype: torch.dtype = torch.float32
-) -> Float[Tensor, " {count}"]:
+    count: int,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    keys: Int[Tensor, "batch 1"] | None = None,
+) -> Float[Tensor, "*batch {count}"]:
     """Uniform pseudo-random numbers in [0, 1), the same on every device and in every call.
 
     Made by integer mixing and not by a generator, so that it traces into a compiled or exported
-    graph, leaves the global random state alone, and gives every image of a batch the same draw.
+    graph, leaves the global random state alone, and gives every image of a batch the same draw; or
+    one of its own, by its key.
     """
     mask = 0xFFFFFFFF
     bits = torch.arange(count, device=device, dtype=torch.int64) + (seed * 0x9E3779B1 & mask)
+    if keys is not None:
+        bits = (bits + keys * 0x85EBCA6B) & mask
     for shift, factor in ((16, 0x7FEB352D), (15, 0x046CA68B), (16, 1)):
         bits = ((bits ^ (bits >> shift)) * factor) & mask
     return (bits >> 8).to(dtype) / (1 << 24)

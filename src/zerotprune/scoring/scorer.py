@@ -9,9 +9,9 @@ from ..batching import take
 from ..shapes import Float, Int
 from . import ordering, similarity
 from .attention import Heads, output, outputs_with_graph
-from .graph import ColumnGraph, Graph, HeadRule, combine_heads, head_variance, heads_in_range
+from .graph import ColumnGraph, Graph, HeadRule, Over, combine_heads, head_variance, heads_in_range
 from .precision import widened
-from .similarity import Folding, Matching, Metric, Partition
+from .similarity import AMONG, Among, Folding, Matching, Metric, Partition
 
 
 class Scorer:
@@ -36,11 +36,13 @@ class Scorer:
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
+        over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
         """One importance for each patch token, from the heads whose variance is in the range."""
         counted = None
         if variances is not None:
-            counted = heads_in_range(head_variance(score, prefix, graph.alive), *variances)
+            variance = head_variance(score, prefix if over == "patches" else 0, graph.alive)
+            counted = heads_in_range(variance, *variances)
         return combine_heads(score, rule, counted)[:, prefix:]
 
     def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
@@ -59,10 +61,10 @@ class Scorer:
         group_a: Int[Tensor, "batch group_a"],
         group_b: Int[Tensor, "batch group_b"],
         metric: Metric = "cosine",
-        earlier: bool = False,
+        among: Among = "others",
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
         """Each token's most similar one of the other group, see `similarity.nearest`."""
-        return similarity.nearest(features, group_a, group_b, metric, earlier)
+        return similarity.nearest(features, group_a, group_b, metric, among)
 
     def match(
         self,
@@ -75,12 +77,12 @@ class Scorer:
         """The S-stage (Sec. 3.3): each token of A meets its most similar one of B, and the `count`
         most similar pairs lose their A."""
         group_a, group_b = similarity.split(importance, partition, self.descending)
-        # With no partition a pair loses its less important token: only earlier ones are partners.
-        best, choice = self.nearest(features, group_a, group_b, metric, partition == "none")
+        among = AMONG.get(partition, "others")
+        best, choice = self.nearest(features, group_a, group_b, metric, among)
         ranked = self.descending(best)
         out, stay = ranked[:, :count], ranked[:, count:]
         left = group_a.gather(1, stay)
-        if partition != "none":
+        if among == "others":
             left = torch.cat((group_b, left), dim=1)
         return Matching(group_a.gather(1, out), group_b.gather(1, choice.gather(1, out)), left)
 

@@ -14,7 +14,13 @@ from ..shapes import Float, Int
 from .ordering import descending, largest
 from .precision import widened
 
-Partition = Literal["sequential-u", "sequential-i", "alternate", "none"]
+Partition = Literal[
+    "sequential-u", "sequential-i", "alternate", "alternate-top", "none", "none-both"
+]
+#: among whom a token looks for its partner: another group, those of its own that stand before it,
+#: or all of its own but itself
+Among = Literal["others", "earlier", "all"]
+AMONG: dict[Partition, Among] = {"none": "earlier", "none-both": "all"}
 Metric = Literal[
     "cosine",
     "dot",
@@ -52,13 +58,19 @@ def split(
     """Two groups (Sec. 3.3): tokens of A may be pruned for being like one of B.
 
     Sequential-U puts the more important half into B, sequential-I the less important half;
-    alternate deals the tokens out in the order of importance. With no partition both groups are
-    all tokens, the most important first. (A random partition is sequential-U by random numbers.)
+    alternate deals the tokens out in the order of importance, from the bottom or from the top:
+    which matters only for the odd one. With no partition both groups are all tokens, and of a pair
+    the less important one may go; or, read literally ("none-both"), both may. (A random partition
+    is sequential-U by random numbers.)
     """
     ranked = order(-importance if partition == "sequential-i" else importance)
     half = importance.shape[-1] // 2
     if partition == "none":
         return ranked, ranked
+    if partition == "none-both":  # of equally similar ones the less important goes first
+        return ranked.flip(-1), ranked
+    if partition == "alternate-top":
+        return ranked[:, 1::2], ranked[:, 0::2]
     if partition == "alternate":
         ranked = ranked.flip(-1)
         return ranked[:, 0::2], ranked[:, 1::2]
@@ -84,16 +96,21 @@ def nearest(
     group_a: Int[Tensor, "batch group_a"],
     group_b: Int[Tensor, "batch group_b"],
     metric: Metric = "cosine",
-    earlier: bool = False,
+    among: Among = "others",
 ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
     """For each token of A its likeness with the most similar one of B, and that one's place in B.
 
-    With `earlier`, only among those that stand before it, as where both groups are all tokens.
+    If both groups are all tokens: "earlier" for the same order, "all" for A in reverse order.
     """
     if metric == "cosine":  # all at once, and not the two groups one by one
         features, metric = F.normalize(widened(features), dim=-1), "dot"
     likeness = similarity(take(features, group_a), take(features, group_b), metric)
-    if earlier:
+    if among == "earlier":
         later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
         likeness = likeness.masked_fill(later, -torch.inf)
+    elif among == "all":
+        # Of a pair both must find the same likeness, to the last bit.
+        likeness = (likeness + likeness.flip(-2, -1).transpose(-2, -1)) / 2
+        itself = torch.eye(likeness.shape[-1], dtype=torch.bool, device=likeness.device).flip(0)
+        likeness = likeness.masked_fill(itself, -torch.inf)
     return largest(likeness)

@@ -12,7 +12,7 @@ from ..batching import concat
 from ..method import Seen
 from ..methods import Method, ZeroTPrune
 from ..schedule import Stage
-from ..scoring.graph import Graph, HeadRule, head_variance, heads_in_range
+from ..scoring.graph import Graph, HeadRule, Over, head_variance, heads_in_range
 from ..scoring.scorer import Scorer
 from ..shapes import Bool, Float, Int
 from ..tokens import Reduction
@@ -60,8 +60,9 @@ class _Recorder(Scorer):
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
+        over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
-        variance = head_variance(score, prefix, graph.alive)
+        variance = head_variance(score, prefix if over == "patches" else 0, graph.alive)
         used = torch.ones_like(variance, dtype=torch.bool)
         if variances is not None:
             used = heads_in_range(variance, *variances)
@@ -70,7 +71,7 @@ class _Recorder(Scorer):
             patches = patches.masked_fill(graph.alive[:, None, prefix:] == 0, torch.nan)
         relative = patches / patches.nanmean(dim=-1, keepdim=True)
         self.last = (relative, variance, used)
-        return super().importance(graph, score, prefix, rule, variances)
+        return super().importance(graph, score, prefix, rule, variances, over)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,18 @@ from torch import Tensor
 
 from ...shapes import Float, Int
 from ..attention import Heads
-from ..graph import ColumnGraph, Graph, HeadRule, living, start_scores
+from ..graph import (
+    ColumnGraph,
+    DenseGraph,
+    Graph,
+    HeadRule,
+    Over,
+    attention_graph,
+    living,
+    start_scores,
+)
 from ..scorer import Scorer
-from ..similarity import Folding, Metric
+from ..similarity import Among, Folding, Metric
 from . import folding, matching, ranking, whole
 from .attending import Columns, attend, columns
 from .sums import log_sums, log_sums_without, row
@@ -30,7 +39,9 @@ class FusedGraph(NamedTuple):
     sums: Float[Tensor, "batch heads tokens"]  # logarithms to base 2, over the living tokens
     alive: Float[Tensor, "batch tokens"] | None = None
 
-    def without(self, dropped: Int[Tensor, "batch dropped"]) -> FusedGraph:
+    def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> Graph:
+        if not rescaled:  # the kernels count on rows that sum to 1
+            return DenseGraph(attention_graph(self.q, self.k, self.scale)).without(dropped, False)
         alive = living(self.sums[:, 0], dropped)
         sums = log_sums_without(self.q, self.k, self.scale, self.sums, dropped, alive)
         return self._replace(sums=sums, alive=alive)
@@ -108,9 +119,10 @@ class FusedScorer(Scorer):
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
+        over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
-        if rule != "eir":
-            return super().importance(graph, score, prefix, rule, variances)
+        if rule != "eir" or over != "patches":
+            return super().importance(graph, score, prefix, rule, variances, over)
         return ranking.importance(score, prefix, variances, graph.alive)
 
     def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
@@ -127,10 +139,10 @@ class FusedScorer(Scorer):
         group_a: Int[Tensor, "batch group_a"],
         group_b: Int[Tensor, "batch group_b"],
         metric: Metric = "cosine",
-        earlier: bool = False,
+        among: Among = "others",
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-        if metric != "cosine" or earlier:
-            return super().nearest(features, group_a, group_b, metric, earlier)
+        if metric != "cosine" or among != "others":
+            return super().nearest(features, group_a, group_b, metric, among)
         return matching.nearest(features, group_a, group_b)
 
     def fold(
