@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .budgets import Budget, schedule_for
     from .method import Method
     from .methods import ZeroTPrune
+    from .prompt import image_tokens
     from .pruning import gmacs, prune_, restore_
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
@@ -27,6 +28,7 @@ _HOME = {
     "Stage": "schedule",
     "ZeroTPrune": "methods",
     "gmacs": "pruning",
+    "image_tokens": "prompt",
     "patches_left": "tracing",
     "prune_": "pruning",
     "restore_": "pruning",
@@ -40,6 +42,7 @@ __all__ = [
     "Stage",
     "ZeroTPrune",
     "gmacs",
+    "image_tokens",
     "methods",
     "patches_left",
     "prune_",
