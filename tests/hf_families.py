@@ -52,12 +52,32 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "BeitConfig",
         {"use_mean_pooling": False, "use_absolute_position_embeddings": True},
     ),
+    "idefics3": ("Idefics3VisionTransformer", "Idefics3VisionConfig", {}),
+    "smolvlm": ("SmolVLMVisionTransformer", "SmolVLMVisionConfig", {}),
+}
+TOWERS = ["idefics3", "smolvlm"]
+#: of `AutoBackbone`: feature maps of four of their stages
+_MAPS = {"out_features": ["stage1", "stage2", "stage4", "stage5"]}
+BACKBONES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dinov2, maps": ("Dinov2Backbone", "Dinov2Config", _DINO | _MAPS),
+    "registers, maps": (
+        "Dinov2WithRegistersBackbone",
+        "Dinov2WithRegistersConfig",
+        _DINO | _MAPS,
+    ),
+    "dinov3, maps": (
+        "DINOv3ViTBackbone",
+        "DINOv3ViTConfig",
+        {"num_register_tokens": 2, "return_class_token": True} | _MAPS,
+    ),
+    "beit, maps": ("BeitBackbone", "BeitConfig", {"use_relative_position_bias": True} | _MAPS),
+    "beit, pyramid": ("BeitBackbone", "BeitConfig", {"add_fpn": True} | _MAPS),
 }
 CLASSIFIERS = [name for name, (kind, *_) in FAMILIES.items() if "Classification" in kind]
 
 
 def build(family: str, seed: int = 0, attention: str = "sdpa", depth: int = 5) -> Any:
-    kind, config_kind, options = FAMILIES[family]
+    kind, config_kind, options = (FAMILIES | BACKBONES)[family]
     options = options | {"num_hidden_layers": depth}
     torch.manual_seed(seed)
     made = getattr(transformers, config_kind)

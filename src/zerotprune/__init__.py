@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .export.exporting import export_model
     from .method import Method
     from .methods import ZeroTPrune
+    from .prompt import image_tokens
     from .pruning import gmacs, prune_, restore_
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
@@ -29,6 +30,7 @@ _HOME = {
     "ZeroTPrune": "methods",
     "export_model": "export.exporting",
     "gmacs": "pruning",
+    "image_tokens": "prompt",
     "patches_left": "tracing",
     "prune_": "pruning",
     "restore_": "pruning",
@@ -43,6 +45,7 @@ __all__ = [
     "ZeroTPrune",
     "export_model",
     "gmacs",
+    "image_tokens",
     "methods",
     "patches_left",
     "prune_",

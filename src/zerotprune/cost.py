@@ -48,6 +48,7 @@ class Geometry:
     head_norms: int  # normalised values of the final norm, for each token
     head_norms_once: int  # … for each image
     weighs_sizes: bool = False  # can a head that reads patches count those in a merged token?
+    needs_grid: bool = False  # does it give back every patch in its place?
 
     @property
     def depth(self) -> int:

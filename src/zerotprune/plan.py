@@ -45,6 +45,11 @@ class Plan:
             patches = self.method.kept(stage, patches)
             if patches < 1:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
+        if self.geometry.needs_grid and self.schedule.stages and self.outputs == "tokens":
+            raise ValueError(
+                "this model makes feature maps of every patch, and some would be gone: prune it "
+                'with outputs="grid"'
+            )
         if self.size_weighted and not self.geometry.weighs_sizes:
             raise ValueError(
                 "this model's head reads the patch tokens in a way of its own, and would take "
@@ -85,6 +90,16 @@ class Plan:
             else None
             for block in range(1, depth + 1)
         ]
+
+    def lengths(self) -> list[int]:
+        """How many tokens enter the first block, and how many leave each: those of hidden states
+        that a model shows."""
+        patches, prefix, counts = self.geometry.patches, self.geometry.prefix, []
+        for block in range(self.geometry.depth + 1):
+            if (stage := self.stages.get(block)) is not None and self.outputs == "tokens":
+                patches = self.method.kept(stage, patches)
+            counts.append(prefix + patches)
+        return counts
 
     def loads(
         self, kept: Sequence[int] | None = None, compute: Compute = "all"

@@ -18,6 +18,7 @@ from ..cost import Geometry
 from ..tokens import Tokens
 from .midway import Midway
 from .prefix_only import PrefixOnly
+from .reading import Reading
 from .size_weighted import SizeWeighted
 from .stand_in import StandIn
 
@@ -172,6 +173,21 @@ def backbone(model: object) -> Backbone:
         raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
     vit: Backbone = import_module(f".{home}", __name__).take_apart(model)
     return vit
+
+
+def reading(model: object) -> Reading:
+    """What a vision-language model reads of its tower, or why that is not known."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
+    model = unwrap(model)
+    home = _home(model)
+    read = None if home is None else getattr(import_module(f".{home}", __name__), "reading", None)
+    if read is None:
+        raise TypeError(
+            f"{type(model).__name__} is not a vision-language model that is known to the library"
+        )
+    found: Reading = read(model)
+    return found
 
 
 def _home(model: nn.Module) -> str | None:

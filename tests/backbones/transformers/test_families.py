@@ -21,6 +21,7 @@ from zerotprune.tracing import patches_left
 
 SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.Stage(4, 0.9)))
 MERGING = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))
+PARTLY = torch.arange(36).view(1, 6, 6).expand(2, -1, -1) < 30
 
 
 def calls_of_blocks(model: Any, inputs: dict[str, Any]) -> list[tuple[Any, tuple[Any, ...], Any]]:
@@ -232,8 +233,7 @@ def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
     [
         ("SwinModel", "SwinConfig", "cannot prune transformers' SwinModel: its windows"),
         ("ViTForMaskedImageModeling", "ViTConfig", "it gives back every patch"),
-        ("Dinov2Backbone", "Dinov2Config", "cannot prune Dinov2Backbone: it makes feature maps"),
-        ("BeitBackbone", "BeitConfig", "cannot prune BeitBackbone: it makes feature maps"),
+        ("VitDetBackbone", "VitDetConfig", "not one of the Vision Transformers that are known"),
         ("CLIPModel", "CLIPConfig", r"holds a CLIPVisionModel at \.vision_model: pass model\.vis"),
         ("BertModel", "BertConfig", "not one of the Vision Transformers that are known"),
         ("Qwen2VLModel", "Qwen2VLConfig", "cannot prune transformers' Qwen2VLModel: it packs"),
@@ -278,6 +278,7 @@ def test_old_versions_are_refused() -> None:
         ("beit, base", {"attention_mask": torch.ones(2, 37)}, "takes no attention mask"),
         ("dinov2", {"output_attentions": True}, "gives back no attentions"),
         ("siglip2", {"pixel_attention_mask": torch.eye(2, 36)}, "takes no padded images"),
+        ("smolvlm", {"patch_attention_mask": PARTLY}, "takes no padded images"),
     ],
 )
 def test_calls_that_cannot_be_served(family: str, given: dict[str, Any], says: str) -> None:

@@ -20,10 +20,10 @@ from .blocks import PreNorm, TransformersCall
 from .create import create, read_state
 from .families import (
     ATTENTIONS,
-    FAMILIES,
     LAYERS,
     base_of,
     blocks_of,
+    family_of,
     is_library_s,
     known_as,
     reads_of,
@@ -32,10 +32,11 @@ from .forwards import Checked
 from .geometry import geometry_of, image_size
 from .prefix_only import TransformersPrefixOnly
 from .preprocessing import Preprocessing
+from .reading import reading
 from .resizing import resize_
 from .size_weighted import TransformersSizeWeighted
 
-__all__ = ["create", "take_apart"]
+__all__ = ["create", "reading", "take_apart"]
 
 #: the layout of its models changed often before this
 OLDEST = (5, 20)
@@ -45,7 +46,8 @@ class TransformersBackbone(Backbone):
     call = TransformersCall()
 
     def parts(self, block: nn.Module) -> Parts:
-        return PreNorm(block, self.geometry.tokens, image_size(base_of(self.model)))
+        size, tower = image_size(base_of(self.model)), family_of(self.model).tower
+        return PreNorm(block, self.geometry.tokens, size, tower)
 
     @property
     def name(self) -> str:
@@ -121,10 +123,6 @@ def take_apart(model: Any) -> TransformersBackbone:
         raise TypeError(f"cannot prune transformers' {name}: {_why(model)}")
     if type(model).forward is not kind.forward:  # type: ignore[attr-defined]
         raise TypeError(f"cannot prune {name}: it has a forward of its own")
-    if FAMILIES[kind.__name__].reads == "grid":
-        raise TypeError(
-            f"cannot prune {name}: it makes feature maps of every patch, and some would be gone"
-        )
     for number, block in enumerate(blocks_of(model), start=1):
         for part, names in ((block, LAYERS), (attention_of(block), ATTENTIONS)):
             if not is_library_s(part, names):
@@ -152,7 +150,6 @@ _REASONS = {
     "Masked": "it gives back every patch",
     "Segmentation": "it gives back every patch",
     "PreTraining": "it gives back every patch",
-    "Backbone": "it makes feature maps of every patch, and some would be gone",
 }
 
 

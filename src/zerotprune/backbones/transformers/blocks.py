@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...scoring.attention import Heads
@@ -40,6 +41,7 @@ class PreNorm:
     block: Any
     tokens: int  # that enter the model's first block
     image: tuple[int, int]  # height and width, for which these are
+    tower: bool = False  # does it get a mask of patches, all of which are there?
 
     def attend(
         self, tokens: Tokens, given: dict[str, Any], queries: int | None = None
@@ -73,7 +75,7 @@ class PreNorm:
         """BEiT's relative positions: its own, and those that all blocks share, as a mask."""
         block, bias = self.block, given.get("attention_mask")
         relative = hasattr(block, "relative_position_bias")
-        if bias is not None and given.get("unmasked"):
+        if bias is not None and (given.get("unmasked") or self._masks_nothing(bias)):
             bias = bias[:1] if relative else None
         if bias is not None and (not relative or len(bias) > 1):
             raise ValueError(
@@ -87,6 +89,12 @@ class PreNorm:
         if bias is None:
             return None
         return bias_among(bias, tokens, queries) if tokens.moved else bias[..., :queries, :]
+
+    def _masks_nothing(self, mask: Tensor) -> bool:
+        """A compiler cannot look into a mask; `forwards` has refused what would mask something."""
+        if not self.tower or torch.compiler.is_compiling():
+            return self.tower
+        return bool((mask if mask.dtype == torch.bool else mask == 0).all())
 
     def _refuse_other_size(self, tokens: Tokens) -> None:
         came = tokens.x.shape[1]

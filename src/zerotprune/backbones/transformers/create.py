@@ -97,7 +97,7 @@ def _config(name: str) -> Any:
 def _kind(name: str, config: Any) -> Any:
     """The class that the config names, if it is one that can be pruned."""
     named = [_TOWERS.get(each, each) for each in config.architectures or []]
-    known = [each for each in named if each in FAMILIES]
+    known = [each for each in named if each in FAMILIES and _answers(each)]
     if not known:
         meant = ", ".join(named) or f"{type(config).__name__} and no architecture"
         raise ValueError(
@@ -109,6 +109,12 @@ def _kind(name: str, config: Any) -> Any:
             f"{name} is a {known[0]}, which takes patches and not images: use it in Python"
         )
     return getattr(transformers, known[0])
+
+
+def _answers(kind: str) -> bool:
+    """Does it give one vector for an image, and not one for each patch alone?"""
+    family = FAMILIES[kind]
+    return family.reads != "grid" and not family.tower
 
 
 def _first(error: Exception) -> str:

@@ -24,6 +24,7 @@ class Family:
     base: str  # the Transformer itself in the model; "" where it is the model
     blocks: str  # the row of blocks in that
     reads: Reads
+    tower: bool = False  # only ever a part of other models: it has a mask, of patches that are there
 
 
 _DINO2, _CLIP = "encoder.layer", "encoder.layers"
@@ -48,6 +49,8 @@ FAMILIES: dict[str, Family] = {
     "SiglipForImageClassification": Family("vision_model", _CLIP, "mean"),
     "Siglip2VisionModel": Family("", _CLIP, "pooler"),
     "Siglip2ForImageClassification": Family("vision_model", _CLIP, "mean"),
+    "Idefics3VisionTransformer": Family("", _CLIP, "tokens", tower=True),
+    "SmolVLMVisionTransformer": Family("", _CLIP, "tokens", tower=True),
     "BeitModel": Family("", "layers", "pooler"),
     "BeitForImageClassification": Family("beit", "layers", "pooled"),
     "BeitBackbone": Family("beit", "layers", "grid"),
@@ -55,10 +58,12 @@ FAMILIES: dict[str, Family] = {
 LAYERS = {
     "ViTLayer", "DeiTLayer", "Dinov2Layer", "Dinov2WithRegistersLayer", "DINOv3ViTLayer",
     "CLIPEncoderLayer", "SiglipEncoderLayer", "Siglip2EncoderLayer", "BeitLayer",
+    "Idefics3EncoderLayer", "SmolVLMEncoderLayer",
 }  # fmt: skip
 ATTENTIONS = {
     "ViTAttention", "DeiTAttention", "Dinov2Attention", "Dinov2WithRegistersAttention",
     "DINOv3ViTAttention", "CLIPAttention", "SiglipAttention", "Siglip2Attention", "BeitAttention",
+    "Idefics3VisionAttention", "SmolVLMVisionAttention",
 }  # fmt: skip
 
 

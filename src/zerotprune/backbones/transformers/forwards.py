@@ -58,26 +58,27 @@ def read_call(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> dict[
             "a pruned model gives back no attentions: those of its blocks are of different tokens; "
             "use trace(model, images) to see what became of every patch"
         )
-    if call.get("pixel_attention_mask") is not None:
-        _refuse_padding(call["pixel_attention_mask"])
-        call["pixel_attention_mask"] = None
+    for name in ("pixel_attention_mask", "patch_attention_mask"):
+        if call.get(name) is not None:
+            _refuse_padding(name, call[name])
+            call[name] = None
     if torch.compiler.is_exporting():
         # Then the library makes a mask that masks nothing: its blocks are told that it is this one.
         call["unmasked"] = True
     return call
 
 
-def _refuse_padding(mask: torch.Tensor) -> None:
-    """SigLIP 2's mask may mask nothing: then none is needed."""
+def _refuse_padding(name: str, mask: torch.Tensor) -> None:
+    """SigLIP 2's mask, or Idefics 3's, may mask nothing: then none is needed."""
     if torch.compiler.is_compiling():
         raise ValueError(
             "whether a mask masks anything is not known while compiling: give the pruned model "
-            "pixel_attention_mask=None and images without padding"
+            f"{name}=None and images without padding"
         )
     if not bool(mask.all()):
         raise ValueError(
-            "a pruned model takes no padded images: give it images of as many patches as "
-            "max_num_patches allows, and all of one batch alike"
+            "a pruned model takes no padded images: give it images that fill all of their patches, "
+            "and all of one batch alike"
         )
 
 

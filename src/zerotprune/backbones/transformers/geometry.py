@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ...cost import BlockShape, Geometry
-from ..counting import linear_macs, norm_values
+from ..counting import linear_macs, module_macs, norm_values
 from .attention import attention_of, output_layer, role
 from .families import base_of, blocks_of, is_map, pooler_of, reads_of
 
@@ -18,6 +18,9 @@ def geometry_of(model: Any) -> Geometry:
     reads, held = reads_of(model), pooler_of(base)
     once = sum(linear_macs(child) for child in model.children() if child is not base)
     once = 0 if base is model else once
+    if not isinstance(getattr(model, "fpn", nn.Identity()), nn.Identity):
+        # BEiT's pyramid, of four feature maps
+        once += module_macs(model.fpn, (4, 1, dim, *grid))
     once_norms = per_token = 0
     if held is not None:
         pooler = held[1]
@@ -37,6 +40,7 @@ def geometry_of(model: Any) -> Geometry:
         cls=prefix > 0,
         pools_patches=reads != "prefix",
         weighs_sizes=reads not in ("prefix", "grid"),
+        needs_grid=reads == "grid",
         dim=dim,
         stem=grid[0] * grid[1] * int(patch_layer(base).weight.numel()),
         stem_norms=norm_values(getattr(base, "pre_layrnorm", None)),
