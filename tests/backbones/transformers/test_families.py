@@ -264,10 +264,14 @@ def test_subclasses_and_replaced_blocks_are_refused() -> None:
 
 
 def test_old_versions_are_refused() -> None:
-    refuse_old("5.20.1")
+    refuse_old("5.17.0")
     refuse_old("6.0.0.dev0")
-    with pytest.raises(TypeError, match=r"transformers 5\.9\.0: version 5\.20 or newer is needed"):
+    with pytest.raises(TypeError, match=r"transformers 5\.9\.0: version 5\.17 or newer is needed"):
         refuse_old("5.9.0")
+    model = build("dinov2")
+    del model.dinov2.encoder.layer[0].attention.q_proj
+    with pytest.raises(TypeError, match="its attention has no q_proj, as it has in newer versions"):
+        ztp.prune_(model, SCHEDULE)
 
 
 @pytest.mark.parametrize(

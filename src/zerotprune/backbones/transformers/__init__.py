@@ -39,7 +39,7 @@ from .size_weighted import TransformersSizeWeighted
 __all__ = ["create", "reading", "take_apart"]
 
 #: the layout of its models changed often before this
-OLDEST = (5, 20)
+OLDEST = (5, 17)
 
 
 class TransformersBackbone(Backbone):
@@ -130,6 +130,11 @@ def take_apart(model: Any) -> TransformersBackbone:
                     f"cannot prune {name}: block {number} has a {type(part).__name__}, and it is "
                     "not known to the library"
                 )
+        if not hasattr(attention_of(block), "q_proj"):  # DINOv2 was the last to be like the others
+            raise TypeError(
+                f"cannot prune {name} of transformers {transformers.__version__}: its attention "
+                "has no q_proj, as it has in newer versions"
+            )
     return TransformersBackbone(model, geometry_of(model), list(blocks_of(model)))
 
 
