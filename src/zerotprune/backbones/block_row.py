@@ -31,7 +31,8 @@ class Through:
 
     def __init__(self, module: Any, **exchanged: Any) -> None:
         self._module = module
-        self.__dict__.update(exchanged)
+        for name, other in exchanged.items():  # torch 2.11's compiler cannot follow an update
+            setattr(self, name, other)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(type(self._module), name, None)

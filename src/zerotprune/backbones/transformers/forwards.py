@@ -18,18 +18,6 @@ class Checked(StandIn):
         return self.whole(**read_call(self.model, args, given))
 
 
-class With:
-    """A module as its own forward sees it, with other things under some of its names."""
-
-    def __init__(self, module: Any, **others: Any) -> None:
-        self._module = module
-        for name, other in others.items():
-            setattr(self, name, other)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
 def undecorated(forward: Any) -> Any:
     """A forward as it is written, without the library's decorators."""
     while hasattr(forward, "__wrapped__"):

@@ -11,9 +11,10 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ...tokens import Tokens
+from ..block_row import Through
 from ..size_weighted import SizeWeighted
 from .families import base_of, family_of, is_map, pooler_of, reads_of
-from .forwards import With, is_last_ours, read_call, undecorated
+from .forwards import is_last_ours, read_call, undecorated
 from .geometry import prefix_of
 
 
@@ -30,7 +31,7 @@ class TransformersSizeWeighted(SizeWeighted):
             base = functools.partial(_pooled, base_of(model), proportional=self.proportional)
         else:
             base = functools.partial(_scaled, base_of(model))
-        return type(model).forward(With(model, **{name: base}), **call)
+        return type(model).forward(Through(model, **{name: base}), **call)
 
 
 def _scaled(base: Any, *args: Any, **given: Any) -> Any:
@@ -51,7 +52,7 @@ def _pooled(base: Any, *args: Any, proportional: float, **given: Any) -> Any:
     assert held is not None
     name, pooler = held
     pool = functools.partial(_pool, pooler, left, proportional, prefix_of(base))
-    return undecorated(type(base).forward)(With(base, **{name: pool}), *args, left=left, **given)
+    return undecorated(type(base).forward)(Through(base, **{name: pool}), *args, left=left, **given)
 
 
 def _pool(
@@ -65,7 +66,7 @@ def _pool(
         return pooler(x)
     bias = attended.log().to(x.dtype).repeat_interleave(pooler.attention.num_heads, dim=0)
     attention = functools.partial(_attend, pooler.attention, bias.unsqueeze(1))
-    return type(pooler).forward(With(pooler, attention=attention), x)
+    return type(pooler).forward(Through(pooler, attention=attention), x)
 
 
 def _attend(
