@@ -20,7 +20,8 @@ from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.backends import scorer
 from zerotprune.scoring.graph import DenseGraph
-from zerotprune.scoring.similarity import descending, nearest, split
+from zerotprune.scoring.ordering import descending
+from zerotprune.scoring.similarity import nearest, split
 from zerotprune.scoring.triton import fused, matching, ranking, sums, voting
 
 GPU = torch.cuda.is_available()

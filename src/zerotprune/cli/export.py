@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..data.images import batches
 from ..data.models import load
-from ..export.exporting import Batch, Report, export_model
+from ..export.exporting import Report, export_model
+from ..export.writing import Batch
 from ..measure.speed import noise
 from ..methods import name_of
 from ..pruning import prune_

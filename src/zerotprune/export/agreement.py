@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 #: A choice between two tokens that score alike may fall otherwise in another runtime, and so may
@@ -41,6 +40,7 @@ class Agreement:
 
 def agreement(wanted: Tensor, came: Tensor) -> Agreement:
     """
+    >>> import torch
     >>> wanted = torch.tensor([[1.0, 3.0], [2.0, 0.0]])
     >>> agreement(wanted, wanted + torch.tensor([0.0, 0.5])).largest
     0.5

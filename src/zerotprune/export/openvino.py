@@ -29,9 +29,7 @@ class OpenVino(Target):
             between = Path(folder, "model.onnx")
             onnx.TARGET.write(program, between, facts)
             with quiet():
-                openvino.save_model(
-                    openvino.convert_model(between), path, compress_to_fp16=False
-                )
+                openvino.save_model(openvino.convert_model(between), path, compress_to_fp16=False)
         tell(path, facts | {"opset": onnx.OPSET})
 
     def load(self, path: Path, threads: int | None) -> Run:

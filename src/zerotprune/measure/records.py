@@ -168,7 +168,7 @@ def _commit() -> str:
 
 def _versions() -> str:
     versions = [f"python={platform.python_version()}"]
-    for name in ("zerotprune", "torch", "timm", "optuna"):
+    for name in ("zerotprune", "torch", "timm", "optuna", "onnxruntime", "openvino", "executorch"):
         try:
             versions.append(f"{name}={version(name)}")
         except PackageNotFoundError:
