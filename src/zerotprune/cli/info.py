@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -14,6 +16,8 @@ from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
 from ..data.models import load, outline
+from ..export import target_of
+from ..export.target import Target
 from ..measure.latency import cost_for
 from ..measure.speed import noise
 from ..methods import name_of, names, resolve
@@ -42,6 +46,8 @@ def info(
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.
 
+    Of a file that `zerotprune export` wrote, print what it says of itself.
+
     Example: `zerotprune info deit_small_patch16_224 --cost 0.6 --method tome`
 
     Parameters
@@ -55,6 +61,9 @@ def info(
     if chosen is not None and chosen.adaptive and budget.schedule is None:
         raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
+    if (exported := target_of(model)) is not None:
+        _print_file(console, Path(model), exported)
+        return
     built = outline(**loading.outlined(model))
     if loading.size is not None:
         backbone(built).resize_(loading.size)
@@ -77,6 +86,19 @@ def info(
         console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
     if schedule is None:
         console.print(f"  methods: {', '.join(names())}", highlight=False)
+
+
+def _print_file(console: Console, path: Path, exported: Target) -> None:
+    """What an exported file says of itself, without most of the classes."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    console.print(f"[bold]{path}[/bold]", highlight=False)
+    for name, value in exported.read(path).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if name == "class_names":
+            some = ", ".join(value[:3]) + (", …" if len(value) > 3 else "")
+            text = f"{len(value)}: {some}" if value else "none"
+        console.print(f"  {name:<15}{text}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _measure_cost(

@@ -10,7 +10,7 @@ from .target import Target
 ENDINGS = {"onnx": ".onnx", "openvino": ".xml", "executorch": ".pte", "torch": ".pt2"}
 
 
-def target(name: str) -> Target:
+def target_named(name: str) -> Target:
     """The target of that name; what it needs is imported when it is used."""
     if name not in ENDINGS:
         raise ValueError(f"unknown target {name!r}: the targets are {', '.join(ENDINGS)}")
@@ -20,4 +20,4 @@ def target(name: str) -> Target:
 
 def target_of(file: str) -> Target | None:
     """The target that writes such files, by how the name ends."""
-    return next((target(name) for name, end in ENDINGS.items() if file.endswith(end)), None)
+    return next((target_named(name) for name, end in ENDINGS.items() if file.endswith(end)), None)

@@ -40,6 +40,7 @@ class Agreement:
 
 def agreement(wanted: Tensor, came: Tensor) -> Agreement:
     """
+    >>> import torch
     >>> wanted = torch.tensor([[1.0, 3.0], [2.0, 0.0]])
     >>> agreement(wanted, wanted + torch.tensor([0.0, 0.5])).largest
     0.5

@@ -7,44 +7,25 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 
 from ..backbones import backbone
 from ..files import check_writable
-from ..measure.clock import Clock, in_turn, quartiles, stopwatch
-from ..measure.modes import sharing_copy
-from ..measure.speed import LIMIT, UNPRUNED, limit_of, noise
+from ..measure.speed import UNPRUNED, noise
 from ..methods import name_of
-from ..surgery import attach, current_plan, restore_
-from . import target as target_named
+from ..surgery import current_plan
+from . import target_named
 from .agreement import Agreement, agreement
-from .facts import facts_of
-from .target import Run, Target, quiet
+from .target import Target
+from .timing import Timing, timed
+from .writing import Batch, Job, Precision, rivals, write
 
-Batch = int | Literal["dynamic"]
-Precision = Literal["float32", "int8"]
 #: images of noise, where none are given
 NOISE = 8
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One model in the runtime: pruned, unpruned, or the limit."""
-
-    name: str
-    precision: Precision
-    size: int  # bytes of its files
-    seconds: float  # one call: the median
-    spread: float  # between its quartiles
-    speedup: float | None  # over the unpruned model in float32
-    of_limit: float | None  # share of the speed of slicing in the same precision
 
 
 @dataclass(frozen=True)
@@ -58,22 +39,6 @@ class Report:
     agreement: Agreement
     size: int  # bytes of all its files
     timings: tuple[Timing, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What all models of one export have in common."""
-
-    target: Target
-    batch: Batch
-    precisions: tuple[Precision, ...]
-    images: Tensor
-    threads: int | None
-    say: Callable[[str], None]
-
-    @property
-    def step(self) -> int:
-        return 1 if self.batch == "dynamic" else self.batch
 
 
 def export_model(
@@ -113,18 +78,18 @@ def export_model(
     if images is not None:
         shown = images.cpu().float()
     precisions: tuple[Precision, ...] = ("float32", "int8") if int8 else ("float32",)
-    job = _Job(target, batch, precisions, shown.contiguous(), threads, say)
+    job = Job(target, batch, precisions, shown.contiguous(), threads, say)
     with _beside(whole) as folder:
         plan = current_plan(fixed)
         own = UNPRUNED if plan is None else name_of(plan.method)
-        files = _export(job, fixed, folder / own / whole.name)
+        files = write(job, fixed, folder / own / whole.name)
         found = _compare(job, fixed, files[precisions[-1]], precisions[-1])
         timings: list[Timing] = []
         if rounds:
-            others = {} if plan is None else _others(fixed)
-            cases = {name: _export(job, other, folder / name / whole.name)
+            others = {} if plan is None else rivals(fixed)
+            cases = {name: write(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
-            timings = _time(job, {**cases, own: files}, rounds)
+            timings = timed(job, {**cases, own: files}, rounds)
         written = target.files(files[precisions[-1]])
         size = sum(file.stat().st_size for file in written)
         for file in written:
@@ -173,47 +138,7 @@ def _beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def program_of(model: nn.Module, batch: Batch) -> ExportedProgram:
-    """The model as torch exports it, which every target starts from."""
-    # A batch of 1 would be taken for the only one.
-    images = noise(model, 2 if batch == "dynamic" else batch, "cpu", torch.float32)
-    shapes = {0: Dim("batch", min=1, max=4096)} if batch == "dynamic" else None
-    with torch.no_grad(), quiet():
-        program = torch.export.export(model, (images,), dynamic_shapes=(shapes,))
-        outputs = program.graph_signature.user_outputs
-    if len(outputs) != 1:
-        raise ValueError(
-            f"the model puts out {len(outputs)} things: wrap it in a module that gives one tensor"
-        )
-    return program
-
-
-def _export(job: _Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
-    """The model's file in each precision."""
-    plan = current_plan(model)
-    name = UNPRUNED if plan is None else name_of(plan.method)
-    path.parent.mkdir()
-    job.say(f"{name}: exporting")
-    facts = partial(facts_of, model, job.target, job.batch)
-    job.target.write(program_of(model, job.batch), path, facts("float32"))
-    files: dict[Precision, Path] = {"float32": path}
-    if "int8" in job.precisions:
-        job.say(f"{name}: quantising")
-        files["int8"] = path.parent / "int8" / path.name
-        files["int8"].parent.mkdir()
-        job.target.quantize(path, files["int8"], job.images, facts("int8"))
-    return files
-
-
-def _others(model: nn.Module) -> dict[str, nn.Module]:
-    """The unpruned model, and the limit of the schedule."""
-    plan = current_plan(model)
-    assert plan is not None
-    limit = limit_of(plan.schedule, plan.geometry)
-    return {UNPRUNED: restore_(sharing_copy(model)), LIMIT: attach(sharing_copy(model), limit)}
-
-
-def _compare(job: _Job, model: nn.Module, file: Path, precision: Precision) -> Agreement:
+def _compare(job: Job, model: nn.Module, file: Path, precision: Precision) -> Agreement:
     """The file beside the torch model, in batches as large as it takes; else ValueError."""
     job.say("comparing with torch")
     run, step = job.target.load(file, job.threads), job.step
@@ -227,42 +152,3 @@ def _compare(job: _Job, model: nn.Module, file: Path, precision: Precision) -> A
     if why := found.refusal(precision == "int8"):
         raise ValueError(f"the model in {job.target.runtime} is not that in torch: {why}")
     return found
-
-
-def _time(
-    job: _Job,
-    cases: dict[str, dict[Precision, Path]],
-    rounds: int,
-    clock: Clock | None = None,
-) -> list[Timing]:
-    """Every model in every precision, in turn."""
-    job.say(f"timing {len(cases) * len(job.precisions)} models in {job.target.runtime}")
-    clock, batch = clock or stopwatch("cpu"), job.images[: job.step]
-    named = [(name, each, files[each]) for each in job.precisions for name, files in cases.items()]
-    calls = [_call(job.target.load(file, job.threads), batch) for _, _, file in named]
-    samplers = [partial(clock, call) for call in calls]
-    columns = list(zip(*in_turn(samplers, rounds), strict=True))
-    timings = []
-    for (name, precision, file), seconds in zip(named, columns, strict=True):
-        low, middle, high = quartiles(seconds)
-        size = sum(each.stat().st_size for each in job.target.files(file))
-        timings.append(Timing(name, precision, size, middle, high - low, None, None))
-    return [_related(timing, timings) for timing in timings]
-
-
-def _call(run: Run, batch: Tensor) -> Callable[[], object]:
-    call = partial(run, batch)
-    for _ in range(2):
-        call()
-    return call
-
-
-def _related(timing: Timing, timings: list[Timing]) -> Timing:
-    """With its speed beside that of the others."""
-    seconds = {(each.name, each.precision): each.seconds for each in timings}
-    unpruned, limit = seconds.get((UNPRUNED, "float32")), seconds.get((LIMIT, timing.precision))
-    return replace(
-        timing,
-        speedup=None if unpruned is None else unpruned / timing.seconds,
-        of_limit=None if limit is None else limit / timing.seconds,
-    )

@@ -60,5 +60,4 @@ def preprocessing(model: nn.Module) -> dict[str, Any]:
 
 def _steps(transform: Any) -> Iterator[Any]:
     """One by one, as far as they are listed."""
-    for step in getattr(transform, "transforms", [transform]):
-        yield step
+    yield from getattr(transform, "transforms", [transform])

@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from ..files import text_of
 
 #: what an exported file says of itself, as JSON has it
-Facts = Mapping[str, Any]
+Facts = dict[str, Any]
 #: a model in a runtime: images in, its output out
 Run = Callable[[Tensor], Tensor]
 
@@ -83,7 +83,7 @@ def beside(path: Path) -> Path:
 
 
 def tell(path: Path, facts: Facts) -> None:
-    beside(path).write_text(json.dumps(dict(facts), indent=2) + "\n", encoding="utf-8")
+    beside(path).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -168,7 +168,9 @@ def _commit() -> str:
 
 def _versions() -> str:
     versions = [f"python={platform.python_version()}"]
-    for name in ("zerotprune", "torch", "timm", "transformers", "optuna"):
+    libraries = ("zerotprune", "torch", "timm", "transformers", "optuna", "onnxruntime", "openvino",
+                 "executorch")  # fmt: skip
+    for name in libraries:
         try:
             versions.append(f"{name}={version(name)}")
         except PackageNotFoundError:

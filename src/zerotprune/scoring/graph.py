@@ -237,5 +237,5 @@ def noise(
     if keys is not None:
         bits = (bits + keys * 0x85EBCA6B) & mask
     for shift, factor in ((16, 0x7FEB352D), (15, 0x046CA68B), (16, 1)):
-        bits = ((bits ^ (bits >> shift)) * factor) & mask
-    return (bits >> 8).to(dtype) / (1 << 24)
+        bits = ((bits ^ (bits // (1 << shift))) * factor) & mask  # not every runtime can shift
+    return (bits // (1 << 8)).to(dtype) / (1 << 24)

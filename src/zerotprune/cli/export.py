@@ -1,0 +1,153 @@
+"""`zerotprune export`: a pruned model as a file for a runtime, compared and timed there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from cyclopts import Parameter
+from rich.table import Table
+from torch import Tensor, nn
+
+from ..data.images import batches
+from ..data.models import load
+from ..export.exporting import Report, export_model
+from ..export.writing import Batch
+from ..measure.speed import noise
+from ..methods import name_of
+from ..pruning import prune_
+from .console import console_for, left_out, new_table
+from .options import (
+    DATA,
+    OUTPUT,
+    BudgetOptions,
+    DataOptions,
+    Flag,
+    MethodName,
+    ModelName,
+    ModelOptions,
+    refuse_torchrun,
+)
+
+#: images to compare and calibrate on, where no limit is given
+IMAGES = 100
+
+
+@Parameter(name="*", group=DATA)
+@dataclass(frozen=True)
+class ImageOptions(DataOptions):
+    """The images to compare on, and to calibrate int8 on."""
+
+    data: str | None = None
+    "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
+
+    def read(self, model: nn.Module, size: int | None) -> Tensor | None:
+        """Some images, spread evenly over the data; None for noise."""
+        if self.data is None:
+            return None
+        limited = DataOptions(self.mapping, self.split, self.limit or IMAGES, self.strict)
+        dataset = limited.open(self.data, model, size, labelled=False)
+        console = console_for()
+        held = batches(dataset, 32, report=left_out(console), strict=self.strict)
+        return torch.cat([images for images, _, _ in held])
+
+
+def export(
+    model: ModelName,
+    *,
+    out: Annotated[Path, Parameter(group=OUTPUT, help="The file to write.")],
+    to: Literal["onnx", "openvino", "executorch", "torch"] = "onnx",
+    budget: BudgetOptions | None = None,
+    method: MethodName | None = None,
+    loading: ModelOptions | None = None,
+    random_weights: Flag = False,
+    reading: ImageOptions | None = None,
+    batch: int | Literal["dynamic"] = 1,
+    int8: Flag = False,
+    rounds: int = 20,
+    threads: int | None = None,
+) -> None:
+    """Write a pruned model for a runtime, compare it with torch, and time it there.
+
+    Beside it the unpruned model and slicing, the limit, are exported and timed in the same way.
+    Where the exported model does not agree with torch, nothing is written.
+
+    Example: `zerotprune export deit_small_patch16_224 --cost 0.6 --to onnx --out deit.onnx`
+
+    Parameters
+    ----------
+    to
+        onnx (for ONNX Runtime), openvino, executorch (with XNNPACK), torch.
+    random_weights
+        Random weights instead of the published ones: they are as quick as any.
+    batch
+        Images at a time, or dynamic.
+    int8
+        Quantise by the runtime's own tool, calibrated on --data; for onnx and openvino.
+    rounds
+        Samples of every model; with 0 nothing is timed.
+    threads
+        Threads of the runtime; default its own choice.
+    """
+    refuse_torchrun("export writes one file")
+    budget, loading = budget or BudgetOptions(), loading or ModelOptions(device="cpu")
+    reading = reading or ImageOptions()
+    budget.check()
+    if rounds < 0 or (threads is not None and threads < 1):
+        raise ValueError("rounds must be at least 0, and threads at least 1")
+    if int8 and reading.data is None:
+        raise ValueError("int8 is calibrated on images: give --data")
+    if method is not None and not budget.given:
+        raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+    console = console_for()
+    given = loading.named(model)
+    given["pretrained"] = given["pretrained"] and not random_weights
+    built = load(**given)
+    images = reading.read(built, loading.size)
+    schedule = budget.solve(
+        built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print
+    )
+    if schedule is not None:
+        prune_(built, schedule)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with console.status("exporting") as status:
+        report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
+                              rounds=rounds, threads=threads, say=status.update)  # fmt: skip
+    if report.timings:
+        console.print(_table(report, model))
+    shown = "noise" if images is None else reading.data
+    for line in _remarks(report, str(shown), name_of(schedule.method) if schedule else "unpruned"):
+        console.print(line, highlight=False)
+
+
+def _table(report: Report, model: str) -> Table:
+    size: Batch = 1 if report.batch == "dynamic" else report.batch
+    table = new_table(f"{model} in {report.runtime}, batch {size}")
+    table.add_column("model")
+    table.add_column("precision")
+    for column in ("ms", "spread", "speed-up", "of limit", "MB"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in report.timings:
+        table.add_row(
+            each.name,
+            each.precision,
+            f"{1e3 * each.seconds:.2f}",
+            f"{1e3 * each.spread:.2f}",
+            "" if each.speedup is None else f"{each.speedup:.2f}×",
+            "" if each.of_limit is None else f"{100 * each.of_limit:.0f} %",
+            f"{each.size / 1e6:.1f}",
+        )
+    return table
+
+
+def _remarks(report: Report, shown: str, name: str) -> list[str]:
+    found = report.agreement
+    return [
+        f"{report.path}: {name}, {report.precision}, batch {report.batch}, "
+        f"{report.size / 1e6:.1f} MB",
+        f"beside torch, on {found.images} images ({shown}): the same answer for {found.same:.1%}; "
+        f"largest difference of an output {found.largest:.2g}",
+    ]

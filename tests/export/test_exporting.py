@@ -1,0 +1,147 @@
+"""What export refuses, in one sentence; agreement; and the command as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import zerotprune as ztp
+from tests.commands import quickly
+from tests.families import build
+from zerotprune.export import target, target_named, target_of, writing
+from zerotprune.export.agreement import agreement
+from zerotprune.export.facts import preprocessing
+from zerotprune.methods import ATS, Fold
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"to": "tflite"}, "unknown target 'tflite': the targets are onnx, openvino"),
+        ({"path": "model.pt"}, "onnx writes files that end in .onnx, got model.pt"),
+        ({"path": "no/such/model.onnx"}, "no folder"),
+        ({"batch": 0}, "batch must be a number of images"),
+        ({"batch": "any"}, "batch must be a number of images"),
+        ({"to": "executorch", "path": "m.pte", "batch": "dynamic"}, "batches of one size"),
+        ({"to": "torch", "path": "m.pt2", "int8": True}, "torch has no quantizer here"),
+        ({"int8": True}, "int8 is calibrated on images"),
+        ({"images": torch.zeros(2, 3, 8, 8)}, r"images must be N × \(3, 96, 96\), got"),
+        ({"images": torch.zeros(2, 3, 96, 96), "batch": 3}, "2 images are fewer than a batch of 3"),
+    ],
+)
+def test_refusals(
+    given: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=says):
+        ztp.export_model(build("deit"), **{"path": "model.onnx", **given})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_adaptive_methods_are_refused(tmp_path: Path) -> None:
+    model = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.5),), ATS()))
+    with pytest.raises(ValueError, match="ats keeps as many tokens as an image needs, and an"):
+        ztp.export_model(model, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(("name", "package"), [("onnx", "onnxscript"), ("openvino", "openvino")])
+def test_a_missing_package_gets_its_pip_line(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "find_spec", lambda each: None if each == package else object())
+    with pytest.raises(ValueError, match=rf"{package}: pip install 'zerotprune\[{name}\]'"):
+        target_named(name).check()
+
+
+def test_without_agreement_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime that puts out something else."""
+    torch_target = target_named("torch")
+    monkeypatch.setattr(writing, "program_of", lambda model, batch: None)
+    monkeypatch.setattr(type(torch_target), "write", lambda _, program, path, facts: path.touch())
+    wrong: dict[str, Any] = {"by": 0.0}
+
+    def load(_: Any, path: Path, threads: int | None) -> Any:
+        return lambda images: model(images) + wrong["by"] * torch.randn(5)
+
+    monkeypatch.setattr(type(torch_target), "load", load)
+    model: Any = build("deit")
+    model.reset_classifier(5)
+    for wrong["by"], says in ((0.05, "more than rounding"), (1e3, "the answers are the same for")):
+        with pytest.raises(ValueError, match=f"the model in torch is not that in torch: .*{says}"):
+            ztp.export_model(model, tmp_path / "m.pt2", to="torch", rounds=0)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_agreement_counts_answers_and_differences() -> None:
+    wanted = torch.tensor([[0.0, 1.0, 2.0], [3.0, 1.0, 0.0], [0.0, 4.0, 1.0]])
+    came = wanted.clone()
+    came[0, 1] = 2.5  # another answer
+    came[1, 0] += 1e-4
+    found = agreement(wanted, came)
+    assert found.images == 3
+    assert found.largest == pytest.approx(1.5)
+    assert found.same == pytest.approx(2 / 3)
+    assert found.typical == pytest.approx(1e-4 / 3, rel=0.01)
+    assert "67% of 3 images" in str(found.refusal(int8=False))
+    assert found.refusal(int8=True) is None
+    broken: Tensor = torch.full_like(wanted, torch.nan)
+    assert agreement(wanted, broken).refusal(int8=False) is not None
+    assert agreement(wanted, wanted).refusal(int8=False) is None
+
+
+def test_preprocessing_of_timm() -> None:
+    told = preprocessing(build("deit"))
+    assert told["interpolation"] == "bicubic"
+    assert told["size"] == [96, 96]
+    assert told["mean"] == pytest.approx([0.485, 0.456, 0.406])
+
+
+def test_files_are_known_by_their_endings() -> None:
+    assert target_of("a/deit.onnx") is target_named("onnx")
+    assert target_of("deit.xml") is target_named("openvino")
+    assert target_of("deit_small_patch16_224") is None
+
+
+def test_the_command_and_info(tmp_path: Path) -> None:
+    ztp.Schedule((ztp.Stage(2, similar=12),), Fold()).save(tmp_path / "own.json")
+    done = quickly(
+        "export", "test_vit", "--random-weights", "--schedule", "own.json", "--to", "torch",
+        "--out", "m.pt2", "--rounds", "2", "--threads", "1", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    for word in ("test_vit in torch, batch 1", "unpruned", "slicing", "fold", "of limit",
+                 "the same answer for 100.0%"):  # fmt: skip
+        assert word in said
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["m.pt2", "m.pt2.json", "own.json"]
+    assert json.loads((tmp_path / "m.pt2.json").read_text())["schedule"]["stages"][0]["block"] == 2
+    told = quickly("info", "m.pt2", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert '"name": "fold"' in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
+        (("export", "demo", "--method", "tome", "--out", "demo.onnx"), "needs a budget"),
+        (("export", "demo", "--out", "demo.onnx", "--rounds", "-1"), "rounds must be at least 0"),
+        (("export", "demo", "--cost", "0.5", "--out", "demo.pt"), "end in .onnx"),
+        (("export", "demo", "--to", "coreml", "--out", "demo.x"), "coreml"),
+        (("info", "nothing.onnx"), "no file nothing.onnx"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = quickly(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

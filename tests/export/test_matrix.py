@@ -1,0 +1,87 @@
+"""Every static method in every runtime answers as it does in torch; equal values are no matter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.matrix import METHODS, SMALL
+from zerotprune.export import target_named
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = ("onnx", "openvino", "torch")
+
+
+def run(what: str, folder: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.export.matrix", what, str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exported")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    return run("main", folder)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_in_a_runtime(method: str, name: str, found: dict[str, Any]) -> None:
+    assert found[f"{method}, {name}"] < 2e-5
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_batches_of_any_size(name: str, found: dict[str, Any]) -> None:
+    assert found[f"dynamic, {name}"] < 2e-5
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_of_equals_the_first(name: str, found: dict[str, Any]) -> None:
+    assert found[f"ordered, {name}"] == 0
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino"])
+def test_int8_is_smaller_and_near(name: str, found: dict[str, Any]) -> None:
+    apart, size, small = found[f"int8, {name}"]
+    assert 1e-5 < apart < 0.5
+    assert small < 0.8 * size
+
+
+@pytest.mark.parametrize(("name", "ending"), [("onnx", ".onnx"), ("openvino", ".xml")])
+def test_a_file_says_what_it_is(
+    name: str, ending: str, found: dict[str, Any], folder: Path
+) -> None:
+    told = target_named(name).read(folder / f"{SMALL}{ending}")
+    assert told["method"] == {"name": SMALL, "options": {}}
+    assert [stage["similar"] for stage in told["schedule"]["stages"]] == [4, 3]
+    assert told["input"] == {"batch": 2, "shape": [3, 64, 64]}
+    assert told["preprocessing"]["size"] == [64, 64]
+    assert told["preprocessing"]["interpolation"] == "bicubic"
+    assert told["opset"] == 20
+    assert {"zerotprune", "torch", "onnx"} <= told["versions"].keys()
+    assert target_named("onnx").read(folder / "int8" / f"{SMALL}.onnx")["method"] == told["method"]
+
+
+def test_executorch(tmp_path: Path) -> None:
+    """Fold, and equal values; the other methods take a minute each to lower."""
+    found = run("lowered", tmp_path)
+    assert found["fold, executorch"] < 2e-5
+    assert found["ordered, executorch"] == 0
+    told = target_named("executorch").read(tmp_path / "fold.pte")
+    assert told["xnnpack_parts"] > 1
+    assert "gather" in told["portable"]
