@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .budgets import Budget, schedule_for
     from .method import Method
     from .methods import ZeroTPrune
-    from .pruning import gmacs, prune_, restore_
+    from .pruning import gmacs, prune_, pruned, restore_
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
 
@@ -29,6 +29,7 @@ _HOME = {
     "gmacs": "pruning",
     "patches_left": "tracing",
     "prune_": "pruning",
+    "pruned": "pruning",
     "restore_": "pruning",
     "schedule_for": "budgets",
     "trace": "tracing",
@@ -43,6 +44,7 @@ __all__ = [
     "methods",
     "patches_left",
     "prune_",
+    "pruned",
     "restore_",
     "schedule_for",
     "trace",

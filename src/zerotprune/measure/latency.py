@@ -13,9 +13,8 @@ from ..budgets.bisection import bisect
 from ..method import Method
 from ..ranges import check_range
 from ..schedule import Schedule
-from ..surgery import attach
+from ..surgery import attach, sharing_copy
 from .clock import in_turn, quartiles, stopwatch
-from .modes import sharing_copy
 
 #: by which part a measured time may miss what was asked for
 TOLERANCE = 0.15

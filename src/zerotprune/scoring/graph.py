@@ -60,7 +60,7 @@ def vote(
     in each round.
     """
     flat = graph.flatten(0, 1)
-    score = score.reshape(len(flat), 1, -1)
+    score = score.reshape(len(flat), 1, score.shape[-1])
     if alive is None:
         for _ in range(rounds):
             score = score @ flat
