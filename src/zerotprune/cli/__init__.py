@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
-from .ending import ending
+from .ending import INTERRUPTED, ending
 
 
 def main() -> None:
+    try:
+        _run()
+    except KeyboardInterrupt:  # in the moment before Ctrl-C is ours, or after
+        os._exit(INTERRUPTED)
+
+
+def _run() -> None:
     with ending() as interrupts:
         app = _app(sys.argv[1:])
         _refuse_keep(sys.argv[1:])

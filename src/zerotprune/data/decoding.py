@@ -33,6 +33,9 @@ def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
         except UnidentifiedImageError:
             raise BadImage(f"{name or file} is none of the images that can be read: "
                            f"{', '.join(FORMATS)}") from None  # fmt: skip
+        except Image.DecompressionBombError:
+            held = f"it has far too many pixels: at most {MOST_PIXELS // 10**6} megapixels"
+            raise BadImage(f"{name or file} cannot be decoded: {held} can be opened") from None
         except Exception as error:  # PIL's plugins may fail in any way on a broken file
             reason = " ".join(str(error).split()) or type(error).__name__
             raise BadImage(f"{name or file} cannot be decoded: {reason}") from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
+import ssl
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import Request, urlopen
 
 import timm
 from timm.models import VisionTransformer
@@ -32,7 +34,7 @@ def _refuse_unreachable(name: str) -> None:
 
     config = timm.models.get_pretrained_cfg(name)
     hub = None if config is None else config.hf_hub_id
-    if not hub or getproxies():
+    if not hub:
         return
     cached = any(
         isinstance(try_to_load_from_cache(hub, file), str)
@@ -41,8 +43,12 @@ def _refuse_unreachable(name: str) -> None:
     address = urlsplit(constants.ENDPOINT)
     try:
         if not cached:
-            socket.create_connection((address.hostname, address.port or 443), timeout=3).close()
-    except OSError:
+            urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+    except HTTPError:
+        return  # somebody answers
+    except (OSError, ValueError, HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # the same: the hub's own client brings other certificates
         raise ValueError(
             f"the pretrained weights of {name} cannot be fetched: {address.hostname} cannot be "
             "reached; give a local file with --weights"
