@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_threads_each_by_its_own_schedule(model: Any) -> None:
     """Oracle: the same calls one after the other. Copies are made while others are running."""
     images = images_for(model, 2)
     with torch.inference_mode():
-        expected = {None: model(images)}
+        expected: dict[float | None, Tensor] = {None: model(images)}
         expected |= {cost: ztp.prune_(build("deit"), cost=cost)(images) for cost in COSTS}
     wrong: list[object] = []
 
@@ -132,7 +133,7 @@ def test_an_empty_batch(method: str, compute: Any, model: Any) -> None:
     empty: Tensor = images_for(model, 1)[:0]
     with torch.inference_mode():
         expected = model(empty)
-        ztp.prune_(model, ztp.Schedule([stage], method), compute=compute)
+        ztp.prune_(model, ztp.Schedule((stage,)).by(method), compute=compute)
         assert model(empty).shape == expected.shape
 
 
@@ -143,10 +144,10 @@ def test_what_a_schedule_and_a_cost_may_be(model: Any) -> None:
     for value in ("a", True, [0.5]):
         with pytest.raises(TypeError, match="cost must be a number"):
             ztp.prune_(model, cost=value)  # type: ignore[arg-type]
-    for call in (ztp.gmacs, ztp.schedule_for):
-        given = {"cost": 0.6} if call is ztp.schedule_for else {}
+    wrong: Any = "Full"
+    for call in (ztp.gmacs, partial(ztp.schedule_for, cost=0.6)):
         with pytest.raises(ValueError, match='convention must be "full" or "paper", got \'Full\''):
-            call(model, convention="Full", **given)  # type: ignore[operator]
+            call(model, convention=wrong)
     with pytest.raises(ValueError, match="rounds must be at most 1000, got 1000000000"):
         ztp.Stage(1, keep=0.5, rounds=10**9)
     assert surgery.current_plan(model) is None

@@ -84,7 +84,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def _texts(home: Path) -> None:
-    Schedule([Stage(3, keep=0.7)]).save(home / "good.json")
+    Schedule((Stage(3, keep=0.7),)).save(home / "good.json")
     stage = {"block": 1, "keep": 0.5, "rounds": 10**9}
     for name, text in {
         "deep.json": DEEP, "half.json": '{"version": 2, "stag', "empty": "",

@@ -13,9 +13,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.cli.test_evaluate import _save as save_image
 from tests.commands import quickly
 from zerotprune.cli import evaluation, main
 from zerotprune.data import demo
+from zerotprune.data.images import batches
 from zerotprune.data.models import read_weights
 from zerotprune.measure.accuracy import UNPRUNED
 
@@ -25,12 +27,10 @@ FILES = ("a.json", "w.safetensors", "rows.csv")
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder of ten class folders with an image each, weights, and a schedule."""
-    from torchvision.transforms.functional import to_pil_image
-
     images, _ = demo.images(10, seed=3)
     for number, image in enumerate(images):
         (tmp_path / "images" / str(number)).mkdir(parents=True)
-        to_pil_image((image + 1) / 2).save(tmp_path / "images" / str(number) / "a.png")
+        save_image(image, tmp_path / "images" / str(number) / "a.png")
     save_file(demo.model().state_dict(), tmp_path / "w.safetensors")
     (tmp_path / "a.json").write_text('{"version": 1, "stages": []}')
     return tmp_path
@@ -76,7 +76,7 @@ def test_a_run_cut_short_says_so_and_writes_no_row(
         yield next(stream)
         raise KeyboardInterrupt
 
-    module, own = import_module(f"zerotprune.cli.{command}"), evaluation.batches
+    module, own = import_module(f"zerotprune.cli.{command}"), batches
     monkeypatch.setattr(evaluation, "batches", lambda *args, **given: cut(own(*args, **given)))
     if command == "demo":
         some = module._batches

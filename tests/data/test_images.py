@@ -141,17 +141,12 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
 
 def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
     """A few bytes that would take gigabytes, and a format that PIL hands to another program."""
-    for name, says in (
-        ("strip.png", "its longer side may be at most 20 times its shorter one"),
-        ("bomb.png", "far too many pixels: at most 100 megapixels"),
-        ("large.png", "= 120.0 megapixels: at most 100 megapixels"),
+    for name, sides, says in (
+        ("strip.png", (60_000, 1), "its longer side may be at most 20 times its shorter one"),
+        ("bomb.png", (50_000, 50_000), "far too many pixels: at most 100 megapixels"),
+        ("large.png", (12_000, 10_000), "= 120.0 megapixels: at most 100 megapixels"),
     ):
-        sides = {
-            "strip.png": (60_000, 1),
-            "bomb.png": (50_000, 50_000),
-            "large.png": (12_000, 10_000),
-        }
-        (tmp_path / name).write_bytes(png(*sides[name]))
+        (tmp_path / name).write_bytes(png(*sides))
         with refusal(BadImage, tmp_path / name, says):
             decode(tmp_path / name)
     (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")
