@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs test-lowest browser
+.PHONY: demo test docs test-lowest fuzz browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -20,6 +20,11 @@ docs: .venv/installed
 	$(BIN)/python docs/map.py
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+# So many command lines that nobody should type, and Ctrl-C at many moments; others every time.
+FUZZ ?= 2000
+fuzz: .venv/installed
+	ZEROTPRUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/cli/test_fuzz.py tests/cli/test_ctrl_c.py
 
 # The core with the lowest versions that pyproject.toml promises.
 LOWEST := torch==2.11.* timm==1.0.30

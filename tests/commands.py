@@ -6,6 +6,7 @@ import atexit
 import json
 import subprocess
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -56,11 +57,22 @@ def _shell() -> subprocess.Popen[str]:
     return started
 
 
-def quickly(*arguments: str, cwd: Path | None = None) -> Done:
-    """The same in one process for all that come: most of a short command is importing torch."""
+def quickly(*arguments: str, cwd: Path | None = None, limit: float = 180) -> Done:
+    """The same in one process for all that come: most of a short command is importing torch.
+
+    What does not end within so many seconds is killed, and a failure."""
     shell = _shell()
     assert shell.stdin is not None
     assert shell.stdout is not None
-    shell.stdin.write(json.dumps([arguments, str((cwd or Path()).absolute())]) + "\n")
-    shell.stdin.flush()
-    return Done(*json.loads(shell.stdout.readline()))
+    watch = threading.Timer(limit, shell.kill)
+    watch.start()
+    try:
+        shell.stdin.write(json.dumps([arguments, str((cwd or Path()).absolute())]) + "\n")
+        shell.stdin.flush()
+        answer = shell.stdout.readline()
+    finally:
+        watch.cancel()
+    if not answer:
+        _shell.cache_clear()
+        raise AssertionError(f"{arguments} did not end within {limit} s, or ended its process")
+    return Done(*json.loads(answer))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +29,7 @@ class Language(NamedTuple):
     text: str
     tower: str  # where it is in the model
     tokens: int  # of an image, in the prompt
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 _SIGLIP = "SiglipVisionConfig"
@@ -56,7 +58,7 @@ def build(name: str, attention: str = "sdpa", **options: Any) -> tuple[Any, Any]
         vision_config=getattr(transformers, vision)(**_VISION),
         text_config=getattr(transformers, text)(**_TEXT),
         image_token_id=IMAGE,
-        **own | options,
+        **{**own, **options},
     )
     model: nn.Module = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(
         config, attn_implementation=attention

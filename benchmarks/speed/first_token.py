@@ -22,7 +22,8 @@ from zerotprune import Schedule, gmacs, image_tokens, prune_, schedule_for
 from zerotprune.grid import Outputs
 from zerotprune.measure import records
 from zerotprune.measure.clock import in_turn, quartiles, stopwatch
-from zerotprune.measure.modes import room_for, sharing_copy
+from zerotprune.measure.modes import room_for
+from zerotprune.surgery import sharing_copy
 
 IMAGE = 7  # the id of an image token
 WORDS = 32  # of the question, after the image

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .method import Method
     from .methods import ZeroTPrune
     from .prompt import image_tokens
-    from .pruning import gmacs, prune_, restore_
+    from .pruning import gmacs, prune_, pruned, restore_
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
 
@@ -33,6 +33,7 @@ _HOME = {
     "image_tokens": "prompt",
     "patches_left": "tracing",
     "prune_": "pruning",
+    "pruned": "pruning",
     "restore_": "pruning",
     "schedule_for": "budgets",
     "trace": "tracing",
@@ -49,6 +50,7 @@ __all__ = [
     "methods",
     "patches_left",
     "prune_",
+    "pruned",
     "restore_",
     "schedule_for",
     "trace",

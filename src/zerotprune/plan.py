@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
@@ -141,6 +142,8 @@ class Plan:
         kept: Sequence[int] | None = None,
         compute: Compute = "all",
     ) -> float:
+        if convention not in get_args(Convention):
+            raise ValueError(f'convention must be "full" or "paper", got {convention!r}')
         loads, left = self.loads(kept, compute)
         return total_macs(self.geometry, loads, left, convention) / 1e9
 

@@ -14,9 +14,9 @@ from .method import Method
 from .plan import Plan
 from .schedule import Schedule
 from .scoring.backends import Backend
-from .surgery import attach, current_plan, restore_
+from .surgery import attach, current_plan, restore_, sharing_copy
 
-__all__ = ["gmacs", "prune_", "restore_"]
+__all__ = ["gmacs", "prune_", "pruned", "restore_"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -52,6 +52,9 @@ def prune_(
     vector of the token that stands for it, and what it differed from that by when it went. All
     tokens are read then, so the last block is computed for all.
 
+    It is for one thread: a call that another thread is in the middle of would run by two schedules.
+    For several schedules at once see `pruned`.
+
     Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
     "auto": the kernels wherever they run and give the same result.
 
@@ -78,6 +81,39 @@ def prune_(
     return attach(model, schedule, compute, backend, outputs)
 
 
+def pruned(
+    model: Model,
+    schedule: Schedule | None = None,
+    *,
+    cost: float | None = None,
+    gmacs: float | None = None,
+    method: Method | str | None = None,
+    tuned: bool = False,
+    compute: Compute = "needed",
+    backend: Backend = "auto",
+    outputs: Outputs = "tokens",
+) -> Model:
+    """A pruned copy of the model that shares its weights: it takes next to no memory of its own.
+
+    For several costs at once, in threads too: each copy has its own schedule, and the model itself
+    stays as it is. `prune_` changes a model in place, and is for one thread: a call that another
+    thread is in the middle of would run by two schedules. The arguments are those of `prune_`.
+
+    Weights are shared as they lie: have the model on its device and in its precision first.
+    Training one of them trains all.
+
+    >>> import timm, torch
+    >>> model = timm.create_model("test_vit", num_classes=5).eval()
+    >>> quick, quicker = pruned(model, cost=0.8), pruned(model, cost=0.6)
+    >>> quick.head.weight is quicker.head.weight is model.head.weight
+    True
+    >>> "pruned by" in repr(quick), "pruned by" in repr(model)
+    (True, False)
+    """
+    return prune_(sharing_copy(model), schedule, cost=cost, gmacs=gmacs, method=method,
+                  tuned=tuned, compute=compute, backend=backend, outputs=outputs)  # fmt: skip
+
+
 def gmacs(
     model: nn.Module,
     schedule: Schedule | None = None,
@@ -101,7 +137,13 @@ def gmacs(
     """
     _check_compute(compute)
     if schedule is None:
-        plan = current_plan(model) or Plan(Schedule(), backbone(model).geometry)
+        held = current_plan(model)
+        geometry = backbone(model).geometry
+        plan = (
+            Plan(Schedule(), geometry)
+            if held is None
+            else Plan(held.schedule, geometry, held.outputs)
+        )
     else:
         plan = Plan(schedule, backbone(model).geometry, outputs)
         plan.check()

@@ -12,7 +12,8 @@ from itertools import pairwise
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from .files import replacing, text_of
+from .files import parsed, replacing, text_of
+from .ranges import check_range
 
 if TYPE_CHECKING:
     from .method import Method
@@ -52,6 +53,7 @@ class Stage:
         object.__setattr__(self, "similar", _count("similar", self.similar, 0))
         if self.rounds is not None:
             object.__setattr__(self, "rounds", _count("rounds", self.rounds, 1))
+            check_range("rounds", self.rounds)
         if isinstance(self.keep, bool) or not isinstance(self.keep, Real):
             raise TypeError(f"keep must be a number, got {self.keep!r}")
         if not 0 < self.keep <= 1:
@@ -147,9 +149,9 @@ class Schedule:
     def from_json(cls, text: str) -> Schedule:
         """Version 2, or version 1, which had no method and is Zero-TPrune's."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not a schedule: bad JSON ({error})") from None
+            data = parsed(text)
+        except ValueError as error:
+            raise ValueError(f"not a schedule: {error}") from None
         version = data.get("version") if isinstance(data, Mapping) else None
         keys = {"version", "stages"} if version == 1 else {"version", "method", "stages"}
         if version is not None and (type(version) is not int or version not in (1, VERSION)):

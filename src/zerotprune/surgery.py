@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import warnings
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 from torch import nn
@@ -28,6 +32,12 @@ _NO_SIZES = (
     "cannot tell how many patches were merged into each token it is given: "
     "call the model itself, which gives the pooled features where it has no classifier"
 )
+_STALE = (
+    "would change the number of tokens that the schedule was worked out for: "
+    "use restore_(model) first, and prune_ it again afterwards"
+)
+_HOOKED = "see tokens with their places (a tuple, x first) instead of a tensor while it is pruned"
+_BYPASSED = "are not called while it is pruned: put them on its parts, or on the block"
 _LEFT_IN_PLACE = ': prune_ leaves it in place with compute="all"'
 _TELLS_NO_SIZES = ", and would not tell the head how many patches were merged into each token"
 
@@ -46,27 +56,63 @@ def attach(
     plan.check()
     prefix_only = compute == "needed" and plan.prefix_only
     _refuse_foreign(vit, plan, prefix_only)
+    # All of it is made before any of it is put on: what fails leaves the model as it was.
+    pruned = _forwards(vit, plan, compute, backend) if plan.stages else {}
+    own = _own(vit, plan, prefix_only) if plan.stages else {}
+    _tell_of_hooks(vit, pruned, outputs)
     restore_(model)
-    if not plan.stages:
-        return model
-    for block, task in zip(vit.blocks, plan.tasks(compute, backend), strict=True):
-        if task is not None:
-            parts, call = vit.parts(block), vit.call
-            block.forward = functools.partial(_pruned_forward, parts, task, plan, call)
+    for block, forward in pruned.items():
+        block.forward = forward
+    for name, value in own.items():
+        setattr(inner, name, value)
+    return model
+
+
+def _forwards(
+    vit: Backbone, plan: Plan, compute: Compute, backend: Backend
+) -> dict[nn.Module, functools.partial[Any]]:
+    """For each block that we run what stands in for its forward."""
+    tasks = zip(vit.blocks, plan.tasks(compute, backend), strict=True)
+    return {
+        block: functools.partial(_pruned_forward, vit.parts(block), task, plan, vit.call)
+        for block, task in tasks
+        if task is not None
+    }
+
+
+def _own(vit: Backbone, plan: Plan, prefix_only: bool) -> dict[str, Any]:
+    """What the model itself gets, by the names of its methods."""
+    inner, own = cast(Any, vit.model), dict[str, Any]()
     weighted = vit.size_weighted(plan.method.proportional) if plan.uneven else None
     if prefix_only:
-        inner.forward = as_forward(vit.prefix_only(weighted))
+        own["forward"] = as_forward(vit.prefix_only(weighted))
     elif plan.size_weighted and weighted is not None:
-        inner.forward = as_forward(weighted)
-    elif "forward" not in inner.__dict__ and (checked := vit.checked()) is not None:
-        inner.forward = as_forward(checked)
-    refusals = dict.fromkeys(vit.unserved if outputs == "tokens" else (), _NO_GRID)
+        own["forward"] = as_forward(weighted)
+    elif not _is_foreign(inner) and (checked := vit.checked()) is not None:
+        own["forward"] = as_forward(checked)
+    unserved = vit.unserved if plan.outputs == "tokens" else ()
+    refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
-    for name, why in refusals.items():
-        if hasattr(inner, name):
-            setattr(inner, name, refused(name, why))
-    inner.extra_repr = functools.partial(_described, plan, type(inner).extra_repr(inner))
-    return model
+    own |= {name: refused(name, why) for name, why in refusals.items() if hasattr(inner, name)}
+    own["extra_repr"] = functools.partial(_described, plan, type(inner).extra_repr(inner))
+    return own
+
+
+def _tell_of_hooks(vit: Backbone, pruned: Mapping[nn.Module, object], outputs: Outputs) -> None:
+    """Hooks of the user's own that would see other things than they do in the unpruned model."""
+    for number, block in enumerate(vit.blocks, start=1):
+        if block not in pruned:
+            continue
+        if outputs == "tokens" and (block._forward_hooks or block._forward_pre_hooks):
+            warnings.warn(f"the hooks on block {number} {_HOOKED}", stacklevel=4)
+        if any(each._forward_hooks or each._forward_pre_hooks for each in vit.bypassed(block)):
+            warnings.warn(f"the hooks on the attention of block {number} {_BYPASSED}", stacklevel=4)
+
+
+def sharing_copy(model: Model) -> Model:
+    """A copy that can be pruned by itself and holds the same weights, not copies of them."""
+    shared = {id(held): held for held in chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, shared)
 
 
 def restore_(model: Model) -> Model:
@@ -145,12 +191,16 @@ def _described(plan: Plan, others: str) -> str:
     return f"{others}, {line}" if others else line
 
 
+def _is_foreign(model: Any) -> bool:
+    """Has the model a forward that somebody else put on it?"""
+    return "forward" in model.__dict__ and stand_in_of(model) is None
+
+
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     for number, block in enumerate(vit.blocks, start=1):
         if "forward" in block.__dict__ and plan_of(block) is None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
-    foreign = "forward" in vit.model.__dict__ and stand_in_of(vit.model) is None
-    if foreign and (prefix_only or plan.size_weighted):
+    if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
         raise TypeError(
             "the model has a forward that was replaced by something else"
             + (_LEFT_IN_PLACE if prefix_only else _TELLS_NO_SIZES)

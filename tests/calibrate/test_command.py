@@ -104,6 +104,9 @@ def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_pa
                         "--calibration", str(path))  # fmt: skip
         assert done.returncode == 2
         assert "another model: weights 000000000000…" in done.stderr
+    done = quickly("info", "demo", "--calibration", str(path))
+    assert done.returncode == 2
+    assert "another model: weights 000000000000…" in done.stderr
     done = quickly("info", "test_vit", "--calibration", str(calibrated / "c.json"))
     assert done.returncode == 2
     assert "another model: name demo there, test_vit here" in done.stderr
@@ -118,7 +121,7 @@ def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_pa
         ("--out", "no/folder/c.json", "no folder"),
         ("--out", ".", "is a folder"),
         ("--figures", "nowhere", "no folder nowhere"),
-        ("--threshold", "0", "threshold must be a positive number"),
+        ("--threshold", "0", "threshold must be above 0"),
         ("--evaluations", "-1", "evaluations must be at least 0"),
         ("--schedule", "nope", "neither a preset"),
         ("--schedule", "zero-tp-c", "no stage of the schedule has keep below 1"),

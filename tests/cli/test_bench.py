@@ -66,7 +66,7 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
     ("extra", "says"),
     [
         (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
-        (("--batch", "0"), "a batch must be at least 1 image, got 0"),
+        (("--batch", "0"), "--batch must be at least 1, got 0"),
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--threads", "0"), "threads must be at least 1"),
         (("--method", "topme"), "unknown method 'topme'"),

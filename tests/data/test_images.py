@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.cli.hostile import png
 from tests.data.files import RED, encoded, labels, put, refusal, saved, write_tar
 from zerotprune.backbones import backbone
 from zerotprune.data import demo
-from zerotprune.data.images import BadImage, ImageDataset, batches, check_classes, decode, open_data
+from zerotprune.data.decoding import BadImage, decode
+from zerotprune.data.images import ImageDataset, batches, check_classes, open_data
 from zerotprune.data.sources import Item
 
 # Decoding
@@ -129,10 +133,47 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
     with refusal(BadImage, "cannot read", folder / "n01" / "a.png", "No such file"):
         images[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)  # the image has 24, more than twice that
-    with refusal(BadImage, folder / "n01" / "b.png", "decompression bomb"):
+    with refusal(BadImage, folder / "n01" / "b.png", "far too many pixels"):
         images[1]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # a warning only, and that stays inside
     assert images[1][0].shape == (3, 4, 6)
+
+
+def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
+    """A few bytes that would take gigabytes, and a format that PIL hands to another program."""
+    for name, sides, says in (
+        ("strip.png", (60_000, 1), "its longer side may be at most 20 times its shorter one"),
+        ("bomb.png", (50_000, 50_000), "far too many pixels: at most 100 megapixels"),
+        ("large.png", (12_000, 10_000), "= 120.0 megapixels: at most 100 megapixels"),
+    ):
+        (tmp_path / name).write_bytes(png(*sides))
+        with refusal(BadImage, tmp_path / name, says):
+            decode(tmp_path / name)
+    (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")
+    with refusal(BadImage, "is none of the images that can be read"):
+        decode(tmp_path / "eps.jpg")
+
+
+def test_fifos_are_left_out_and_a_folder_in_itself_is_seen_once(tmp_path: Path) -> None:
+    for name in ("n01", "n02"):
+        put(tmp_path / name / "a.png")
+    os.mkfifo(tmp_path / "n01" / "b.png")
+    (tmp_path / "n02" / "round").symlink_to(tmp_path / "n02")
+    images, skipped = open_data(tmp_path), list[str]()
+    assert len(images) == 3
+    assert sum(len(each[0]) for each in batches(images, 2, report=skipped.append)) == 2
+    assert len(skipped) == 1
+    assert "no regular file" in skipped[0]
+
+
+def test_a_decode_process_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
+    put(tmp_path / "n01" / "a.png")
+
+    def dies(image: Image.Image) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with refusal(ChildProcessError, "a process that decodes images was killed"):
+        list(batches(open_data(tmp_path, transform=dies), 1, report=pytest.fail, workers=1))
 
 
 # Batches

@@ -73,7 +73,7 @@ def test_a_time_that_is_missed_or_cannot_be_told_is_refused(
         ({}, "either speedup"),
         ({"speedup": 1.5, "latency_ms": 3.0}, "either speedup"),
         ({"speedup": 0.9}, "speedup must be above 1"),
-        ({"latency_ms": -1.0}, "latency_ms must be a positive number"),
+        ({"latency_ms": -1.0}, "latency_ms must be above 0"),
     ],
 )
 def test_time_budgets_that_make_no_sense(given: dict[str, float], says: str) -> None:

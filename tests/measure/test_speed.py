@@ -22,6 +22,7 @@ from zerotprune.measure.clock import Call
 from zerotprune.measure.speed import Entrant, Group, Setup, Speed, take_turns
 from zerotprune.plan import Plan
 from zerotprune.plots.speed import Pace, speed_figure
+from zerotprune.surgery import sharing_copy
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
 
@@ -177,7 +178,7 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
         with torch.inference_mode():
             torch.testing.assert_close(found, model(images))
     ztp.restore_(model)
-    copied = modes.sharing_copy(model)
+    copied = sharing_copy(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
         assert own is other
 

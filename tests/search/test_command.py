@@ -139,7 +139,7 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("--gmacs", "0.001"), "this model takes 0.3545 unpruned and 0.0"),
     (("--gmacs", "5"), "this model takes 0.3545 unpruned and 0.0"),
     (("--speedup", "0.9"), "speedup must be above 1"),
-    (("--latency-ms", "-1"), "latency_ms must be a positive number"),
+    (("--latency-ms", "-1"), "--latency-ms must be above 0"),
     (("--cost", "0.5", "--trials", "0"), "--trials must be at least 1"),
     (("--cost", "0.5", "--workers", "21"), "too few images: 20"),
     (("--cost", "0.5", "--limit", "1"), "too few images: 1"),

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..measure.clock import now, quartiles
-from ..measure.modes import sharing_copy
 from ..pruning import prune_
+from ..surgery import sharing_copy
 from .view_model import ViewModel
 from .worker import Worker
 

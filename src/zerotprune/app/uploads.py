@@ -9,11 +9,10 @@ import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.images import decode
+from ..data.decoding import check_sides, decode
 
 MOST_BYTES = 16 * 2**20
-MOST_PIXELS = 24_000_000
-MOST_UNEQUAL = 20  # a strip would be enlarged to a giant when its shorter side is
+MOST_PIXELS = 24_000_000  # fewer than from one's own disk: others may be uploading, too
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 NOT_AN_IMAGE = "This file is not an image: PNG, JPEG, WebP, GIF, BMP and TIFF can be read."
@@ -47,10 +46,16 @@ def decode_upload(data: bytes) -> Image.Image:
         except UnidentifiedImageError:
             raise ValueError(NOT_AN_IMAGE) from None
         except Image.DecompressionBombError:
-            raise ValueError(_too_many("far too many pixels")) from None
+            raise ValueError(
+                f"This image has far too many pixels: at most {MOST_PIXELS // 10**6} megapixels "
+                "can be opened."
+            ) from None
         except Exception:
             raise ValueError(DAMAGED) from None
-        _check_sides(*opened.size)
+        try:
+            check_sides(*opened.size, MOST_PIXELS)
+        except ValueError as error:
+            raise ValueError(f"This image{str(error).removeprefix('it')}.") from None
         try:
             if opened.has_transparency_data:
                 clear = ImageOps.exif_transpose(opened).convert("RGBA")
@@ -59,17 +64,3 @@ def decode_upload(data: bytes) -> Image.Image:
             return ImageOps.exif_transpose(decode(io.BytesIO(data)))
         except Exception:  # PIL's plugins may fail in any way on a broken file
             raise ValueError(DAMAGED) from None
-
-
-def _check_sides(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise ValueError(_too_many(f"{width} × {height} = {width * height / 1e6:.1f} megapixels"))
-    if max(width, height) > MOST_UNEQUAL * min(width, height):
-        raise ValueError(
-            f"This image has {width} × {height} pixels: its longer side may be at most "
-            f"{MOST_UNEQUAL} times its shorter one."
-        )
-
-
-def _too_many(held: str) -> str:
-    return f"This image has {held}: at most {MOST_PIXELS // 10**6} megapixels can be opened."

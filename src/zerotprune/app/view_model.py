@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..backbones import backbone
 from ..budgets import schedule_for
-from ..measure.modes import sharing_copy
 from ..method import REGISTERED
 from ..methods import DEFAULT, name_of, names, resolve, to_data
 from ..plan import Plan
 from ..schedule import Schedule
 from ..show.scene import count_gmacs
 from ..show.story import Story, tell
+from ..surgery import sharing_copy
 from .catalog import CatalogEntry, ModelInput
 
 NO_RIVAL = "none"

@@ -77,9 +77,15 @@ class Backbone(ABC):
     unserved: ClassVar[tuple[str, ...]] = ()
     #: those that cannot serve while the head must pool by size: they get tokens without their sizes
     unweighed: ClassVar[tuple[str, ...]] = ()
+    #: those that change the number of tokens, which a schedule was worked out for
+    resizing: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def parts(self, block: nn.Module) -> Parts: ...
+
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        """The modules of a block that are not called while it is pruned: their parts are."""
+        return ()
 
     @property
     @abstractmethod

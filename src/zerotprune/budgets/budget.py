@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Real
+
+from ..ranges import check_range
 
 #: by which part of a budget a schedule may miss it
 TOLERANCE = 0.01
@@ -27,10 +28,7 @@ class Budget:
         for name, value in self.given.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} must be a number, got {value!r}")
-        if self.cost is not None and not 0 < self.cost <= 1:
-            raise ValueError(f"cost must be in (0, 1], got {self.cost}")
-        if self.gmacs is not None and not 0 < self.gmacs < math.inf:
-            raise ValueError(f"gmacs must be a positive number, got {self.gmacs}")
+            check_range(name, value)
 
     @property
     def given(self) -> dict[str, float]:

@@ -14,8 +14,9 @@ from torch import nn
 
 from ..backbones import backbone
 from ..data.models import weights_hash
-from ..files import replacing, text_of
+from ..files import parsed, replacing, text_of
 from ..methods import ZeroTPrune
+from ..ranges import check_range
 from ..schedule import Schedule
 
 VERSION = 1
@@ -108,9 +109,9 @@ class Calibration:
     @classmethod
     def from_json(cls, text: str) -> Calibration:
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not a calibration: bad JSON ({error})") from None
+            data = parsed(text)
+        except ValueError as error:
+            raise ValueError(f"not a calibration: {error}") from None
         if not isinstance(data, dict):
             raise ValueError(f"a calibration is a JSON object, got {_short(data)}")
         if "version" in data and data["version"] != VERSION:
@@ -127,6 +128,8 @@ class Calibration:
         if not isinstance(rounds, list) or not all(_is_count(each) for each in rounds):
             came = _short(rounds)
             raise ValueError(f'"rounds" must be a list of whole numbers from 1, got {came}')
+        for each in rounds:
+            check_range("rounds", each)
         return cls(_model(data["model"]), tuple(rounds), _vhf(data["vhf"]), **evidence)
 
     @classmethod

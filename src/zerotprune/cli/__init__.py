@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
+
+from .ending import INTERRUPTED, ending
 
 
 def main() -> None:
     try:
-        from cyclopts import App, CycloptsError
+        _run()
+    except KeyboardInterrupt:  # in the moment before Ctrl-C is ours, or after
+        os._exit(INTERRUPTED)
+
+
+def _run() -> None:
+    with ending() as interrupts:
+        app = _app(sys.argv[1:])
+        _refuse_keep(sys.argv[1:])
+        command, bound, _ = app.parse_args(sys.argv[1:], exit_on_error=False, print_error=False)
+        if command.__module__.startswith(__package__):
+            from .checks import check_call
+
+            check_call(bound.arguments)
+        interrupts.running()
+        command(*bound.args, **bound.kwargs)
+
+
+def _app(arguments: list[str]) -> Any:
+    try:
+        from cyclopts import App
     except ImportError:
         sys.exit("the command line needs more than torch: pip install 'zerotprune[cli]'")
 
@@ -19,24 +42,20 @@ def main() -> None:
         help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
         version=__version__,
     )
-    asked = sys.argv[1:2]
+    if {"--help", "-h"} & set(arguments):
+        from .help import RangeFormatter
+
+        app.help_formatter = RangeFormatter()
     for name, text in COMMANDS.items():
         # The command that is asked for has more to say of itself than the list of all of them.
-        given = {} if [name] == asked else {"help": text}
+        given = {} if arguments[:1] == [name] else {"help": text}
         app.command(f"zerotprune.cli.{name}:{name}", name=name, **given)
-    try:
-        if any(argument.partition("=")[0] == "--keep" for argument in sys.argv):
-            raise ValueError("a budget is --cost, the share of the compute; keep is a stage's own")
-        app(exit_on_error=False)
-    except CycloptsError:
-        sys.exit(2)  # cyclopts has said what is wrong
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, TypeError, OSError) as error:
-        if os.environ.get("ZEROTPRUNE_TRACEBACK"):
-            raise
-        print(f"zerotprune: {error}", file=sys.stderr)
-        sys.exit(2)
+    return app
+
+
+def _refuse_keep(arguments: list[str]) -> None:
+    if any(argument.partition("=")[0] == "--keep" for argument in arguments):
+        raise ValueError("a budget is --cost, the share of the compute; keep is a stage's own")
 
 
 COMMANDS = {

@@ -46,7 +46,6 @@ def app(
     browser
         Open the page in a browser.
     """
-    _check_port(port)
     if find_spec("gradio") is None:
         raise ValueError("the page needs gradio: pip install 'zerotprune[app]'")
     worker = Worker()
@@ -59,11 +58,6 @@ def app(
         if browser:
             webbrowser.open(address)
         wait()
-
-
-def _check_port(port: int | None) -> None:
-    if port is not None and not 1 <= port <= 65535:
-        raise ValueError(f"port must be from 1 to 65535, got {port}")
 
 
 def _load_entries(

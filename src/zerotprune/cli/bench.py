@@ -120,7 +120,7 @@ def bench(
     if not budget.given:
         budget = replace(budget, cost=COST)
     names = list(dict.fromkeys(name_of(resolve(name)) for name in method or METHODS))
-    _check(budget, loading, measuring, random_weights, batch or [], csv, plot)
+    _check(budget, loading, measuring, random_weights, csv, plot)
     device = chosen_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
@@ -171,6 +171,8 @@ def bench(
             console.print(line, style="dim", highlight=False)
     if plot is not None:
         save(plot_of(groups, model), plot)
+    if not whole or (evaluation is not None and len(accuracy) < len(precisions)):
+        raise KeyboardInterrupt("stopped: what is told is of whole rounds alone")
 
 
 def _check(
@@ -178,7 +180,6 @@ def _check(
     loading: ModelOptions,
     measuring: AccuracyOptions,
     random_weights: bool,
-    batches: Sequence[int],
     csv: Path | None,
     plot: Path | None,
 ) -> None:
@@ -188,9 +189,6 @@ def _check(
         raise ValueError("give --weights or --random-weights, not both")
     if measuring.data is not None and random_weights:
         raise ValueError("random weights have no accuracy: give --data or --random-weights")
-    for batch in batches:
-        if batch < 1:
-            raise ValueError(f"a batch must be at least 1 image, got {batch}")
     if csv is not None:
         records.check_rows_fit(csv)
     if plot is not None:
@@ -202,8 +200,6 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
         return
     if gpu:
         raise ValueError("--threads is for a CPU: the model runs on a GPU here")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
     torch.set_num_threads(threads)
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from ..backbones import backbone
 from ..calibrate.calibration import Calibration, Identity
@@ -20,7 +21,7 @@ from ..calibrate.survey import (
 from ..calibrate.vhf import DEFAULT, RangeSearch, search, usual_schedule
 from ..data.images import batches, check_classes
 from ..data.models import load
-from ..files import check_writable
+from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figure_files import check_figure_file, save
@@ -76,8 +77,7 @@ def calibrate(
         Of the random starts.
     """
     loading, reading = loading or ModelOptions(), reading or ReadingOptions()
-    reading.check()
-    _check(out, figures, threshold, schedule, evaluations)
+    _check(out, figures, schedule)
     device = chosen_device(loading.device)
     console = Console()
     built = load(**loading.named(model))
@@ -108,7 +108,7 @@ def calibrate(
             verdict = search(built, plan, seen, variances, device,
                              partial(progress.advance, trying))  # fmt: skip
     images = len(blocks[0].spread)
-    about = {"images": images, "data": Path(data).name, "seed": seed}
+    about = {"images": images, "data": printable(Path(data).name), "seed": seed}
     Calibration(
         model=identity,
         rounds=tuple(row.needed for row in rows),
@@ -128,17 +128,11 @@ def calibrate(
     console.print(rounds_table(rows, title))
     for line in [*rounds_lines(rows, threshold), *vhf_lines(verdict, outputs > 0)]:
         console.print(line, highlight=False)
-    console.print(f"written: [bold]{out}[/bold]", highlight=False)
+    console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
 
 
-def _check(
-    out: Path, figures: Path | None, threshold: float, schedule: str | None, evaluations: int
-) -> None:
+def _check(out: Path, figures: Path | None, schedule: str | None) -> None:
     refuse_torchrun("calibrate runs in one process")
-    if not threshold > 0:
-        raise ValueError(f"threshold must be a positive number, got {threshold}")
-    if evaluations < 0:
-        raise ValueError(f"evaluations must be at least 0, got {evaluations}")
     if schedule is not None:
         preset_or_file(schedule)
     check_writable(out)

@@ -75,7 +75,7 @@ def compare(
                 )
                 contenders.append(Contender(name_of(each), schedule))
             except ValueError as error:
-                evaluation.console.print(f"left out: {error}", style="yellow")
+                evaluation.console.print(f"left out: {error}", style="yellow", markup=False)
     if len(contenders) == 1:
         raise ValueError("none of the methods can meet any of the budgets")
     _report(evaluation, evaluation.run(contenders), csv, plots)

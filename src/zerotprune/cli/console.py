@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -25,9 +26,15 @@ def progress_bar(console: Console, disable: bool = False) -> Progress:
 
 def new_table(title: str, gap: int = 1) -> Table:
     """Narrow enough for 80 columns; what gives way there is the first column."""
-    return Table(title=title, header_style="bold", box=SIMPLE_HEAD, padding=(0, gap, 0, 0))
+    return Table(title=escape(title), header_style="bold", box=SIMPLE_HEAD, padding=(0, gap, 0, 0))
+
+
+def cut_short(seen: int, total: int) -> KeyboardInterrupt:
+    """What Ctrl-C comes to where images are measured: images come class by class, so that a part
+    of them says nothing of the whole, and nothing is told or written of it."""
+    return KeyboardInterrupt(f"stopped after {seen} of {total} images: no result, no row written")
 
 
 def left_out(console: Console) -> Callable[[str], None]:
     """What is told of an image that cannot be read."""
-    return lambda message: console.print(f"left out: {message}", style="yellow")
+    return lambda message: console.print(f"left out: {message}", style="yellow", markup=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -18,7 +19,7 @@ from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve
 from ..show.render import check_drawable, draw
 from ..show.scene import make_scene
-from .console import new_table, progress_bar
+from .console import cut_short, new_table, progress_bar
 from .report_accuracy import speedup_of
 
 METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
@@ -44,8 +45,6 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
     csv
         Append the table's rows to this file.
     """
-    if images < 1:
-        raise ValueError(f"images must be at least 1, got {images}")
     check_drawable(out)
     if csv is not None:
         records.check_rows_fit(csv)
@@ -65,7 +64,8 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw(model, out)
-    console.print(f"What was merged, stage by stage: [bold]{out}[/bold]", highlight=False)
+    console.print(f"What was merged, stage by stage: [bold]{escape(str(out))}[/bold]",
+                  highlight=False)  # fmt: skip
 
 
 def _contenders(model: nn.Module) -> list[Contender]:
@@ -87,7 +87,10 @@ def _measure(model: nn.Module, count: int, console: Console) -> list[Result]:
         def advance(results: list[Result]) -> None:
             progress.update(bar, completed=len(results[0].index))
 
-        return compare(model, contenders, _batches(count), advance)
+        try:
+            return compare(model, contenders, _batches(count), advance)
+        except KeyboardInterrupt:
+            raise cut_short(int(progress.tasks[bar].completed), count) from None
 
 
 def _batches(total: int) -> Iterator[Batch]:

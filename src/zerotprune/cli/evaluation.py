@@ -21,7 +21,7 @@ from ..data.models import load
 from ..measure import records
 from ..measure.accuracy import Contender, Result, Setting, compare
 from ..measure.probe import Probe, score
-from .console import console_for, left_out, progress_bar
+from .console import console_for, cut_short, left_out, progress_bar
 from .options import DATA, ModelOptions, Precision, ReadingOptions, chosen_device
 
 
@@ -64,8 +64,10 @@ class Evaluation:
         items = self.dataset.items
         chosen = [items[at * len(items) // count] for at in range(count)]
         some = replace(self.dataset, items=chosen)
-        images = next(batches(some, count, report=lambda name: None))[0]
-        return images.to(self.setting.device, self.setting.precision)
+        found = next(batches(some, count, report=lambda name: None), None)
+        if found is None:
+            raise ValueError(f"none of the images in {self.data} can be read")
+        return found[0].to(self.setting.device, self.setting.precision)
 
     def run(self, contenders: Sequence[Contender]) -> list[Result]:
         """Every contender on every image; with a probe, on the training images before."""
@@ -97,8 +99,17 @@ class Evaluation:
                     note += f", top-1 so far {best}"
                 progress.update(bar, completed=len(results[0].index), note=note)
 
-            results = compare(self.model, contenders, self._batches(dataset), advance, self.setting)
-        return _gather(results, self.world)
+            try:
+                results = compare(
+                    self.model, contenders, self._batches(dataset), advance, self.setting
+                )
+            except KeyboardInterrupt:
+                seen = progress.tasks[bar].completed
+                raise cut_short(int(seen) * self.world, len(dataset)) from None
+        gathered = _gather(results, self.world)
+        if not gathered[0].index:
+            raise ValueError(f"none of the images in {dataset.name} can be read")
+        return gathered
 
     def _batches(self, dataset: ImageDataset) -> Iterator[Batch]:
         return batches(
@@ -136,7 +147,6 @@ def prepare(
     json: bool = False,
 ) -> Evaluation:
     """Load the model and open the data, and find the place of this process among the others."""
-    reading.check()
     if (probing.probe is None) != (probing.train is None):
         raise ValueError("--probe and --train go together")
     rank, world, device = _process(loading.device)

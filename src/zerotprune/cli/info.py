@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -15,7 +16,7 @@ from ..backbones import backbone
 from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..data.models import load, outline
+from ..data.models import DEMO, load, outline, resize_
 from ..export import target_of
 from ..export.target import Target
 from ..measure.latency import cost_for
@@ -66,11 +67,17 @@ def info(
         return
     built = outline(**loading.outlined(model))
     if loading.size is not None:
-        backbone(built).resize_(loading.size)
+        resize_(built, loading.size)
     if budget.time is not None:
         budget = _measure_cost(model, budget, method, batch, loading, console)
     schedule = budget.solve(built, method, lambda: torch.empty(0), lambda line: None)
-    found = None if calibration is None else Calibration.load_for(calibration, model, built)
+    found = None
+    if calibration is not None:
+        # An outline has no weights to compare with: where they are at hand, the model is loaded.
+        held = loading.weights is not None or model == DEMO
+        found = Calibration.load_for(
+            calibration, model, load(**loading.named(model)) if held else built
+        )
     if schedule is not None and found is not None:
         schedule = found.applied(schedule)
     geometry = backbone(built).geometry
@@ -84,6 +91,9 @@ def info(
     if found is not None:
         low, high = found.vhf
         console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
+        if loading.weights is None and model != DEMO:
+            console.print("  whether it was calibrated with the published weights was not looked "
+                          "at: give --weights", highlight=False)  # fmt: skip
     if schedule is None:
         console.print(f"  methods: {', '.join(names())}", highlight=False)
 
@@ -124,7 +134,7 @@ def _measure_cost(
 def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> None:
     geometry = full.geometry
     first, rows = geometry.blocks[0], geometry.grid
-    console.print(f"[bold]{model}[/bold] ({type(built).__name__})")
+    console.print(f"[bold]{escape(model)}[/bold] ({type(built).__name__})")
     start = "CLS" if geometry.cls else "uniform: the model has no CLS token"
     unpruned = full.gmacs()
     facts = [

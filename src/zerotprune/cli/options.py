@@ -126,11 +126,6 @@ class ReadingOptions(BatchOptions):
     workers: int = 2
     "Processes that decode images."
 
-    def check(self) -> None:
-        for name, least in (("batch", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-
 
 @Parameter(name="*", group=BUDGET)
 @dataclass(frozen=True)
@@ -222,11 +217,18 @@ def chosen_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}: use cpu, cuda or auto") from None
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("no CUDA device is to be seen here: use --device cpu")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count()}.get(device.type, 0)
+    if device.type == "mps" and torch.backends.mps.is_available():
+        count = 1
+    if not count:
+        raise ValueError(f"a model cannot run on {name!r} here: use cpu, cuda or auto")
+    if (device.index or 0) >= count:
+        raise ValueError(f"there is no {name}: the last {device.type} device is {count - 1}")
     return name
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..files import check_writable
@@ -79,7 +80,7 @@ def report(
         }
     for path, each in results.items():
         each.schedule.save(path)
-        console.print(f"written: [bold]{path}[/bold]")
+        console.print(f"written: [bold]{escape(str(path))}[/bold]")
     if targets.figure is not None:
         save(search_figure(trials, result, title), targets.figure)
     if targets.csv is not None:

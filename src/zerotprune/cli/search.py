@@ -105,17 +105,13 @@ def search(
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading = reading or BatchOptions()
-    counts = {"trials": trials, "finalists": finalists, "workers": workers, "batch": reading.batch}
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"--{name} must be at least 1, got {count}")
+    if workers < 1:
+        raise ValueError(f"a search needs at least 1 of --workers, got {workers}")
     limits = _limits(budget, sampler)
     targets = ReportTargets(out, figure, csv)
     targets.check()
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
     location.check()
-    if not cache_gb >= 0:
-        raise ValueError(f"--cache-gb must be 0 or more, got {cache_gb}")
     console = Console(highlight=False)
     with console.status("reading model and images, measuring where the budget is a time"):
         chosen, device = _searchable(method), chosen_device(loading.device)

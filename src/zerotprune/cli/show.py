@@ -77,7 +77,7 @@ def show(
     budget.check()
     check_drawable(out, heads=heads, tiles=grid)
     _check_method(budget, method, heads)
-    _check(images, loading.outlined(model), out, limit)
+    _check(images, loading.outlined(model), limit)
     device = chosen_device(loading.device)
     named = load_images(images, limit) if images else _photographs(model, limit)
     built = load(**loading.named(model)).to(device)
@@ -98,12 +98,8 @@ def show(
     _report(scene, out)
 
 
-def _check(images: tuple[Path, ...], model: dict[str, Any], out: Path, limit: int | None) -> None:
+def _check(images: tuple[Path, ...], model: dict[str, Any], limit: int | None) -> None:
     """Say what is wrong before weights are fetched and images read."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    if any(out.resolve() == path.resolve() for path in images):
-        raise ValueError(f"{out} is one of the images: give another name with --out")
     backbone(outline(**model))
     if not images and limit is not None:
         check_count(limit)

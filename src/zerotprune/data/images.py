@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..interrupts import kept_from_children
+from .decoding import BadImage, decode
 from .sources import Item, find
 
 Transform = Callable[[Image.Image], Tensor]
 Batch = tuple[Tensor, Tensor, Tensor]
-
-
-class BadImage(ValueError):  # noqa: N818  it says what the file is, not what went wrong here
-    """A file that is not a whole image; the message names it."""
 
 
 @dataclass
@@ -97,33 +95,6 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
         raise ValueError(f"the data has {held} classes, the model's head has {outputs}")
 
 
-def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
-    """RGB as torchvision's loader makes it, so with EXIF rotation left alone; 16-bit grey scaled.
-
-    What is no whole image raises `BadImage`.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL's remarks on palettes, EXIF and size
-        try:
-            with Image.open(file) as image:
-                return _rgb(image)
-        except UnidentifiedImageError:
-            raise BadImage(f"{name or file} is not an image that PIL can read") from None
-        except Exception as error:  # PIL's plugins may fail in any way on a broken file
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise BadImage(f"{name or file} cannot be decoded: {reason}") from None
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode != "I" and not image.mode.startswith("I;16"):
-        return image.convert("RGB")
-    # PIL's own conversion clips at 255 in some of these modes and versions.
-    values = np.asarray(image).astype(np.int64)
-    if values.min() < 0 or values.max() > 65535:
-        raise ValueError("its grey values have more than 16 bits")
-    return Image.fromarray((values // 256).astype(np.uint8)).convert("RGB")
-
-
 def batches(
     dataset: ImageDataset,
     batch_size: int,
@@ -153,7 +124,7 @@ def batches(
     )
 
     def readable() -> Iterator[Batch]:
-        for batch, failures in loader:
+        for batch, failures in _turned(loader):
             for at, message in failures.items():
                 if strict:
                     raise BadImage(message)
@@ -164,6 +135,21 @@ def batches(
                 yield batch
 
     return readable()  # a generator of its own: mistakes are told at once, not with the first batch
+
+
+def _turned(loader: DataLoader[Any]) -> Iterator[tuple[Batch | None, dict[int, str]]]:
+    """What the loader gives; that one of its processes was killed is said in one sentence."""
+    with kept_from_children() if loader.num_workers else nullcontext():
+        turns = iter(loader)
+    try:
+        yield from turns
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise ChildProcessError(
+            "a process that decodes images was killed, perhaps for want of memory: try fewer "
+            "--workers"
+        ) from None
 
 
 def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:

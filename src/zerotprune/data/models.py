@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from ..backbones import backbone, create, own_weights, shape_in, transformer
+from ..ranges import check_range
 from . import demo
 
 DEMO = "demo"
@@ -34,6 +36,8 @@ def load(
         _refuse_options(classes=classes, pool=pool)
         model, state = demo.model(), None if weights is None else _read(weights)
     elif weights is None:
+        if pretrained:  # what cannot be pruned is not worth the fetching
+            backbone(outline(name, classes=classes, pool=pool))
         model, state = create(name, pretrained, classes=classes, pool=pool), None
     else:
         state = own_weights(name, _read(weights))
@@ -42,8 +46,24 @@ def load(
     if weights is not None and state is not None:
         _fill(model, state, weights)
     if size is not None:
-        backbone(model).resize_(size)
+        resize_(model, size)
     return model.eval()
+
+
+def resize_(model: nn.Module, size: int) -> None:
+    """Set the model to square images of so many pixels, if patches of its size fill them."""
+    vit = backbone(model)
+    check_range("size", size)
+    for side, patches in zip(vit.input_shape[1:], vit.geometry.grid, strict=True):
+        patch = side // patches
+        if size % patch:
+            below, over = size // patch * patch, (size // patch + 1) * patch
+            nearest = f"{below} or {over}" if below else f"{over}"
+            raise ValueError(
+                f"size must be a multiple of {patch}, the side of a patch, got {size}: "
+                f"try {nearest}"
+            )
+    vit.resize_(size)
 
 
 def outline(name: str, *, classes: int | None = None, pool: str | None = None) -> nn.Module:
@@ -76,6 +96,10 @@ def _fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
         if own[key].shape != state[key].shape:
             came, wanted = tuple(state[key].shape), tuple(own[key].shape)
             raise ValueError(f"the weights in {path}: {key} is {came}, the model wants {wanted}")
+        if state[key].layout != torch.strided or state[key].is_quantized or state[key].is_meta:
+            raise ValueError(f"the weights in {path}: {key} is not a plain dense tensor")
+        if state[key].is_floating_point() and not state[key].isfinite().all():
+            raise ValueError(f"the weights in {path}: {key} holds values that are not finite")
     model.load_state_dict(state)
 
 
@@ -92,14 +116,20 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         except SafetensorError as error:
             raise ValueError(f"{path} is not a safetensors file: {error}") from None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler may fail in any way on a foreign file
-        first = str(error).splitlines()[0]
-        raise ValueError(f"{path} is not a file of tensors alone: {first}") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on tensors that we refuse below
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # the unpickler may fail in any way on a foreign file, and at length
+        raise ValueError(
+            f"{path} is not a file of tensors alone, and nothing else is unpickled: "
+            "give safetensors, or what torch.save makes of a state dict"
+        ) from None
     for wrapper in ("model", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
-    if not isinstance(state, dict) or not all(torch.is_tensor(v) for v in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
+    ):
         raise ValueError(f"{path} holds no state dict")
     if state and all(key.startswith("module.") for key in state):  # it was trained in parallel
         state = {key.removeprefix("module."): value for key, value in state.items()}

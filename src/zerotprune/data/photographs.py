@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from .images import decode
+from .decoding import decode
 
 FOLDER = Path(__file__).with_name("photographs")
 #: Files that are all free to use (see the folder's README), the one to open on first.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import importlib
-import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from ..files import bytes_of, parsed, text_of
+
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MOST_SHARDS = 100_000
 
 
 class Item(NamedTuple):
@@ -39,14 +42,8 @@ def find(
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
-def _bytes(path: Path, offset: int = 0, size: int = -1) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(size)
-
-
 def _item(path: Path, label: int) -> Item:
-    return Item(str(path), partial(_bytes, path), label)
+    return Item(str(path), partial(bytes_of, path), label)
 
 
 def _is_image(path: PurePath) -> bool:
@@ -55,10 +52,23 @@ def _is_image(path: PurePath) -> bool:
 
 def _visible(folder: Path) -> list[Path]:
     """All files at any depth, in order, less what file managers leave behind."""
-    walk = sorted(os.walk(folder, followlinks=True))
-    files = [Path(root, name) for root, _, names in walk for name in sorted(names)]
+    walk = sorted(_walk(folder))
+    files = [Path(root, name) for root, names in walk for name in sorted(names)]
     hidden = re.compile(r"(^|/)(\.[^/]*|Thumbs\.db$|desktop\.ini$)")
     return [path for path in files if not hidden.search(path.relative_to(folder).as_posix())]
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder once, though links may lead to it again and again, from within itself too."""
+    seen = set[tuple[int, int]]()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        held = Path(root).stat()
+        if (held.st_dev, held.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((held.st_dev, held.st_ino))
+        folders.sort()
+        yield root, names
 
 
 def _image_folder(folder: Path) -> tuple[list[Item], int]:
@@ -102,11 +112,11 @@ def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
 def _read_mapping(mapping: Path) -> dict[str, str]:
     """Label by file name, from two columns between commas, tabs or blanks."""
     try:
-        lines = mapping.read_text("utf-8-sig").splitlines()
+        lines = text_of(mapping, "mapping").removeprefix("\ufeff").splitlines()
         mark = next((mark for mark in "\t," if lines and mark in lines[0]), None)
         rows = csv.reader(lines, delimiter=mark) if mark else [e.rsplit(None, 1) for e in lines]
         table = [[cell.strip() for cell in row] for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"cannot read the mapping {mapping}: {error}") from None
     named: dict[str, str] = {}
     for number, row in enumerate(table, start=1):
@@ -134,7 +144,7 @@ def _shards(text: str) -> list[Path]:
         return held if all(each.suffix == ".tar" and each.is_file() for each in held) else []
     if not place.exists() and not re.search(r"[*?\[{]", text):
         raise FileNotFoundError(f"no data at {text}: there is no such file or folder")
-    shards = [place] if place.exists() else [e for each in _braces(text) for e in _glob(each)]
+    shards = [place] if place.exists() else spelled_out(text)
     if not shards:
         raise FileNotFoundError(f"no files match {text}")
     for each in shards:
@@ -145,17 +155,27 @@ def _shards(text: str) -> list[Path]:
     return list(dict.fromkeys(shards))
 
 
-def _braces(text: str) -> list[str]:
+def spelled_out(text: str) -> list[Path]:
+    """Every file that a glob, or braces, stand for."""
+    spellings = list(islice(_braces(text), MOST_SHARDS + 1))
+    if len(spellings) > MOST_SHARDS:
+        raise ValueError(f"{text} names more than {MOST_SHARDS:,} files")
+    return [path for each in spellings for path in _glob(each)]
+
+
+def _braces(text: str) -> Iterator[str]:
     """`{000..123}` and `{a,b}` written out, as shells do it."""
     braces = re.search(r"\{([^{}]*)\}", text)
     if braces is None:
-        return [text]
-    options = braces[1].split(",")
+        yield text
+        return
+    options: Iterable[str] = braces[1].split(",")
     if span := re.fullmatch(r"(\d+)\.\.(\d+)", braces[1]):
         width, numbers = len(span[1]), range(int(span[1]), int(span[2]) + 1)
-        options = [f"{number:0{width}d}" for number in numbers]
+        options = (f"{number:0{width}d}" for number in numbers)
     before, after = text[: braces.start()], text[braces.end() :]
-    return [each for option in options for each in _braces(before + option + after)]
+    for option in options:
+        yield from _braces(before + option + after)
 
 
 def _glob(text: str) -> list[Path]:
@@ -169,7 +189,7 @@ def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
     for key, parts in _index(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
-            read = partial(_bytes, shard, image.offset_data, image.size)
+            read = partial(bytes_of, shard, image.offset_data, image.size)
             label = _label(shard, parts, where) if labelled else 0
             yield Item(f"{shard}:{image.name}", read, label)
         elif "cls" in parts:
@@ -191,7 +211,7 @@ def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
                     raise ValueError(f"it has two {part} files for {key}")
                 samples[key][part] = info
         # tarfile takes a broken header for the end; the true end is a block of zeros.
-        if _bytes(shard, tar.offset, tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        if bytes_of(shard, tar.offset, tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise ValueError(f"it breaks off at byte {tar.offset}")
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise ValueError(f"cannot index {shard} as an uncompressed tar file: {error}") from None
@@ -202,9 +222,9 @@ def _label(shard: Path, parts: dict[str, tarfile.TarInfo], where: str) -> int:
     info = parts.get("cls") or parts.get("json")
     if info is None:
         raise ValueError(f"{where} has no label: neither .cls nor .json")
-    data = _bytes(shard, info.offset_data, info.size)
+    data = bytes_of(shard, info.offset_data, info.size)
     try:
-        label = int(data.decode("ascii")) if "cls" in parts else json.loads(data)["label"]
+        label = int(data.decode("ascii")) if "cls" in parts else parsed(data)["label"]
     except (ValueError, TypeError, KeyError):
         label = None
     if type(label) is not int:
@@ -232,7 +252,7 @@ def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
 def _cell(rows: Any, column: str, at: int) -> bytes:
     cell = rows[at][column] or {"bytes": b""}
     data: bytes | None = cell["bytes"]
-    return _bytes(Path(cell["path"])) if data is None else data
+    return bytes_of(Path(cell["path"])) if data is None else data
 
 
 def _column(candidates: list[str], usual: list[str], problem: str) -> str:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ..measure.modes import sharing_copy
 from ..measure.speed import LIMIT, UNPRUNED, limit_of, noise
 from ..methods import name_of
-from ..surgery import attach, current_plan, restore_
+from ..surgery import attach, current_plan, restore_, sharing_copy
 from .facts import facts_of
 from .target import Target, quiet
 

@@ -116,8 +116,8 @@ def compare(
     """Run every contender on every batch, turn by turn, so that a noisy machine is as noisy for
     all of them. The model is unpruned afterwards.
 
-    Speed is that of the model alone, the median over batches; the first batch warms up. Stopped by
-    Ctrl-C, it gives back what all contenders have finished.
+    Speed is that of the model alone, the median over batches; the first batch warms up. Ctrl-C is
+    passed on: images come class by class, and a part of them says nothing of the whole.
     """
     setting = setting or Setting()
     geometry = backbone(model).geometry
@@ -130,6 +130,11 @@ def compare(
                     _time_batch(model, result, images, setting)
             turn = [_time_batch(model, result, images, setting) for result in results]
             true = turn[0][0].float().cpu().log_softmax(dim=-1)
+            if not true.isfinite().all():
+                raise ValueError(
+                    f"the unpruned model's outputs are not all finite in {setting.precision}: "
+                    "there is no accuracy to measure"
+                )
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
                 outputs = outputs.float().cpu()
                 result.index += index.tolist()
@@ -141,9 +146,6 @@ def compare(
                 result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
             advance(results)
-    except KeyboardInterrupt:
-        if not results[0].index:
-            raise
     finally:
         restore_(model)
     return results

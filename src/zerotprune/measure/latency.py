@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ..budgets import schedule_for
 from ..budgets.bisection import bisect
 from ..method import Method
+from ..ranges import check_range
 from ..schedule import Schedule
-from ..surgery import attach
+from ..surgery import attach, sharing_copy
 from .clock import in_turn, quartiles, stopwatch
-from .modes import sharing_copy
 
 #: by which part a measured time may miss what was asked for
 TOLERANCE = 0.15
@@ -52,10 +52,10 @@ class TimeBudget:
     def __post_init__(self) -> None:
         if (self.speedup is None) == (self.latency_ms is None):
             raise ValueError("a time budget is either speedup=… or latency_ms=…")
-        if self.speedup is not None and not 1 < self.speedup < float("inf"):
-            raise ValueError(f"speedup must be above 1, got {self.speedup}")
-        if self.latency_ms is not None and not 0 < self.latency_ms < float("inf"):
-            raise ValueError(f"latency_ms must be a positive number, got {self.latency_ms}")
+        if self.speedup is not None:
+            check_range("speedup", self.speedup)
+        if self.latency_ms is not None:
+            check_range("latency_ms", self.latency_ms)
 
     def wanted(self, timed: Timed) -> float:
         """The speed-up that is asked for, on a machine that takes this long unpruned."""

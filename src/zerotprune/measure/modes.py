@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 from contextlib import AbstractContextManager
-from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,12 +14,6 @@ from .clock import Call
 Mode = Literal["eager", "compile", "graph"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-
-
-def sharing_copy(model: nn.Module) -> nn.Module:
-    """A copy that can be pruned by itself and holds the same weights, not copies of them."""
-    shared = {id(held): held for held in chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, shared)
 
 
 def ready(model: Any, images: Tensor, mode: Mode) -> tuple[Call, int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..files import check_writable
+from ..files import check_writable, printable
 from ..methods import to_data
 from ..schedule import Schedule
 from .accuracy import Contender, Result
@@ -37,8 +37,11 @@ def check_rows_fit(path: Path) -> None:
         raise ValueError(f"{path} is not a file to add rows to")
     check_writable(path)
     if path.exists():
-        with path.open("r+", newline="", encoding="utf-8") as file:
-            header = next(csv.reader(file), None)
+        with path.open("r+", newline="", encoding="utf-8", errors="replace") as file:
+            try:
+                header = next(csv.reader(file), None)
+            except csv.Error:  # no CSV at all
+                header = []
         if header is not None and tuple(header) != FIELDS:
             raise ValueError(f"{path} has other columns than this release writes; name a new file")
 
@@ -53,11 +56,16 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             if before == 0:
                 writer.writeheader()
-            writer.writerows([{**where, **row} for row in rows])
+            writer.writerows([_told({**where, **row}) for row in rows])
     except OSError:
         if path.exists():
             os.truncate(path, before)
         raise
+
+
+def _told(row: Mapping[str, object]) -> dict[str, object]:
+    cells = row.items()
+    return {key: printable(each) if isinstance(each, str) else each for key, each in cells}
 
 
 def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
@@ -128,19 +136,19 @@ def described(schedule: Schedule) -> str:
     return json.dumps(to_data(schedule.method)) if schedule.stages else ""
 
 
-def surroundings() -> dict[str, str]:
+def surroundings() -> dict[str, object]:
     """When, by which command, from which commit, with which versions, on which hardware."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     name = Path(sys.argv[0]).name
     if main is not None:
         name = f"python -m {main.name.removesuffix('.__main__')}"
-    return {
+    return _told({
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([name, *map(_shown, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
         "hardware": hardware(),
-    }
+    })  # fmt: skip
 
 
 def _shown(argument: str) -> str:

@@ -26,10 +26,10 @@ from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
-from ..surgery import attach
+from ..surgery import attach, sharing_copy
 from .accuracy import Contender
 from .clock import Call, Clock, in_turn, now, quartiles, stopwatch
-from .modes import Mode, ready, room_for, sharing_copy
+from .modes import Mode, ready, room_for
 
 Precision = Literal["float32", "bfloat16", "float16"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -71,7 +72,7 @@ def resolve(method: object) -> Method:
 def _from_file(text: str) -> Method:
     """Imported by its file's name, so that worker processes can import it too."""
     file, _, name = text.rpartition(":")
-    path = Path(file).resolve()
+    path = Path(os.path.realpath(file))
     if not path.is_file():
         raise ValueError(f"no file {file} to take the method {name} from")
     if str(path.parent) not in sys.path:
@@ -80,7 +81,7 @@ def _from_file(text: str) -> Method:
         module = import_module(path.stem)
     except Exception as error:  # a user's file may fail in any way
         raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
-    if Path(str(module.__file__)).resolve() != path:
+    if os.path.realpath(str(module.__file__)) != str(path):
         raise ValueError(f"{path.name} is also the name of an installed module: rename the file")
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Method)):

@@ -63,7 +63,7 @@ def vote(
     the same as scaling in each round.
     """
     flat = graph.flatten(0, 1)
-    score = score.reshape(flat.shape[0], 1, -1)
+    score = score.reshape(flat.shape[0], 1, score.shape[-1])
     if alive is None:
         for _ in range(rounds):
             score = score @ flat

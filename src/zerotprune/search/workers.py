@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from optuna.study import Study
 
 from ..backbones import backbone
 from ..data.models import load
+from ..interrupts import kept_from_children
 from ..method import Method
 from .config import SearchConfig
 from .objective import Objective, Stack
@@ -58,18 +58,19 @@ def run_workers(
             for at in range(count)
         ]
         try:
-            for worker in workers:
-                worker.start()
+            with kept_from_children():
+                for worker in workers:
+                    worker.start()
             while any(worker.is_alive() for worker in workers):
                 advance(log.refresh())
                 time.sleep(0.3)
             advance(log.refresh())
-        finally:  # after Ctrl-C, which has reached them as well
-            for worker in workers:
-                if worker.pid is not None:
-                    worker.join(timeout=20)
-                    worker.kill()
-                    worker.join()
+        finally:  # after Ctrl-C there may be some left: a trial is written whole, or is not there
+            started = [worker for worker in workers if worker.pid is not None]
+            for worker in started:
+                worker.kill()
+            for worker in started:
+                worker.join()
     broken = [worker.exitcode for worker in workers if worker.exitcode]
     if broken and not log.full:
         raise ChildProcessError(
@@ -80,15 +81,12 @@ def run_workers(
 
 def _work_on(job: WorkerJob, file: Path, parent: int, first: bool) -> None:
     torch.set_num_threads(job.threads)
-    try:
-        images, labels = torch.load(file, mmap=True, weights_only=True)
-        stack = Stack([each.to(job.device) for each in images], labels)
-        model = load(**job.model).to(job.device, job.precision)
-        study = open_study(job.location, job.identity, job.config.directions)
-        surface = surface_of(backbone(model).geometry, job.method)
-        objective = Objective(model, job.method, stack, job.memory)
-        # A parent that was killed can stop nobody: its workers look whether it is still theirs.
-        work(study, job.config, surface, objective, alone=False, begins=first,
-             wanted=lambda: os.getppid() == parent)  # fmt: skip
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    images, labels = torch.load(file, mmap=True, weights_only=True)
+    stack = Stack([each.to(job.device) for each in images], labels)
+    model = load(**job.model).to(job.device, job.precision)
+    study = open_study(job.location, job.identity, job.config.directions)
+    surface = surface_of(backbone(model).geometry, job.method)
+    objective = Objective(model, job.method, stack, job.memory)
+    # A parent that was killed can stop nobody: its workers look whether it is still theirs.
+    work(study, job.config, surface, objective, alone=False, begins=first,
+         wanted=lambda: os.getppid() == parent)  # fmt: skip

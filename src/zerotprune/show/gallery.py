@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
-from ..data.images import decode, open_data
+from ..data.decoding import decode
+from ..data.images import open_data
+from ..files import bytes_of, printable
 
 MOST = 120  # in one drawing
 
@@ -35,7 +37,7 @@ def load_images(
         files = [files[number * len(files) // count] for number in range(count)]
     if most is not None:
         check_count(len(files), most)
-    return [NamedImage(file.name, load_upright(file)) for file in files]
+    return [NamedImage(printable(file.name), load_upright(file)) for file in files]
 
 
 def check_count(count: int, most: int = MOST) -> None:
@@ -47,4 +49,4 @@ def load_upright(path: Path) -> Image.Image:
     """One image, turned as the camera that took it says."""
     if not path.exists():
         raise FileNotFoundError(f"no image at {path}")
-    return ImageOps.exif_transpose(decode(io.BytesIO(path.read_bytes()), str(path)))
+    return ImageOps.exif_transpose(decode(io.BytesIO(bytes_of(path)), str(path)))

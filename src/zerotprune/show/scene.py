@@ -9,9 +9,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..budgets.adaptive import measured_gmacs
-from ..measure.modes import sharing_copy
 from ..pruning import gmacs
 from ..schedule import Schedule
+from ..surgery import sharing_copy
 from .palette import Mark
 from .pixels import as_image
 from .story import Story, name_marks, tell

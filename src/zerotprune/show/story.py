@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..measure.modes import sharing_copy
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int, Shaped
-from ..surgery import pruned_blocks
+from ..surgery import pruned_blocks, sharing_copy
 from ..tracing import Fate, StageTrace, trace
 from .groups import DROPPED, GONE, blend_colours, find_shared, follow_tokens
 from .heads import HeadsView, RecordingZeroTPrune

@@ -49,9 +49,13 @@ class TimmBackbone(Backbone):
     call = _TimmCall()
     unserved = ("forward_intermediates",)
     unweighed = ("forward_head",)
+    resizing = ("set_input_size",)
 
     def parts(self, block: nn.Module) -> Parts:
         return BLOCKS[type(block)](block)
+
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        return [each for each in attentions(block) if each is not block]
 
     @cached_property
     def _config(self) -> dict[str, Any]:

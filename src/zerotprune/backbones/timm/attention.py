@@ -23,7 +23,8 @@ def dropout_of(attention: Any) -> float:
 
 
 def _by_heads(x: Tensor, heads: int) -> Tensor:
-    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+    split = (*x.shape[:2], heads, x.shape[2] // heads)  # written out: a batch may be empty
+    return x.reshape(split).transpose(1, 2)
 
 
 def splits(layer: object) -> bool:

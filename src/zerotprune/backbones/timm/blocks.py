@@ -86,7 +86,7 @@ class _ParallelScaling:
         k, v = kv[..., :width], kv[..., width:]
         if block.mlp_bias is not None:
             hidden = hidden + block.mlp_bias
-        q, k, v = (part.reshape(*part.shape[:2], block.num_heads, -1) for part in (q, k, v))
+        q, k, v = (part.unflatten(-1, (block.num_heads, -1)) for part in (q, k, v))
         q, k, v = (part.transpose(1, 2) for part in (block.q_norm(q), block.k_norm(k), v))
         return [Heads(q, k, v, block.scale, block.fused_attn, dropout_of(block), rest=hidden)]
 

@@ -1,0 +1,61 @@
+"""Ranges of the numbers that come from outside: one table, which the help prints too."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """From the least to the most, both among them; `above`: more than the least."""
+
+    least: float
+    most: float
+    above: bool = False
+
+    def __str__(self) -> str:
+        return f"{'above ' if self.above else ''}{_told(self.least)} to {_told(self.most)}"
+
+
+#: By the names that the options have in Python. The upper ends are far beyond what anybody needs:
+#: they are for slips of the finger that would take all memory, or for ever.
+RANGES = {
+    "batch": Range(1, 65536),
+    "cache_gb": Range(0, 100_000),
+    "cost": Range(0, 1, above=True),
+    "evaluations": Range(0, 10_000),
+    "finalists": Range(1, 10_000),
+    "gmacs": Range(0, 1_000_000, above=True),
+    "images": Range(1, 1_000_000),
+    "latency_ms": Range(0, 10_000_000, above=True),
+    "limit": Range(1, 1_000_000_000),
+    "port": Range(1, 65535),
+    "rounds": Range(1, 1000),
+    "seed": Range(0, 2**32 - 1),
+    "size": Range(8, 4096),
+    "speedup": Range(1, 1000, above=True),
+    "threads": Range(1, 1024),
+    "threshold": Range(0, 1, above=True),
+    "trials": Range(1, 10_000_000),
+    "workers": Range(0, 256),
+}
+
+
+def check_range(name: str, value: float, called: str | None = None) -> None:
+    """Refuse a number outside its range; NaN is outside of all. `called` is what the user calls it.
+
+    >>> check_range("batch", 0)
+    Traceback (most recent call last):
+    ValueError: batch must be at least 1, got 0
+    """
+    least, most, above = RANGES[name]
+    if (value > least or (value == least and not above)) and value <= most:
+        return
+    if value > most:
+        wanted = f"at most {_told(most)}"
+    else:
+        wanted = f"{'above' if above else 'at least'} {_told(least)}"
+    raise ValueError(f"{called or name} must be {wanted}, got {value}")
+
+
+def _told(value: float) -> str:
+    return f"{value:,}" if value >= 10_000 else f"{value:g}"

@@ -1,0 +1,138 @@
+"""Whatever is typed ends in time, in one sentence at most, and harms no file.
+
+`make fuzz` draws as many command lines as one likes, others every time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.cli import hostile
+from tests.commands import quickly
+
+MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
+DRAWS = MANY or 300
+LIMIT = 60.0  # seconds, on a machine that is busy with other tests
+
+NUMBERS = ("0", "1", "2", "-1", "0.5", "1e-5", "1e309", "nan", "inf", "-inf", "7", "13", "100000",
+           "999999999999999999999", "a", "", "0x10", "１", "1_0")  # fmt: skip
+MODELS = ("demo", "test_vit", "resnet18", "swin_tiny_patch4_window7_224", "nothing", "", "[/b]",
+          "../demo", "hf:", "a:b:c", "\udcff", "demo.x")  # fmt: skip
+METHODS = ("fold", "tome", "slicing", "ats", "tomee", "", "binary", "good.json:X", "nowhere.py:X",
+           "loop.py:X", "folder.py:X")  # fmt: skip
+DEVICES = ("cpu", "meta", "mps", "xla", "cuda:99", "cpu:7", "", "gpu", "auto")
+WORDS = ("float32", "float16", "bfloat16", "int8", "", "knn", "eager")
+#: what each option is given; options that are not here exist as well, and get a word
+VALUES = {
+    **dict.fromkeys(
+        ("size", "cost", "gmacs", "limit", "batch", "rounds", "threads", "trials", "finalists",
+         "cache-gb", "seed", "threshold", "evaluations", "images", "port", "latency-ms",
+         "speedup"), NUMBERS),
+    "workers": ("0", "-1", "100000", "a"), "weights": hostile.WEIGHTS, "model": MODELS,
+    "schedule": hostile.SCHEDULES, "calibration": hostile.SCHEDULES, "method": METHODS,
+    "names": hostile.SCHEDULES, "mapping": hostile.SCHEDULES, "device": DEVICES,
+    "train": hostile.DATA, "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
+    **dict.fromkeys(("out", "csv", "plot", "figure", "plots", "figures"), hostile.OUTPUTS),
+}  # fmt: skip
+SHARED = ("weights", "size", "device")
+READING = ("limit", "batch", "workers", "mapping", "split", "strict")
+BUDGET = ("cost", "gmacs", "schedule", "tuned")
+#: for each command: what it begins with, its options, and what keeps it short
+COMMANDS = {
+    "info": (("MODEL",), (*SHARED, *BUDGET, "method", "calibration", "batch"), ()),
+    "show": (("IMAGE",), (*SHARED, *BUDGET, "method", "names", "limit", "out", "lines", "grid"),
+             ("--model", "demo", "--limit", "1")),
+    "evaluate": (("MODEL", "DATA"), (*SHARED, *READING, *BUDGET, "method", "precision", "csv",
+                                     "calibration", "probe", "train", "json"),
+                 ("--workers", "0", "--limit", "1", "--batch", "1")),
+    "compare": (("MODEL", "DATA"), (*SHARED, *READING, "cost", "method", "csv", "plots"),
+                ("--workers", "0", "--limit", "1", "--method", "slicing")),
+    "calibrate": (("MODEL", "DATA"), (*SHARED, *READING, "out", "figures", "threshold", "schedule",
+                                      "evaluations", "seed"),
+                  ("--workers", "0", "--limit", "1", "--evaluations", "1")),
+    "search": (("MODEL", "DATA"), (*SHARED, "limit", "batch", "mapping", "cost", "gmacs", "method",
+                                   "out", "trials", "storage", "figure", "csv", "seed",
+                                   "calibration", "workers", "cache-gb"),
+               ("--limit", "2", "--trials", "1")),
+    "bench": (("MODEL",), (*SHARED, "cost", "schedule", "method", "batch", "precision", "mode",
+                           "threads", "csv", "plot"),
+              ("--mode", "eager", "--batch", "1", "--rounds", "1")),
+    "demo": ((), ("out", "csv"), ("--images", "1")),
+    "app": ((), ("model", "weights", "names"), ()),
+}  # fmt: skip
+#: mistakes that keep a command from its work; the page would never end
+LAST = {
+    "info": (), "show": (), "evaluate": (), "compare": ("--cost", "2"),
+    "calibrate": ("--threshold", "nan"), "search": ("--finalists", "0"),
+    "bench": ("--threads", "0"), "demo": ("--images", "0"), "app": ("--port", "0"),
+}  # fmt: skip
+LONG = ("bench", "demo")
+PLACES = {"MODEL": MODELS, "DATA": hostile.DATA, "IMAGE": hostile.IMAGES}
+FOREIGN = ("Traceback", "Errno", "has no attribute", "not supported between", "codec can't",
+           "surrogates", "data point", "NoneType", "unexpected keyword", "RuntimeError",
+           "fault of this program")  # fmt: skip
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> list[str]:
+    command = draw(st.sampled_from([*COMMANDS, "info", "show", "evaluate"]))
+    places, options, short = COMMANDS[command]
+    # What is right most of the time comes first: else every call would end at its first word.
+    words = [draw(st.sampled_from((PLACES[each][0],) * 8 + PLACES[each])) for each in places]
+    for option in draw(st.lists(st.sampled_from(options), max_size=3, unique=True)):
+        words.append(f"--{option}")
+        if option not in ("strict", "tuned", "lines", "grid", "json"):
+            words.append(draw(st.sampled_from(VALUES.get(option, WORDS))))
+    given = {word for word in words if word.startswith("--")}
+    # Most of the long ones are kept from work by a mistake of their own: 300 draws are to be quick.
+    if draw(st.integers(0, 3)) or command == "app" or (command in LONG and not MANY):
+        short += LAST[command]
+    for option, value in zip(short[::2], short[1::2], strict=True):
+        if option not in given:
+            words += [option, value]
+    if draw(st.integers(0, 19)) == 0:
+        odd = draw(st.sampled_from(("--", "--x", "-", "")))
+        words.insert(draw(st.integers(0, len(words))), odd)
+    return [command, *words]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile.make(tmp_path_factory.mktemp("hostile"))
+
+
+def held(home: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file with its inode, size and time of change; folders that link to themselves once."""
+    found = {}
+    for root, folders, names in os.walk(home):
+        for name in [*folders, *names]:
+            about = os.lstat(os.path.join(root, name))  # noqa: PTH118  names may be no text
+            found[f"{root}/{name}"] = (about.st_ino, about.st_size, about.st_mtime_ns)
+    return {
+        name: value
+        for name, value in found.items()
+        if not os.path.isdir(name)  # noqa: PTH112
+    }
+
+
+@settings(max_examples=DRAWS, derandomize=not MANY, database=None,
+          suppress_health_check=list(HealthCheck))  # fmt: skip
+@given(words=calls())
+def test_whatever_is_typed(words: list[str], home: Path) -> None:
+    before = held(home)
+    done = quickly(*words, cwd=home, limit=LIMIT)
+    event(f"{words[0]} {done.returncode}")
+    assert done.returncode in (0, 2), done
+    assert not [phrase for phrase in FOREIGN if phrase in done.stderr], done.stderr
+    if done.returncode == 2:
+        assert 1 <= len(done.stderr.splitlines()) <= 3, done.stderr
+        assert held(home) == before
+    else:
+        for name in held(home).keys() - before.keys():
+            Path(name).unlink()
+    assert not (home / "executed").exists()

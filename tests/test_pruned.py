@@ -1,0 +1,153 @@
+"""Pruned copies that share their weights, in threads; and pruning that fails or meets hooks."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests.families import build, images_for
+from zerotprune import surgery
+from zerotprune.backbones.timm import TimmBackbone
+
+COSTS = (0.6, 0.7, 0.8)
+
+
+@pytest.fixture
+def model() -> Any:
+    return build("deit")
+
+
+def test_copies_share_every_weight_and_leave_the_model_alone(model: Any) -> None:
+    images = images_for(model, 2)
+    with torch.inference_mode():
+        before = model(images)
+        copy = ztp.pruned(model, cost=0.6)
+        assert torch.equal(model(images), before)
+        assert torch.equal(copy(images), ztp.prune_(build("deit"), cost=0.6)(images))
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    own = dict(copy.named_parameters()) | dict(copy.named_buffers())
+    assert held.keys() == own.keys()
+    assert all(held[name] is own[name] for name in held)
+
+
+def test_a_pruned_model_gives_copies_of_other_schedules(model: Any) -> None:
+    images = images_for(model, 2)
+    ztp.prune_(model, cost=0.8)
+    with torch.inference_mode():
+        before, copy = model(images), ztp.pruned(model, cost=0.6)
+        assert torch.equal(model(images), before)
+        ztp.restore_(model)
+        assert torch.equal(copy(images), ztp.prune_(model, cost=0.6)(images))
+
+
+def test_threads_each_by_its_own_schedule(model: Any) -> None:
+    """Oracle: the same calls one after the other. Copies are made while others are running."""
+    images = images_for(model, 2)
+    with torch.inference_mode():
+        expected: dict[float | None, Tensor] = {None: model(images)}
+        expected |= {cost: ztp.prune_(build("deit"), cost=cost)(images) for cost in COSTS}
+    wrong: list[object] = []
+
+    def serve(cost: float | None) -> None:
+        try:
+            with torch.inference_mode():
+                for _ in range(6):
+                    own = model if cost is None else ztp.pruned(model, cost=cost)
+                    if not torch.equal(own(images), expected[cost]):
+                        wrong.append(cost)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=serve, args=(cost,)) for cost in (*COSTS, None)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("broken", ["parts", "prefix_only", "size_weighted"])
+def test_a_prune_that_fails_leaves_the_model_as_it_was(
+    broken: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = images_for(model, 2)
+    ztp.prune_(model, cost=0.8)
+    with torch.inference_mode():
+        before = model(images)
+    real, calls = getattr(TimmBackbone, broken), list[object]()
+
+    def fails(self: Any, *given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == (3 if broken == "parts" else 1):
+            raise MemoryError
+        return real(self, *given)
+
+    monkeypatch.setattr(TimmBackbone, broken, fails)
+    with pytest.raises(MemoryError):
+        ztp.prune_(model, cost=0.6)
+    monkeypatch.undo()
+    with torch.inference_mode():
+        assert torch.equal(model(images), before)
+        unpruned = build("deit")(images)
+        assert torch.equal(ztp.restore_(model)(images), unpruned)
+
+
+def test_hooks_that_see_other_things_are_told_of(model: Any) -> None:
+    def hook(module: nn.Module, args: Any, out: Any) -> None:
+        raise AssertionError("never called in this test")
+
+    ztp.prune_(model, cost=0.7)  # no word without hooks
+    ztp.restore_(model)
+    held = model.blocks[3].register_forward_hook(hook)
+    with pytest.warns(UserWarning, match="the hooks on block 4 see tokens with their places"):
+        ztp.prune_(model, cost=0.7)
+    held.remove()
+    held = model.blocks[2].attn.register_forward_hook(hook)
+    with pytest.warns(UserWarning, match="attention of block 3 are not called while it is pruned"):
+        ztp.prune_(model, cost=0.7)
+    held.remove()
+    model.blocks[2].mlp.register_forward_hook(lambda *_: None)  # its parts are called as ever
+    ztp.prune_(model, cost=0.7)
+
+
+def test_another_size_makes_no_stale_schedule(model: Any) -> None:
+    ztp.prune_(model, cost=0.6)
+    with pytest.raises(ValueError, match=r"set_input_size would change the number of tokens"):
+        model.set_input_size((128, 128))
+    ztp.restore_(model)
+    model.set_input_size((128, 128))
+    assert ztp.gmacs(ztp.prune_(model, cost=0.6)) / ztp.gmacs(ztp.restore_(model)) < 0.61
+
+
+@pytest.mark.parametrize("method", ["fold", "zero-tprune", "tome", "evit", "random", "ats"])
+@pytest.mark.parametrize("compute", ["needed", "all"])
+@pytest.mark.filterwarnings("ignore:var")  # torch's remark on the variance of nothing
+def test_an_empty_batch(method: str, compute: Any, model: Any) -> None:
+    stage = ztp.Stage(2, similar=4) if method in ("fold", "tome") else ztp.Stage(2, keep=0.5)
+    empty: Tensor = images_for(model, 1)[:0]
+    with torch.inference_mode():
+        expected = model(empty)
+        ztp.prune_(model, ztp.Schedule((stage,)).by(method), compute=compute)
+        assert model(empty).shape == expected.shape
+
+
+def test_what_a_schedule_and_a_cost_may_be(model: Any) -> None:
+    for value in ("a", True, None, [0.5]):
+        with pytest.raises(TypeError, match="keep must be a number"):
+            ztp.Stage(1, keep=value)  # type: ignore[arg-type]
+    for value in ("a", True, [0.5]):
+        with pytest.raises(TypeError, match="cost must be a number"):
+            ztp.prune_(model, cost=value)  # type: ignore[arg-type]
+    wrong: Any = "Full"
+    for call in (ztp.gmacs, partial(ztp.schedule_for, cost=0.6)):
+        with pytest.raises(ValueError, match='convention must be "full" or "paper", got \'Full\''):
+            call(model, convention=wrong)
+    with pytest.raises(ValueError, match="rounds must be at most 1000, got 1000000000"):
+        ztp.Stage(1, keep=0.5, rounds=10**9)
+    assert surgery.current_plan(model) is None
