@@ -24,7 +24,9 @@ class Family:
     base: str  # the Transformer itself in the model; "" where it is the model
     blocks: str  # the row of blocks in that
     reads: Reads
-    tower: bool = False  # only ever a part of other models: it has a mask, of patches that are there
+    tower: bool = (
+        False  # only ever a part of other models: it has a mask, of patches that are there
+    )
 
 
 _DINO2, _CLIP = "encoder.layer", "encoder.layers"
