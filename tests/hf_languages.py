@@ -27,12 +27,12 @@ class Language(NamedTuple):
     text: str
     tower: str  # where it is in the model
     tokens: int  # of an image, in the prompt
-    options: dict[str, Any] = {}
+    options: dict[str, Any]
 
 
 _SIGLIP = "SiglipVisionConfig"
 LANGUAGES = {
-    "llava": Language("Llava", "CLIPVisionConfig", "LlamaConfig", "vision_tower", 36),
+    "llava": Language("Llava", "CLIPVisionConfig", "LlamaConfig", "vision_tower", 36, {}),
     "paligemma": Language(
         "PaliGemma", _SIGLIP, "GemmaConfig", "vision_tower", 36, {"projection_dim": 32}
     ),
