@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,12 +27,12 @@ class Language(NamedTuple):
     text: str
     tower: str  # where it is in the model
     tokens: int  # of an image, in the prompt
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: dict[str, Any]
 
 
 _SIGLIP = "SiglipVisionConfig"
 LANGUAGES = {
-    "llava": Language("Llava", "CLIPVisionConfig", "LlamaConfig", "vision_tower", 36),
+    "llava": Language("Llava", "CLIPVisionConfig", "LlamaConfig", "vision_tower", 36, {}),
     "paligemma": Language(
         "PaliGemma", _SIGLIP, "GemmaConfig", "vision_tower", 36, {"projection_dim": 32}
     ),
@@ -58,7 +56,7 @@ def build(name: str, attention: str = "sdpa", **options: Any) -> tuple[Any, Any]
         vision_config=getattr(transformers, vision)(**_VISION),
         text_config=getattr(transformers, text)(**_TEXT),
         image_token_id=IMAGE,
-        **{**own, **options},
+        **own | options,
     )
     model: nn.Module = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(
         config, attn_implementation=attention

@@ -28,7 +28,7 @@ SCHEDULES = {
     "tome": MERGED.by("tome"),
     "zero-tprune": STAGED.by("zero-tprune"),
 }
-ALL = [*FEW, *TOWERS, *BACKBONES]
+ALL = [*FEW, "siglip2", *TOWERS, *BACKBONES]
 
 
 def states(model: Any, inputs: dict[str, Any]) -> list[Tensor]:

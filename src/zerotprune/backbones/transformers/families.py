@@ -24,7 +24,7 @@ class Family:
     base: str  # the Transformer itself in the model; "" where it is the model
     blocks: str  # the row of blocks in that
     reads: Reads
-    tower: bool = False  # only ever a part of other models: it has a mask of real patches
+    tower: bool = False  # only ever a part of other models, which hand it a mask of patches
 
 
 _DINO2, _CLIP = "encoder.layer", "encoder.layers"
