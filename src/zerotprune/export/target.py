@@ -32,7 +32,7 @@ class Target(ABC):
     runtime: ClassVar[str]  # for people to read
     ending: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()  # by the names they are imported by
-    quantizer: ClassVar[tuple[str, ...]] | None = None  # packages for int8; None: it has none
+    quantizer: ClassVar[tuple[str, ...] | None] = None  # packages for int8; None: it has none
     dynamic: ClassVar[bool] = True  # can a file take batches of any size?
 
     def check(self, int8: bool = False) -> None:
