@@ -86,11 +86,9 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     torch.manual_seed(SEED)
     model = real_model(case.model, chosen) if case.int8 else load(case.model)
     attach(model.requires_grad_(False), HALF)
-    images, labels = (
-        shown(model, chosen)
-        if case.int8
-        else (noise(model, case.batch, "cpu", torch.float32), None)
-    )
+    images, labels = noise(model, case.batch, "cpu", torch.float32), None
+    if case.int8:
+        images, labels = shown(model, chosen)
     precisions: tuple[Precision, ...] = ("float32", "int8") if case.int8 else ("float32",)
     target = target_named(case.target)
     job = Job(target, case.batch, precisions, images, chosen.threads, print)
@@ -113,7 +111,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             yield row
 
 
-def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor]:
+def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor | None]:
     held = decoded(model, chosen.shared / TUNE, limit=chosen.limit or IMAGES)
     return torch.cat([images for images, _, _ in held]), torch.cat([each for _, each, _ in held])
 

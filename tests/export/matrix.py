@@ -28,9 +28,9 @@ from zerotprune.methods import resolve
 from zerotprune.scoring import ordering
 
 SIDE = 64  # 16 patches
-#: two stages: at the second the order counts in which the first has left the tokens
+#: where there are two stages, at the second the order counts in which the first left the tokens
 FOLDING = (ztp.Stage(1, similar=4), ztp.Stage(2, similar=3))
-DROPPING = (ztp.Stage(1, keep=0.8), ztp.Stage(2, keep=0.7))
+DROPPING = (ztp.Stage(1, keep=0.7),)
 BOTH = (ztp.Stage(1, 0.9, 3), ztp.Stage(2, 0.8, 2, 2))
 METHODS = {
     "fold": FOLDING, "tome": FOLDING, "zero-tprune": BOTH, "diffrate-even": BOTH, "evit": DROPPING,
@@ -40,7 +40,7 @@ METHODS = {
 DYNAMIC, SMALL = "fold", "tome"
 
 
-def tiny(depth: int = 3) -> nn.Module:
+def tiny(depth: int) -> nn.Module:
     torch.manual_seed(0)
     shape = {"embed_dim": 32, "num_heads": 2, "num_classes": 5, "img_size": SIDE}
     model = timm.create_model("deit_tiny_patch16_224", depth=depth, **shape)
@@ -84,7 +84,7 @@ def main(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     images = torch.randn(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     for method, stages in METHODS.items():
-        model = ztp.prune_(tiny(), ztp.Schedule(stages, resolve(method)))
+        model = ztp.prune_(tiny(len(stages) + 1), ztp.Schedule(stages, resolve(method)))
         batch: Batch = "dynamic" if method == DYNAMIC else 2
         facts = facts_of(model, target_named("onnx"), batch, "float32")
         written = files(folder, program_of(model, batch), facts, method)
