@@ -86,7 +86,8 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     torch.manual_seed(SEED)
     model = real_model(case.model, chosen) if case.int8 else load(case.model)
     attach(model.requires_grad_(False), HALF)
-    images, labels = noise(model, case.batch, "cpu", torch.float32), None
+    images = noise(model, case.batch, "cpu", torch.float32)
+    labels: Tensor | None = None
     if case.int8:
         images, labels = shown(model, chosen)
     precisions: tuple[Precision, ...] = ("float32", "int8") if case.int8 else ("float32",)
@@ -111,7 +112,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             yield row
 
 
-def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor | None]:
+def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor]:
     held = decoded(model, chosen.shared / TUNE, limit=chosen.limit or IMAGES)
     return torch.cat([images for images, _, _ in held]), torch.cat([each for _, each, _ in held])
 

@@ -145,3 +145,20 @@ def test_mistakes(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None
     assert says in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:
+    """Fold on real images in ONNX Runtime; the file knows the classes of ImageNet."""
+    stages = (ztp.Stage(4, similar=61), ztp.Stage(8, similar=40))
+    ztp.Schedule(stages, Fold()).save(tmp_path / "own.json")
+    weights = shared / "weights" / "deit_tiny_patch16_224.safetensors"
+    done = quickly(
+        "export", "deit_tiny_patch16_224", "--weights", str(weights), "--schedule", "own.json",
+        "--data", str(shared / "imagenet" / "tune"), "--limit", "12", "--batch", "2",
+        "--out", "deit.onnx", "--rounds", "0", "--threads", "1", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the same answer for 100.0%" in " ".join(done.stdout.split())
+    told = quickly("info", "deit.onnx", cwd=tmp_path)
+    assert "1000: tench, goldfish" in told.stdout
+    assert '"interpolation": "bicubic"' in told.stdout
