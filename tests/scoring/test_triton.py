@@ -28,7 +28,8 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 PRECISIONS = [torch.float32, torch.float16] + [torch.bfloat16] * GPU
 BATCH = 64 if GPU else 2  # a GPU must be full: only then would threads overtake one another
-SIZES = [2, 3, 17, 64, 197, 209] + [130, 577, 1370] * GPU
+# The interpreter is slow: where there is no GPU, no more than it takes to have two of each tile.
+SIZES = [2, 3, 17, 64, 130] + [197, 209, 577, 1370] * GPU
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 
 
@@ -127,7 +128,7 @@ def test_importance(variances: tuple[float, float] | None, masked: bool) -> None
     assert error(ranking.importance(score, 2, variances, alive), expected) < 1e-6
 
 
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200, 700])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200] + [700] * GPU)
 def test_order_is_that_of_a_stable_sort(count: int) -> None:
     values = torch.randn(5, count, device=DEVICE).round(decimals=1)
     assert torch.equal(ranking.descending(values), descending(values))
@@ -160,7 +161,6 @@ def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
         ZeroTPrune(),
         ZeroTPrune(order="i-s", heads="max"),
         ZeroTPrune(partition="alternate", start="uniform"),
-        ZeroTPrune(partition="none", vhf=None),
         ZeroTPrune(partition="none-both", rescale=False, vhf_over="all", pre_vhf=True),
         ZeroTPrune(metric="dot", features="query", ranking="cls"),
         TopK("average"),
