@@ -21,6 +21,7 @@ class Range(NamedTuple):
 RANGES = {
     "batch": Range(1, 65536),
     "cache_gb": Range(0, 100_000),
+    "classes": Range(1, 1_000_000),
     "cost": Range(0, 1, above=True),
     "evaluations": Range(0, 10_000),
     "finalists": Range(1, 10_000),

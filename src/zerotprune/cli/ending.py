@@ -62,7 +62,9 @@ def ending() -> Iterator[Interrupts]:
             yield interrupts
             sys.stdout.flush()
             interrupts.over()
-        except SystemExit:
+        except SystemExit as stopped:
+            if isinstance(stopped.__context__, BrokenPipeError):  # rich has its own way with it
+                sys.exit(CLOSED)
             raise
         except BaseException as error:
             with suppress(KeyboardInterrupt):

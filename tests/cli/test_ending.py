@@ -1,0 +1,110 @@
+"""How a command ends: whatever was raised is one line and an exit code; ranges are in the help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import PYTHON, quickly
+from zerotprune.cli import COMMANDS, _app
+from zerotprune.cli.ending import ending
+from zerotprune.ranges import RANGES, check_range
+
+
+def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stopped, ending() as interrupts:  # noqa: PT012
+        interrupts.running()
+        raise error
+    return int(str(stopped.value.code)), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (ValueError("two\nlines"), 2, "zerotprune: two lines\n"),
+        (FileNotFoundError(2, "No such file", "x.png"), 2, "zerotprune: x.png: No such file\n"),
+        (OSError("a sentence"), 2, "zerotprune: a sentence\n"),
+        (MemoryError(), 2, "zerotprune: there is not enough memory for that"),
+        (KeyboardInterrupt(), 130, "zerotprune: stopped\n"),
+        (KeyboardInterrupt("stopped after 3 of 9"), 130, "zerotprune: stopped after 3 of 9\n"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, said = ended(error, capsys)
+    assert found == code
+    assert said.startswith(says)
+    assert said.count("\n") == 1
+
+
+def test_a_fault_of_ours_is_one_line_and_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, said = ended(ZeroDivisionError("by zero"), capsys)
+    (file,) = tmp_path.iterdir()
+    assert code == 1
+    assert said.endswith(f"its traceback is in {file}\n")
+    assert said.count("\n") == 1
+    assert "ZeroDivisionError: by zero" in file.read_text()
+    monkeypatch.setenv("ZEROTPRUNE_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError), ending():
+        raise ZeroDivisionError
+
+
+def test_an_interruption_that_was_swallowed_is_one_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Extension modules make an ImportError of it."""
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as stopped, ending() as interrupts:  # noqa: PT012
+        interrupts.running()
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("made of it by somebody") from None
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "zerotprune: stopped\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_reader_that_goes_away_is_no_mistake() -> None:
+    code = "from zerotprune.cli import main; main()"
+    process = subprocess.Popen(
+        [*PYTHON, code, "info", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (141, b"")
+
+
+def test_every_number_has_a_range_and_the_help_prints_it() -> None:
+    for name in COMMANDS:
+        collection = _app([name])[name].assemble_argument_collection()
+        for argument in collection:
+            if argument.hint in (int, float):
+                assert argument.name.lstrip("-").replace("-", "_") in RANGES, (name, argument.name)
+    said = " ".join(quickly("search", "--help").stdout.replace("│", " ").split())
+    for name in ("trials", "cost", "size", "batch", "workers"):
+        assert f"[{RANGES[name]}]" in said
+    with pytest.raises(ValueError, match="cost must be above 0, got nan"):
+        check_range("cost", float("nan"))
+
+
+def test_names_that_are_no_text_are_told(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from zerotprune.cli import main; main()", "info", "demo",
+         "--schedule", b"\xff.json"], capture_output=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"neither a preset" in done.stderr
+    assert done.stderr.count(b"\n") == 1
