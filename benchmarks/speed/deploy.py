@@ -34,7 +34,8 @@ from zerotprune.plan import Plan
 from zerotprune.surgery import attach, current_plan
 
 SPEED = "deit_small_patch16_224"  # with random weights, which are as quick as any
-IMAGES = 300
+#: Images for accuracy; int8 is calibrated on others.
+IMAGES, CALIBRATION = 300, 100
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     model = real_model(case.model, chosen) if case.int8 else load(case.model)
     attach(model.requires_grad_(False), HALF)
     images = noise(model, case.batch, "cpu", torch.float32)
-    labels: Tensor | None = None
+    judged: list[Tensor] = []  # images to judge accuracy by, and their labels
     if case.int8:
-        images, labels = shown(model, chosen)
+        images, *judged = shown(model, chosen)
     precisions: tuple[Precision, ...] = ("float32", "int8") if case.int8 else ("float32",)
     target = target_named(case.target)
     job = Job(target, case.batch, precisions, images, chosen.threads, print)
@@ -101,9 +102,9 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
         }
         for timing in timed(job, files, chosen.rounds):
             row = row_of(case, timing, models[timing.name], chosen)
-            if labels is not None and timing.name != LIMIT:
+            if judged and timing.name != LIMIT:
                 own, reference = (
-                    rated(job, files[name][precision], model, name, images, labels)
+                    rated(job, files[name][precision], model, name, judged)
                     for name, precision in (
                         (timing.name, timing.precision), (UNPRUNED, precisions[0])
                     )
@@ -112,21 +113,26 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             yield row
 
 
-def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor]:
-    held = decoded(model, chosen.shared / TUNE, limit=chosen.limit or IMAGES)
-    return torch.cat([images for images, _, _ in held]), torch.cat([each for _, each, _ in held])
+def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor]:
+    """Images to calibrate on; others to judge by, and their labels."""
+    count = chosen.limit or IMAGES
+    held = decoded(model, chosen.shared / TUNE, limit=count + CALIBRATION)
+    images = torch.cat([images for images, _, _ in held])
+    labels = torch.cat([labels for _, labels, _ in held])
+    every = len(images) // CALIBRATION  # spread evenly over both: they come class by class
+    calibrating = torch.zeros(len(images), dtype=torch.bool)
+    calibrating[::every][:CALIBRATION] = True
+    return images[calibrating], images[~calibrating], labels[~calibrating]
 
 
-def rated(
-    job: Job, file: Path, model: nn.Module, name: str, images: Tensor, labels: Tensor
-) -> Result:
+def rated(job: Job, file: Path, model: nn.Module, name: str, judged: list[Tensor]) -> Result:
     """The accuracy of a file in its runtime."""
     plan = current_plan(model)
     assert plan is not None
     schedule = Schedule() if name == UNPRUNED else plan.schedule
     result = Result(Contender(name, schedule), Plan(schedule, plan.geometry))
     run = job.target.load(file, job.threads)
-    for image, label in zip(images.split(job.step), labels.split(job.step), strict=True):
+    for image, label in zip(*(each.split(job.step) for each in judged), strict=True):
         result.rate(run(image), label)
     return result
 
