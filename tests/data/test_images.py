@@ -150,7 +150,7 @@ def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
         with refusal(BadImage, tmp_path / name, says):
             decode(tmp_path / name)
     (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")
-    with refusal(BadImage, "is none of the images that can be read"):
+    with refusal(BadImage, "is not an image of a kind that can be read"):
         decode(tmp_path / "eps.jpg")
 
 

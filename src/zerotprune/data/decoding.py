@@ -31,7 +31,7 @@ def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
                 check_sides(*image.size)
                 return _rgb(image)
         except UnidentifiedImageError:
-            raise BadImage(f"{name or file} is none of the images that can be read: "
+            raise BadImage(f"{name or file} is not an image of a kind that can be read: "
                            f"{', '.join(FORMATS)}") from None  # fmt: skip
         except Image.DecompressionBombError:
             held = f"it has far too many pixels: at most {MOST_PIXELS // 10**6} megapixels"
