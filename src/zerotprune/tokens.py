@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .batching import take
+from .scoring.adding import add_at
 from .scoring.precision import widened
 from .scoring.scorer import REFERENCE, Scorer
 from .shapes import Bool, Float, Int
@@ -113,7 +114,7 @@ def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Ten
         own, other = (widened(tokens.x.new_ones(each.shape)) for each in (keep, gone))
     else:
         own, other = (tokens.size.gather(1, each) for each in (keep, gone))
-    return own.scatter_add(1, into, (other * adding).to(own.dtype))
+    return add_at(own, into, (other * adding).to(own.dtype))
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zerotprune.scoring import ordering
+from zerotprune.scoring import adding, ordering
 
 VALUES = {
     "no equals": torch.randn(3, 17),
@@ -44,6 +44,18 @@ def test_the_top_while_exporting_is_that_of_a_stable_sort(monkeypatch: pytest.Mo
     for values in VALUES.values():
         half = values.shape[1] // 2
         assert torch.equal(ordering.top(values, half), stable(values)[:, :half])
+
+
+@pytest.mark.parametrize("width", [(), (3,)])
+def test_sums_while_exporting(width: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    values, added = torch.randn(2, 5, *width).double(), torch.randn(2, 4, *width).double()
+    places = torch.tensor([[0, 3, 3, 1], [4, 4, 4, 4]])
+    wanted = values.numpy().copy()
+    for image, place in ((i, p) for i in range(2) for p in range(4)):
+        wanted[image, places[image, place]] += added[image, place].numpy()
+    for exporting in (False, True):
+        monkeypatch.setattr(adding, "exporting", lambda exporting=exporting: exporting)
+        torch.testing.assert_close(adding.add_at(values, places, added), torch.from_numpy(wanted))
 
 
 def test_nothing_is_sorted_while_exporting() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..batching import take
 from ..shapes import Float, Int
 from . import ordering, similarity
+from .adding import add_at
 from .attention import Heads, output, outputs_with_graph
 from .graph import ColumnGraph, Graph, HeadRule, Over, combine_heads, head_variance, heads_in_range
 from .precision import widened
@@ -140,10 +141,10 @@ class Scorer:
         if size is None:
             size = widened(x.new_ones(())).expand(x.shape[:2])
         own, other = size.gather(1, keep), size.gather(1, gone)
-        total = own.scatter_add(1, into, other)
+        total = add_at(own, into, other)
         mixed = widened(take(x, keep)) * own.unsqueeze(-1)
         added = widened(take(x, gone)) * other.unsqueeze(-1)
-        mixed = mixed.scatter_add(1, into.unsqueeze(-1).expand_as(added), added.to(mixed.dtype))
+        mixed = add_at(mixed, into, added.to(mixed.dtype))
         return (mixed / total.unsqueeze(-1)).to(x.dtype), total
 
 
