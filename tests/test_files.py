@@ -72,7 +72,7 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         "    except PermissionError as error: print(error)"
     )
     tmp_path.chmod(0o777)
-    for parent in [tmp_path, *tmp_path.parents][:3]:
+    for parent in [tmp_path, *tmp_path.parents][:4]:
         parent.chmod(parent.stat().st_mode | 0o755)
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True

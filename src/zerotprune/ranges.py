@@ -31,6 +31,7 @@ RANGES = {
     "limit": Range(1, 1_000_000_000),
     "port": Range(1, 65535),
     "rounds": Range(1, 1000),
+    "samples": Range(0, 1000),
     "seed": Range(0, 2**32 - 1),
     "size": Range(8, 4096),
     "speedup": Range(1, 1000, above=True),

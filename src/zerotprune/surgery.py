@@ -103,10 +103,16 @@ def _tell_of_hooks(vit: Backbone, pruned: Mapping[nn.Module, object], outputs: O
     for number, block in enumerate(vit.blocks, start=1):
         if block not in pruned:
             continue
-        if outputs == "tokens" and (block._forward_hooks or block._forward_pre_hooks):
+        if outputs == "tokens" and _hooked(block, vit):
             warnings.warn(f"the hooks on block {number} {_HOOKED}", stacklevel=4)
-        if any(each._forward_hooks or each._forward_pre_hooks for each in vit.bypassed(block)):
+        if any(_hooked(each, vit) for each in vit.bypassed(block)):
             warnings.warn(f"the hooks on the attention of block {number} {_BYPASSED}", stacklevel=4)
+
+
+def _hooked(module: nn.Module, vit: Backbone) -> bool:
+    """Are there hooks on the module that are not the library's own?"""
+    hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
+    return any(getattr(hook, "__module__", "") not in vit.recorders for hook in hooks)
 
 
 def sharing_copy(model: Model) -> Model:

@@ -113,7 +113,7 @@ def test_the_command_and_info(tmp_path: Path) -> None:
     ztp.Schedule((ztp.Stage(2, similar=12),), Fold()).save(tmp_path / "own.json")
     done = quickly(
         "export", "test_vit", "--random-weights", "--schedule", "own.json", "--to", "torch",
-        "--out", "m.pt2", "--rounds", "2", "--threads", "1", cwd=tmp_path,
+        "--out", "m.pt2", "--samples", "2", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
@@ -133,7 +133,7 @@ def test_the_command_and_info(tmp_path: Path) -> None:
     [
         (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
         (("export", "demo", "--method", "tome", "--out", "demo.onnx"), "needs a budget"),
-        (("export", "demo", "--out", "demo.onnx", "--rounds", "-1"), "rounds must be at least 0"),
+        (("export", "demo", "--out", "demo.onnx", "--samples", "-1"), "samples must be at least 0"),
         (("export", "demo", "--cost", "0.5", "--out", "demo.pt"), "end in .onnx"),
         (("export", "demo", "--to", "coreml", "--out", "demo.x"), "coreml"),
         (("info", "nothing.onnx"), "no file nothing.onnx"),
@@ -155,7 +155,7 @@ def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:
     done = quickly(
         "export", "deit_tiny_patch16_224", "--weights", str(weights), "--schedule", "own.json",
         "--data", str(shared / "imagenet" / "tune"), "--limit", "12", "--batch", "2",
-        "--out", "deit.onnx", "--rounds", "0", "--threads", "1", cwd=tmp_path,
+        "--out", "deit.onnx", "--samples", "0", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the same answer for 100.0%" in " ".join(done.stdout.split())

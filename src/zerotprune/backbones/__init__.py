@@ -77,6 +77,8 @@ class Backbone(ABC):
     unserved: ClassVar[tuple[str, ...]] = ()
     #: those that cannot serve while the head must pool by size: they get tokens without their sizes
     unweighed: ClassVar[tuple[str, ...]] = ()
+    #: the library's modules whose hooks see what they should: they record what leaves the blocks
+    recorders: ClassVar[tuple[str, ...]] = ()
     #: those that change the number of tokens, which a schedule was worked out for
     resizing: ClassVar[tuple[str, ...]] = ()
 

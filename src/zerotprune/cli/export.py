@@ -66,7 +66,7 @@ def export(
     reading: ImageOptions | None = None,
     batch: int | Literal["dynamic"] = 1,
     int8: Flag = False,
-    rounds: int = 20,
+    samples: int = 20,
     threads: int | None = None,
 ) -> None:
     """Write a pruned model for a runtime, compare it with torch, and time it there.
@@ -86,8 +86,8 @@ def export(
         Images at a time, or dynamic.
     int8
         Quantise by the runtime's own tool, calibrated on --data; for onnx and openvino.
-    rounds
-        Samples of every model; with 0 nothing is timed.
+    samples
+        Times of every model; with 0 nothing is timed.
     threads
         Threads of the runtime; default its own choice.
     """
@@ -95,8 +95,6 @@ def export(
     budget, loading = budget or BudgetOptions(), loading or ModelOptions(device="cpu")
     reading = reading or ImageOptions()
     budget.check()
-    if rounds < 0 or (threads is not None and threads < 1):
-        raise ValueError("rounds must be at least 0, and threads at least 1")
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
     if method is not None and not budget.given:
@@ -115,7 +113,7 @@ def export(
         torch.set_num_threads(threads)
     with console.status("exporting") as status:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
-                              rounds=rounds, threads=threads, say=status.update)  # fmt: skip
+                              rounds=samples, threads=threads, say=status.update)  # fmt: skip
     if report.timings:
         console.print(_table(report, model))
     shown = "noise" if images is None else reading.data

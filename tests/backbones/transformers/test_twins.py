@@ -158,8 +158,7 @@ def test_a_name_on_the_hub_without_a_network(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*args: Any, **given: Any) -> None:
         raise OSError
 
-    monkeypatch.setattr("zerotprune.backbones.hub.getproxies", dict)
-    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("zerotprune.backbones.hub.urlopen", refuse)
     with pytest.raises(ValueError, match="cannot be reached; give a local folder, hf:FOLDER"):
         load("hf:someone/nothing", pretrained=True)
 

@@ -28,7 +28,7 @@ from .families import (
     known_as,
     reads_of,
 )
-from .forwards import Checked
+from .forwards import RECORDING, Checked
 from .geometry import geometry_of, image_size
 from .prefix_only import TransformersPrefixOnly
 from .preprocessing import Preprocessing
@@ -44,6 +44,7 @@ OLDEST = (5, 17)
 
 class TransformersBackbone(Backbone):
     call = TransformersCall()
+    recorders = (RECORDING,)
 
     def parts(self, block: nn.Module) -> Parts:
         size, tower = image_size(base_of(self.model)), family_of(self.model).tower

@@ -75,7 +75,7 @@ def is_hooked(module: nn.Module) -> bool:
     call asks for them, are not counted."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     hooks += [*module._backward_hooks.values(), *module._backward_pre_hooks.values()]
-    return any(getattr(hook, "__module__", "") != _RECORDING for hook in hooks)
+    return any(getattr(hook, "__module__", "") != RECORDING for hook in hooks)
 
 
-_RECORDING = "transformers.utils.output_capturing"
+RECORDING = "transformers.utils.output_capturing"
