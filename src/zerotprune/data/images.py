@@ -16,10 +16,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..batching import Batch
 from .sources import Item, find
 
 Transform = Callable[[Image.Image], Tensor]
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class BadImage(ValueError):  # noqa: N818  it says what the file is, not what went wrong here

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..batching import Batch
 from ..budgets.adaptive import mean_gmacs
 from ..cost import Compute, Convention
-from ..data.images import Batch
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.backends import Backend
