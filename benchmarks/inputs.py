@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from zerotprune.backbones import backbone
-from zerotprune.data.images import Batch, batches, open_data
+from zerotprune.batching import Batch
+from zerotprune.data.images import batches, open_data
 from zerotprune.data.models import load
 from zerotprune.measure import records
 

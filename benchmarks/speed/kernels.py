@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported
 from zerotprune import Schedule, gmacs, prune_, schedule_for, trace
-from zerotprune.data.images import Batch
+from zerotprune.batching import Batch
 from zerotprune.measure import records
 from zerotprune.measure.statistics import Mean
 from zerotprune.scoring.backends import Backend

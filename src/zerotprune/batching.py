@@ -10,6 +10,9 @@ from torch import Tensor
 
 from .shapes import Float, Int
 
+#: images, their labels, and which images of the data they are
+Batch = tuple[Tensor, Tensor, Tensor]
+
 
 def select(value: Any, which: slice) -> Any:
     """Some images of a batch, in everything that a (nested) tuple of tensors holds."""

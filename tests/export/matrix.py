@@ -21,9 +21,9 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests.families import stirred
 from zerotprune.export import onnx, target_named
-from zerotprune.export.facts import facts_of
+from zerotprune.export.facts import BatchSize, facts_of
 from zerotprune.export.target import quiet
-from zerotprune.export.writing import Batch, program_of
+from zerotprune.export.writing import program_of
 from zerotprune.methods import resolve
 from zerotprune.scoring import ordering
 
@@ -85,7 +85,7 @@ def main(folder: Path) -> dict[str, Any]:
     images = torch.randn(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     for method, stages in METHODS.items():
         model = ztp.prune_(tiny(len(stages) + 1), ztp.Schedule(stages, resolve(method)))
-        batch: Batch = "dynamic" if method == DYNAMIC else 2
+        batch: BatchSize = "dynamic" if method == DYNAMIC else 2
         facts = facts_of(model, target_named("onnx"), batch, "float32")
         written = files(folder, program_of(model, batch), facts, method)
         for name, path in written.items():

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import BlockCall, backbone
-from ..batching import concat, select
+from ..batching import Batch, concat, select
 from ..block import AT_ONCE, Parts
-from ..data.images import Batch
 from ..measure.statistics import Mean, divergence
 from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote

@@ -15,8 +15,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..batching import Batch
 from ..calibrate.calibration import Calibration
-from ..data.images import Batch, ImageDataset, batches, check_classes, open_data
+from ..data.images import ImageDataset, batches, check_classes, open_data
 from ..data.models import load
 from ..measure import records
 from ..measure.accuracy import Contender, Result, Setting, compare

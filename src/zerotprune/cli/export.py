@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..data.images import batches
 from ..data.models import load
 from ..export.exporting import Report, export_model
-from ..export.writing import Batch
+from ..export.facts import BatchSize
 from ..measure.speed import noise
 from ..methods import name_of
 from ..pruning import prune_
@@ -122,7 +122,7 @@ def export(
 
 
 def _table(report: Report, model: str) -> Table:
-    size: Batch = 1 if report.batch == "dynamic" else report.batch
+    size: BatchSize = 1 if report.batch == "dynamic" else report.batch
     table = new_table(f"{model} in {report.runtime}, batch {size}")
     table.add_column("model")
     table.add_column("precision")

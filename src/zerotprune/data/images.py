@@ -16,12 +16,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..batching import Batch
 from ..interrupts import kept_from_children
 from .decoding import BadImage, decode
 from .sources import Item, find
 
 Transform = Callable[[Image.Image], Tensor]
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass

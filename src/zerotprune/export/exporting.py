@@ -20,9 +20,10 @@ from ..methods import name_of
 from ..surgery import current_plan
 from . import target_named
 from .agreement import Agreement, agreement
+from .facts import BatchSize
 from .target import Target
 from .timing import Timing, timed
-from .writing import Batch, Job, Precision, rivals, write
+from .writing import Job, Precision, rivals, write
 
 #: images of noise, where none are given
 NOISE = 8
@@ -35,7 +36,7 @@ class Report:
     path: Path
     runtime: str
     precision: Precision
-    batch: Batch
+    batch: BatchSize
     agreement: Agreement
     size: int  # bytes of all its files
     timings: tuple[Timing, ...] = ()
@@ -46,7 +47,7 @@ def export_model(
     path: str | os.PathLike[str],
     *,
     to: str = "onnx",
-    batch: Batch = 1,
+    batch: BatchSize = 1,
     images: Tensor | None = None,
     int8: bool = False,
     rounds: int = 20,
@@ -98,7 +99,12 @@ def export_model(
 
 
 def _check(
-    model: nn.Module, target: Target, path: Path, batch: Batch, images: Tensor | None, int8: bool
+    model: nn.Module,
+    target: Target,
+    path: Path,
+    batch: BatchSize,
+    images: Tensor | None,
+    int8: bool,
 ) -> None:
     """Say what is wrong before anything is done."""
     target.check(int8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -16,10 +16,10 @@ from ..schedule import Schedule
 from ..surgery import current_plan
 from .target import Target
 
-Batch = int | str  # images at a time, or "dynamic"
+BatchSize = int | Literal["dynamic"]  # images at a time
 
 
-def facts_of(model: nn.Module, target: Target, batch: Batch, precision: str) -> dict[str, Any]:
+def facts_of(model: nn.Module, target: Target, batch: BatchSize, precision: str) -> dict[str, Any]:
     """Of the model as it is pruned now."""
     vit, plan = backbone(model), current_plan(model)
     schedule = plan.schedule if plan is not None else Schedule()

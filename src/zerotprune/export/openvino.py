@@ -83,7 +83,7 @@ def _left_in_float(model: Any) -> list[str]:
 
 
 def _has_weights(product: Any) -> bool:
-    return product.input_value(1).get_node().get_type_name() == "Constant"
+    return bool(product.input_value(1).get_node().get_type_name() == "Constant")
 
 
 TARGET = OpenVino()

@@ -15,10 +15,9 @@ from torch.export import Dim, ExportedProgram
 from ..measure.speed import LIMIT, UNPRUNED, limit_of, noise
 from ..methods import name_of
 from ..surgery import attach, current_plan, restore_, sharing_copy
-from .facts import facts_of
+from .facts import BatchSize, facts_of
 from .target import Target, quiet
 
-Batch = int | Literal["dynamic"]
 Precision = Literal["float32", "int8"]
 
 
@@ -27,7 +26,7 @@ class Job:
     """What all models of one export have in common."""
 
     target: Target
-    batch: Batch
+    batch: BatchSize
     precisions: tuple[Precision, ...]
     images: Tensor
     threads: int | None
@@ -38,7 +37,7 @@ class Job:
         return 1 if self.batch == "dynamic" else self.batch
 
 
-def program_of(model: nn.Module, batch: Batch) -> ExportedProgram:
+def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
     """The model as torch exports it, which every target starts from."""
     # A batch of 1 would be taken for the only one.
     images = noise(model, 2 if batch == "dynamic" else batch, "cpu", torch.float32)

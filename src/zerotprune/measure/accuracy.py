@@ -7,15 +7,14 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..batching import Batch
 from ..budgets.adaptive import mean_gmacs
 from ..cost import Compute, Convention
-from ..grid import Outputs
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.backends import Backend
@@ -23,9 +22,6 @@ from ..surgery import attach, restore_
 from ..tracing import survivors
 from .clock import now, quartiles
 from .statistics import Mean, divergence
-
-if TYPE_CHECKING:  # images need Pillow, and whoever exports a model has no need of them
-    from ..data.images import Batch
 
 
 @dataclass(frozen=True)
