@@ -15,6 +15,7 @@ from ..backbones import backbone
 from ..batching import Batch
 from ..budgets.adaptive import mean_gmacs
 from ..cost import Compute, Convention
+from ..grid import Outputs
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.backends import Backend
