@@ -74,4 +74,7 @@ def rivals(model: nn.Module) -> dict[str, nn.Module]:
     plan = current_plan(model)
     assert plan is not None
     limit = limit_of(plan.schedule, plan.geometry)
-    return {UNPRUNED: restore_(sharing_copy(model)), LIMIT: attach(sharing_copy(model), limit)}
+    return {
+        UNPRUNED: restore_(sharing_copy(model)),
+        LIMIT: attach(sharing_copy(model), limit, outputs=plan.outputs),
+    }
