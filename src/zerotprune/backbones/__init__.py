@@ -125,6 +125,17 @@ class Backbone(ABC):
         """Set the model to square images of another size: positions are resampled."""
         raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")
 
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The weights that make classes of features; none where the model has no such head."""
+        return []
+
+    def reset_head_(self, classes: int) -> None:
+        """Give the model a new head for so many classes, with random weights."""
+        raise ValueError(
+            f"{self.name or type(self.model).__name__} cannot be given a head for {classes} "
+            f"classes: it has {self.outputs}"
+        )
+
     @abstractmethod
     def prefix_only(self, otherwise: SizeWeighted | None = None) -> PrefixOnly:
         """What stands in for the model's forward where its head reads the prefix tokens alone, and

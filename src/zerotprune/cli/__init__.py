@@ -66,6 +66,7 @@ COMMANDS = {
     "demo": "Prune the built-in model by five methods: a table and an image, offline, two minutes.",
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled images.",
     "export": "Write a pruned model for ONNX Runtime, OpenVINO, ExecuTorch or torch; timed there.",
+    "finetune": "Train a model while its tokens are pruned; killed at any moment, it resumes.",
     "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
     "search": "The best schedule for a budget, on your model and images; resumable.",
     "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",

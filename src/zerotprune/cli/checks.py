@@ -16,7 +16,7 @@ from ..ranges import RANGES, check_range
 WRITTEN = ("out", "csv", "plot", "figure", "storage")
 WRITTEN_FOLDERS = ("plots", "figures")
 #: Options that name a path without being one: data sets, presets, methods.
-NAMES = ("data", "train", "schedule", "method", "storage")
+NAMES = ("data", "train", "val", "teacher", "schedule", "method", "storage")
 #: What a folder of data is read for.
 READ_IN_FOLDERS = (".arrow", ".parquet", ".tar")
 

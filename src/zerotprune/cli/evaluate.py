@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as jsonlib
+from pathlib import Path
 
+from ..finetune.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of, resolve
@@ -52,7 +54,7 @@ def evaluate(
         records.check_rows_fit(csv)
     evaluation = prepare(model, data, loading, reading, probing, precision=precision,
                          calibration=calibration, json=json)  # fmt: skip
-    chosen = _chosen(evaluation, budget, method)
+    chosen = _chosen(evaluation, budget, method, loading.weights)
     results = evaluation.run([UNPRUNED, *([] if chosen is None else [chosen])])
     if not evaluation.leads:
         return
@@ -68,11 +70,17 @@ def evaluate(
         evaluation.console.print(f"{count} images could not be read", style="red")
 
 
-def _chosen(evaluation: Evaluation, budget: BudgetOptions, method: str | None) -> Contender | None:
-    schedule = budget.solve(
-        evaluation.model,
-        method,
-        lambda: evaluation.some_images(evaluation.options.batch),
-        lambda line: evaluation.console.print(line, highlight=False),
-    )
+def _chosen(
+    evaluation: Evaluation, budget: BudgetOptions, method: str | None, weights: Path | None
+) -> Contender | None:
+    """What is asked for; or, where nothing is, what the weights were trained for."""
+    if not budget.given and weights is not None:
+        schedule = schedule_in(weights)
+    else:
+        schedule = budget.solve(
+            evaluation.model,
+            method,
+            lambda: evaluation.some_images(evaluation.options.batch),
+            lambda line: evaluation.console.print(line, highlight=False),
+        )
     return None if schedule is None else Contender(name_of(schedule.method), schedule)

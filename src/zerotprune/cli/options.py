@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets import Budget, schedule_for
 from ..data.images import ImageDataset, open_data
+from ..finetune.weights import schedule_in
 from ..measure.latency import TimeBudget, Timed, cost_for
 from ..method import Method
 from ..methods import DEFAULT, resolve
@@ -141,7 +142,7 @@ class BudgetOptions:
     latency_ms: float | None = None
     "Milliseconds for one batch, measured on this machine."
     schedule: str | None = None
-    "A preset of the paper (ablation-is, zero-tp-a, …) or a JSON file."
+    "A preset of the paper (ablation-is, zero-tp-a, …), a JSON file, or trained weights."
     tuned: Flag = False
     "The schedule that was searched for this model and budget: `zerotprune info` names them."
 
@@ -206,6 +207,8 @@ def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
 def preset_or_file(schedule: str) -> Schedule:
     if schedule in PRESETS:
         return Schedule.preset(schedule)
+    if (trained := schedule_in(Path(schedule))) is not None:
+        return trained
     if not Path(schedule).is_file():
         presets = ", ".join(PRESETS)
         raise ValueError(f"{schedule!r} is neither a preset ({presets}) nor a file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -105,8 +105,10 @@ def batches(
     rank: int = 0,
     world: int = 1,
     skipped: list[str] | None = None,
+    order: Sequence[int] | None = None,
 ) -> Iterator[Batch]:
     """(images, labels, indices) in order; process `rank` of `world` gets every world-th image.
+    Another `order` may be given, of all images or of some.
 
     A bad image is left out of its batch, told to `report` and named in `skipped`; with `strict`
     it raises `BadImage`. Nothing is padded: shares may differ by one image, or be empty.
@@ -115,8 +117,9 @@ def batches(
         raise ValueError(f"there are no batches of {batch_size} by {workers} workers")
     if not 0 <= rank < world:
         raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")
+    places = range(len(dataset)) if order is None else order
     loader: DataLoader[Any] = DataLoader(
-        range(rank, len(dataset), world),  # type: ignore[arg-type]  # a sequence is enough
+        places[rank::world],  # type: ignore[arg-type]  # a sequence is enough
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=partial(_collect, dataset),

@@ -42,6 +42,18 @@ def find(
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
+def class_folders(name: str) -> list[str] | None:
+    """The names of the classes, where each is a folder."""
+    if name.startswith("hf:") or not Path(name).is_dir() or _shards(name):
+        return None
+    return [each.name for each in _classes(Path(name))]
+
+
+def _classes(folder: Path) -> list[Path]:
+    held = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    return [each for each in held if each.is_dir()]
+
+
 def _item(path: Path, label: int) -> Item:
     return Item(str(path), partial(bytes_of, path), label)
 
@@ -77,7 +89,7 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
         if _is_image(each) and each.is_file():
             problem = f"{folder} holds images outside class folders ({each.name})"
             raise ValueError(f"{problem}: give --mapping FILE to say what they show")
-    folders = [each for each in held if each.is_dir()]
+    folders = _classes(folder)
     items: list[Item] = []
     for label, each in enumerate(folders):
         files = _visible(each)

@@ -114,6 +114,16 @@ class TimmBackbone(Backbone):
             super().resize_(size)
         model.set_input_size((size, size))
 
+    def head_parameters(self) -> list[nn.Parameter]:
+        held: Any = cast(Any, self.model).get_classifier()  # a distilled model has two
+        heads = held if isinstance(held, tuple) else (held,)
+        return [weight for head in heads for weight in head.parameters()]
+
+    def reset_head_(self, classes: int) -> None:
+        device = next(self.model.parameters()).device
+        cast(Any, self.model).reset_classifier(classes)
+        self.model.to(device)
+
     def prefix_only(self, otherwise: SizeWeighted | None = None) -> TimmPrefixOnly:
         return TimmPrefixOnly(self.model, otherwise)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torchvision.models.vision_transformer as vit
 from torch import Tensor, nn
@@ -67,6 +67,18 @@ class TorchvisionBackbone(Backbone):
         positions = vit.interpolate_embeddings(size, model.patch_size, state)
         model.encoder.pos_embedding = nn.Parameter(positions["encoder.pos_embedding"])
         model.image_size, model.seq_length = size, model.encoder.pos_embedding.shape[1]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        held = _classifier(self.model)
+        return [] if held is None else list(held.parameters())
+
+    def reset_head_(self, classes: int) -> None:
+        held: Any = _classifier(self.model)
+        if not isinstance(held, nn.Linear):
+            super().reset_head_(classes)
+        like = held.weight
+        fresh = nn.Linear(held.in_features, classes, device=like.device, dtype=like.dtype)
+        cast(Any, self.model).heads.head = fresh
 
     def prefix_only(self, otherwise: SizeWeighted | None = None) -> TorchvisionPrefixOnly:
         return TorchvisionPrefixOnly(self.model, otherwise)

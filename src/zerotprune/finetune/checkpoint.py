@@ -1,0 +1,75 @@
+"""Checkpoints: a training after a whole epoch, in one file that is whole or as it was before."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import replacing
+
+_VERSION = 1
+
+
+@dataclass
+class Checkpoint:
+    """What training came to after some epochs. `identity` says which training: another one does
+    not go on from here."""
+
+    identity: Mapping[str, Any]
+    #: as JSON: it may have been measured, and would come out otherwise at another time
+    schedule: str
+    state: Mapping[str, Any] = field(default_factory=dict)
+    #: what each epoch came to
+    history: list[dict[str, float]] = field(default_factory=list)
+    #: top-1 before training, and of the unpruned model
+    before: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> int:
+        return len(self.history)
+
+    def save(self, path: Path) -> None:
+        """It is made in memory first: a disk that is full says so in its own words then."""
+        made = io.BytesIO()
+        torch.save({"version": _VERSION, **vars(self)}, made)
+        try:
+            with replacing(path) as temporary:
+                temporary.write_bytes(made.getbuffer())
+        except OSError as error:
+            raise OSError(
+                f"{path} cannot be written after epoch {self.epochs}: {error.strerror or error}; "
+                + ("what it held before is as it was" if path.exists() else "nothing is there yet")
+            ) from None
+
+    @classmethod
+    def load(cls, path: Path, identity: Mapping[str, Any]) -> Checkpoint:
+        """That of the same training; another one's is refused, naming the difference."""
+        try:
+            held = torch.load(path, map_location="cpu", weights_only=True)
+            version = held.pop("version")
+            found = cls(**held)
+        except (RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+            raise ValueError(
+                f"{path} is no checkpoint of a fine-tuning: move it away, or give another --out"
+            ) from None
+        if version != _VERSION:
+            raise ValueError(f"{path} is of another release: remove it to begin anew")
+        for name in [*identity, *sorted(set(found.identity) - set(identity))]:
+            there, here = found.identity.get(name), identity.get(name)
+            if there != here:
+                raise ValueError(
+                    f"{path} is the checkpoint of another training: {name} {there} there, {here} "
+                    "here; remove it to begin anew, or give another --out"
+                )
+        return found
+
+
+def beside(out: Path) -> Path:
+    """Where the checkpoint lies while a training for this file is under way."""
+    return out.with_name(f"{out.name}.checkpoint")

@@ -1,0 +1,78 @@
+"""One fine-tuning, from its beginning or from where it was stopped, to the end of its epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ..backbones import backbone
+from .checkpoint import Checkpoint
+from .images import Feed
+from .training import Progress, Trainer, top1
+
+#: what is validated on: its batches, as often as they are asked for
+Validation = Callable[[], Iterable[tuple[Tensor, ...]]]
+
+
+@dataclass
+class Session:
+    """A trainer, what it is fed, and the file in which every epoch is kept."""
+
+    trainer: Trainer
+    feed: Feed
+    validation: Validation
+    file: Path
+
+    def measure(self, model: nn.Module) -> float:
+        """Top-1 on the images to validate on."""
+        return top1(model, self.validation(), self.trainer.accelerator)
+
+    def run(
+        self,
+        held: Checkpoint,
+        advance: Callable[[int, Progress], None] = lambda epoch, progress: None,
+        tell: Callable[[dict[str, float]], None] = lambda row: None,
+    ) -> None:
+        """The epochs that are left; `held` has the history of all of them in the end."""
+        trainer = self.trainer
+        if held.epochs:
+            trainer.resume(held.state)
+        for number in range(held.epochs, trainer.recipe.epochs):
+            started = time.perf_counter()
+            progress = trainer.epoch(number, self.feed.epoch(number), partial(advance, number))
+            seconds = time.perf_counter() - started
+            row = {
+                "epoch": number + 1,
+                "loss": progress.loss,
+                "train_top1": progress.top1,
+                "top1": self.measure(trainer.trained()),
+                "seconds": seconds,
+            }
+            held.history.append(row)
+            held.state = trainer.state()
+            if trainer.accelerator.is_main_process:
+                held.save(self.file)
+            tell(row)
+
+
+def check_teacher(student: nn.Module, teacher: nn.Module, tokens: bool) -> None:
+    """Refuse a teacher that speaks of other classes; or, where its tokens are to be matched, of
+    others than the student has."""
+    own, other = backbone(student), backbone(teacher)
+    wanted = [("classes", own.outputs, other.outputs)]
+    wanted.append(("pixels", own.input_shape[1], other.input_shape[1]))
+    if tokens:
+        hint = "; --token-weight 0 leaves the tokens out"
+        wanted.append((f"channels{hint}", own.geometry.dim, other.geometry.dim))
+        wanted.append((f"patches{hint}", own.geometry.patches, other.geometry.patches))
+    for what, ours, theirs in wanted:
+        if ours != theirs:
+            what, _, hint = what.partition("; ")
+            raise ValueError(
+                f"the teacher has {theirs} {what}, the model {ours}" + (f": {hint}" if hint else "")
+            )

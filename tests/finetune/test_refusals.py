@@ -1,0 +1,172 @@
+"""What cannot be trained is said in one sentence before it begins; what is kept stays whole."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.commands import quickly
+from tests.finetune.test_command import save_images
+from zerotprune.cli import main
+from zerotprune.finetune.checkpoint import Checkpoint
+
+OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--epochs": "2",
+           "--out": "new.safetensors", "--cost": "0.7"}  # fmt: skip
+
+
+def options(given: list[str]) -> list[str]:
+    """What is given, and all else that a training needs."""
+    rest = {name: value for name, value in OPTIONS.items() if name not in given}
+    return [*given, *(word for pair in rest.items() for word in pair)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("refused")
+    save_images(place / "train", 3, 2)
+    save_images(place / "val", 3, 1, seed=1)
+    save_images(place / "two", 2, 1)
+    save_images(place / "one", 1, 2)
+    save_images(place / "other", 3, 1)
+    (place / "other" / "c2").rename(place / "other" / "zebra")
+    (place / "empty").mkdir()
+    torch.manual_seed(0)
+    for name, options in {
+        "w": {"num_classes": 3}, "five": {"num_classes": 5},
+        "wide": {"num_classes": 3, "embed_dim": 96, "num_heads": 3},
+    }.items():  # fmt: skip
+        save_file(timm.create_model("test_vit", **options).state_dict(),
+                  place / f"{name}.safetensors")  # fmt: skip
+    (place / "broken.safetensors.checkpoint").write_bytes(b"PK\x03\x04 not really")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("train two", "the class c2 is in train and not in two: both need the same ones"),
+        ("train other", "the class c2 is in train and not in other"),
+        ("one one", "one has a single class: there is nothing to tell apart"),
+        ("empty val", "no images in empty"),
+        ("nowhere val", "no data at nowhere"),
+        ("train val --teacher five.safetensors", "the teacher has 5 classes, the model 3"),
+        ("train val --teacher wide.safetensors", "the model wants"),
+        ("train val --teacher vit_tiny_patch16_224", "the teacher has 1000 classes"),
+        ("train val --teacher nowhere", "unknown model 'nowhere'"),
+        ("train val --cost 0.01", "cannot be met by fold"),
+        ("train val --cost 0", "--cost must be above 0"),
+        ("train val --method tomee", "unknown method 'tomee'"),
+        ("train val --epochs 0", "--epochs must be at least 1"),
+        ("train val --lr nan", "--lr must be"),
+        ("train val --out new.bin", "must end in .safetensors"),
+        ("train val --out w.safetensors", "are one file"),
+        ("train val --out nowhere/new.safetensors", "no folder nowhere"),
+        ("train val --out broken.safetensors", "is no checkpoint of a fine-tuning"),
+    ],
+)
+def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path) -> None:
+    before = sorted(home.iterdir())
+    done = quickly("finetune", "test_vit", *options(arguments.split()), cwd=home)
+    assert done.returncode == 2, done
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(home.iterdir()) == before
+
+
+def test_a_width_that_is_not_the_teachers(home: Path) -> None:
+    from zerotprune.finetune.session import check_teacher
+
+    model = timm.create_model("test_vit", num_classes=3)
+    wide = timm.create_model("test_vit", num_classes=3, embed_dim=96, num_heads=3)
+    with pytest.raises(ValueError, match="has 96 channels, the model 64: --token-weight 0 leaves"):
+        check_teacher(model, wide, tokens=True)
+    check_teacher(model, wide, tokens=False)
+    large = timm.create_model("test_vit", num_classes=3, img_size=96)
+    with pytest.raises(ValueError, match="has 96 pixels, the model 160"):
+        check_teacher(model, large, tokens=False)
+
+
+def run(home: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "argv", ["zerotprune", "finetune", *arguments])
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, count = Path.write_bytes, 0
+
+    def fill_up(self: Path, data: bytes) -> int:
+        nonlocal count
+        count += 1
+        if count == 2:
+            write(self, bytes(data)[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fill_up)
+    arguments = options(["test_vit", "train", "val", "--out", "full.safetensors"])
+    assert run(home, monkeypatch, *arguments) == 2
+    said = capsys.readouterr().err
+    assert "cannot be written after epoch 2: No space left on device" in said
+    assert "what it held before is as it was" in said
+    assert len(said.splitlines()) == 1
+    kept = home / "full.safetensors.checkpoint"
+    held = torch.load(kept, weights_only=True)
+    assert len(held["history"]) == 1
+    assert not list(home.glob(".zerotprune*"))
+    monkeypatch.undo()
+    for other, says in (
+        ((*arguments, "--method", "tome"), 'method {"name": "fold"'),
+        ((*arguments, "--seed", "5"), "seed 0 there, 5 here"),
+    ):
+        assert run(home, monkeypatch, *other) == 2
+        said = capsys.readouterr().err
+        assert "is the checkpoint of another training" in said
+        assert says in said
+    assert run(home, monkeypatch, *arguments) == 0, "with room again it goes on"
+    assert "goes on after epoch 1 of 2" in capsys.readouterr().out
+    assert not kept.exists()
+    assert (home / "full.safetensors").is_file()
+
+
+def test_the_checkpoint_of_another_model(tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    Checkpoint({"model": "a", "weights": "1"}, "{}").save(file)
+    assert Checkpoint.load(file, {"model": "a", "weights": "1"}).epochs == 0
+    for here, says in (({"model": "b", "weights": "1"}, "model a there, b here"),
+                       ({"model": "a", "weights": "2"}, "weights 1 there, 2 here"),
+                       ({"model": "a"}, "weights 1 there, None here")):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            Checkpoint.load(file, here)
+
+
+def test_a_disk_that_is_full_in_the_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from zerotprune.finetune import weights
+    from zerotprune.schedule import Schedule
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, out = timm.create_model("test_vit", num_classes=3), tmp_path / "w.safetensors"
+    weights.save(out, model, Schedule(), {})
+    held = out.read_bytes()
+    assert load_file(out).keys() == model.state_dict().keys()
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="cannot be written: No space left on device"):
+        weights.save(out, model, Schedule(), {"more": 1})
+    assert out.read_bytes() == held
+    assert [each.name for each in tmp_path.iterdir()] == [out.name]
