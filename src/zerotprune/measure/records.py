@@ -28,6 +28,7 @@ FIELDS = (
     "change", "change_error", "images_per_second", "peak_memory_mb", "batch", "precision", "mode",
     "backend", "compute", "threads", "latency_ms", "latency_spread_ms", "speedup", "of_limit",
     "failure", "same_tokens", "gmacs_needed", "kl", "kl_error",
+    "train_seconds",
 )  # fmt: skip
 
 
