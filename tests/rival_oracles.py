@@ -25,6 +25,8 @@ class Token:
     place: int = -1  # the patch whose place in the grid it has
     received: float = 0.0  # mean attention it received, summed over the blocks so far
     weight: float | None = None  # in later attention, where that is not the number of patches
+    spent: float = 0.0  # the shares that blocks had in it, and …
+    mixed: Floats | float = 0.0  # … their sum, where what is read of it is a mean over blocks
 
     @property
     def size(self) -> float:
@@ -302,3 +304,45 @@ def top_k(
         raise ValueError(f"unknown score {by!r}")
     count = math.floor(share(keep, len(patches) - similar))
     return prefix + [patches[at] for at in descending(score)[:count]]
+
+
+def predictor(x: Floats, weights: Weights, name: str) -> Floats:
+    """DynamicViT's: the logarithm of the probability that a token stays, all of them being kept."""
+    mean, spread = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    x = (x - mean) / np.sqrt(spread + 1e-5) * weights[f"{name}.norm.weight"]
+    x = gelu(linear(x + weights[f"{name}.norm.bias"], weights, f"{name}.inner"))
+    half = x.shape[1] // 2
+    everyone = np.tile(x[:, half:].mean(axis=0), (len(x), 1))
+    x = gelu(linear(np.concatenate([x[:, :half], everyone], axis=1), weights, f"{name}.first"))
+    stay, go = linear(gelu(linear(x, weights, f"{name}.second")), weights, f"{name}.last").T
+    return np.asarray(stay - np.logaddexp(stay, go))
+
+
+def gelu(x: Floats) -> Floats:
+    return np.asarray(x * (1 + erf(x / math.sqrt(2))) / 2)
+
+
+def dynamicvit(tokens: list[Token], weights: Weights, block: int, keep: float) -> list[Token]:
+    """The tokens that its predictor would most like to keep, the likeliest first."""
+    prefix, patches = parted(tokens)
+    x = np.stack([token.x for token in patches])
+    score = predictor(x, weights, f"zerotprune.dynamicvit.{block}")
+    count = math.floor(share(keep, len(patches)))
+    return prefix + [patches[at] for at in descending(score)[:count]]
+
+
+def a_vit(tokens: list[Token], gamma: float, beta: float, rest: float, last: bool) -> list[Token]:
+    """Halting by the first channel. A patch that has halted is gone; CLS goes on, and counts for
+    nothing any more in what is read of it."""
+    left = []
+    for token in tokens:
+        h = 1.0 if last else 1 / (1 + math.exp(-(gamma * token.x[0] + beta)))
+        p = 1 - token.spent if token.spent + h > 1 - rest else h
+        if token.spent > 1 - rest:
+            p = 0.0
+        token = replace(token, spent=token.spent + p, mixed=token.mixed + p * token.x)
+        if token.patches and (last or token.spent <= 1 - rest):
+            left.append(token)
+        elif not token.patches:
+            left.append(replace(token, x=np.asarray(token.mixed)) if last else token)
+    return left

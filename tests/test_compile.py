@@ -15,7 +15,7 @@ SCRIPT = """
 import sys
 import torch, zerotprune as ztp
 from tests.families import build, images_for
-from zerotprune.methods import TopK
+from zerotprune.methods import AViT, DynamicViT, TopK
 
 how = sys.argv[1]
 cases = [
@@ -23,6 +23,8 @@ cases = [
     ("deit", ztp.ZeroTPrune(order="i-s", partition="random")),
     ("deit", TopK("accumulated")),
     ("deit", TopK("random")),
+    ("deit", DynamicViT()),
+    ("deit", AViT(gamma=2, beta=-1)),
     ("eva-02, rotary", ztp.ZeroTPrune()),
     ("beit, relative bias", ztp.ZeroTPrune()),
     ("siglip, no cls", ztp.ZeroTPrune()),
@@ -68,4 +70,4 @@ def test_one_graph(how: str) -> None:
         cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.count("same:") == 9
+    assert done.stdout.count("same:") == 11

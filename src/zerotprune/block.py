@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .batching import concat, select
 from .cost import Geometry
@@ -61,6 +61,7 @@ class Task:
     backend: Backend = "auto"
     outputs: Outputs = "tokens"
     follows: bool = False  # has a block before it tokens to hand on?
+    weights: nn.Module | None = None  # the method's own at this stage; they lie on the model
 
 
 def run(
@@ -96,6 +97,8 @@ def run(
         reduction = _decide(task, sight._replace(tokens=now))
     if reduction is not None and not task.skips_mlp:
         now = _reduce(task, now, reduction, decider)
+    if task.last:
+        now = now._replace(x=now.read(prefix), mixture=None)
     if left is not None:
         left.append(now)
     if task.outputs == "grid":
@@ -137,7 +140,8 @@ def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[st
     tokens = Tokens.of(x, prefix)
     heads = _sized(parts.attend(tokens, given, prefix), tokens, task.method)
     outputs = [output(part) for part in heads]
-    return parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
+    x = parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
+    return tokens._replace(x=x).read(prefix)
 
 
 def _attend(
@@ -201,7 +205,7 @@ def _decide(task: Task, seen: Seen) -> Reduction:
     assert stage is not None
     with torch.no_grad(), no_autocast(seen.tokens.x):
         task.method.check(stage, seen.patches, task.geometry)
-        reduction = task.method.reduce(seen, stage)
+        reduction = task.method.reduce(seen._replace(weights=task.weights), stage)
     _refuse_undeclared(task.method, reduction)
     return reduction
 

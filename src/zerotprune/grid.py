@@ -65,7 +65,9 @@ def _stand_ins(
     batch, patches, _ = features.shape
     own = torch.arange(keep.shape[1], device=keep.device).expand(batch, -1).unsqueeze(-1)
     if valid is not None:
-        # How many an image drops is not known beforehand: all look, and padding stands for none.
+        # How many an image drops is not known beforehand: all look, and padding stands for none,
+        # unless nothing else is left.
+        valid = valid | ~valid.any(dim=1, keepdim=True)
         near = _nearest(features, take(features, keep), valid)
         at = keep.unsqueeze(-1).expand(-1, -1, STAND_INS)
         return near.scatter(1, at, torch.where(valid.unsqueeze(-1), own, near.gather(1, at)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .cost import Geometry
 from .knobs import Dial, paper_form
@@ -29,6 +29,7 @@ class Seen(NamedTuple):
     geometry: Geometry
     scorer: Scorer = REFERENCE
     columns: ColumnGraph | None = None  # where the method asked for them, or for the graph
+    weights: nn.Module | None = None  # the method's own at this stage, see `Method.new_weights`
 
     @property
     def prefix(self) -> int:
@@ -143,6 +144,11 @@ class Method(ABC):
         """Up to where the block must have come before it can decide: q, k, v and their graph; the
         tokens after attention; or the tokens after the MLP."""
         return "attention"
+
+    def new_weights(self, block: int, geometry: Geometry) -> nn.Module | None:
+        """Weights of its own for a stage at this block, as they are before anybody trained them;
+        None: it has none. They lie on the model, beside its own, see `learned`."""
+        return None
 
     @abstractmethod
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:

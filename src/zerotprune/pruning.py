@@ -36,7 +36,8 @@ def prune_(
     """Prune tokens from the next call on; in place, no training.
 
     To a budget, `cost` (the share of the unpruned model's compute) or `gmacs`, by a method or its
-    name; or by a schedule, which knows its method. The weights and their names stay as they are.
+    name; or by a schedule, which knows its method. The weights and their names stay as they are; a
+    method that has weights of its own puts them beside them, see `DynamicViT`.
     Pruning again replaces what was there, `restore_` takes it off; a call that fails changes
     nothing. `tuned` takes the schedule that was searched for this model and budget.
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,7 @@ from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
 from .block import Parts, Task, run, run_prefix_only
 from .cost import Compute
 from .grid import Outputs
+from .learned import Learned, drop_drawn, learned_for, put_on
 from .methods import name_of
 from .plan import Plan
 from .schedule import Schedule
@@ -57,10 +59,13 @@ def attach(
     prefix_only = compute == "needed" and plan.prefix_only
     _refuse_foreign(vit, plan, prefix_only)
     # All of it is made before any of it is put on: what fails leaves the model as it was.
-    pruned = _forwards(vit, plan, compute, backend) if plan.stages else {}
+    learned = learned_for(inner, plan.method, plan.stages, vit.geometry)
+    pruned = _forwards(vit, plan, compute, backend, learned) if plan.stages else {}
     own = _own(vit, plan, prefix_only) if plan.stages else {}
     _tell_of_hooks(vit, pruned, outputs)
     restore_(model)
+    if learned is not None:
+        put_on(inner, plan.method, learned)
     for block, forward in pruned.items():
         block.forward = forward
     for name, value in own.items():
@@ -69,13 +74,20 @@ def attach(
 
 
 def _forwards(
-    vit: Backbone, plan: Plan, compute: Compute, backend: Backend
+    vit: Backbone, plan: Plan, compute: Compute, backend: Backend, learned: Learned | None
 ) -> dict[nn.Module, functools.partial[Any]]:
     """For each block that we run what stands in for its forward."""
-    tasks = zip(vit.blocks, plan.tasks(compute, backend), strict=True)
+    tasks = plan.tasks(compute, backend)
+    if learned is not None:
+        tasks = [
+            task
+            if task is None or task.stage is None
+            else replace(task, weights=learned.at(task.stage.block))
+            for task in tasks
+        ]
     return {
         block: functools.partial(_pruned_forward, vit.parts(block), task, plan, vit.call)
-        for block, task in tasks
+        for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     }
 
@@ -122,7 +134,8 @@ def sharing_copy(model: Model) -> Model:
 
 
 def restore_(model: Model) -> Model:
-    """Take every trace of pruning off the model; does nothing to a model that has none.
+    """Take every trace of pruning off the model; does nothing to a model that has none. What a
+    method has learned stays with the model, in `model.zerotprune`: nothing runs it.
 
     >>> import timm, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit"), cost=0.7)
@@ -135,6 +148,7 @@ def restore_(model: Model) -> Model:
             del module.forward
     if stand_in_of(inner) is not None:
         del inner.forward
+    drop_drawn(inner)
     for name, value in list(inner.__dict__.items()):
         described = isinstance(value, functools.partial) and value.func is _described
         if described or is_refused(value):

@@ -137,7 +137,7 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
         tokens = call.given(out)
         if isinstance(tokens, Tokens):
             noted.append(tokens.source)
-            return call.give(tokens.x)
+            return call.give(tokens.read(task.geometry.prefix))
         if hasattr(tokens, CARRIED):
             noted.append(Tokens.of(tokens, task.geometry.prefix).source)
             return out

@@ -14,8 +14,10 @@ from tests.rival_oracles import (
     Attention,
     Forward,
     Token,
+    a_vit,
     ats,
     diffrate,
+    dynamicvit,
     evit,
     fold,
     forward,
@@ -23,7 +25,7 @@ from tests.rival_oracles import (
     top_k,
 )
 from zerotprune.method import Method, Seen
-from zerotprune.methods import ATS, DiffRate, EViT, Fold, ToMe, TopK
+from zerotprune.methods import ATS, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens
@@ -82,12 +84,16 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     ),
     (Fold(importance="cls", features="x", proportional=0.5), merging(4, 4, 4, 4, 4)),
     (Fold(importance="received", features="key", proportional=0), merging(4, 4, 4, 4, 4)),
+    (DynamicViT(), DENSE),
+    (DynamicViT(seed=3), TWO),
+    (AViT(gamma=2, beta=-1), DENSE),
+    (AViT(gamma=5, beta=0.5, rest=0.2), TWO),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -95,8 +101,11 @@ one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EAC
 
 def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> Forward:
     stages = {stage.block: stage for stage in schedule.stages}
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
 
     def rival(block: int, tokens: list[Token], attention: Attention) -> list[Token]:
+        if isinstance(method, AViT) and (block in stages or block == DEPTH):
+            return a_vit(tokens, method.gamma, method.beta, method.rest, last=block == DEPTH)
         if (stage := stages.get(block)) is None:
             return tokens
         if isinstance(method, ToMe):
@@ -116,17 +125,19 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
             return diffrate(tokens, attention, stage.keep, stage.similar, method.weighted)
         if isinstance(method, ATS):
             return ats(tokens, attention, method.samples)
+        if isinstance(method, DynamicViT):
+            return dynamicvit(tokens, weights, block, stage.keep)
         assert isinstance(method, TopK)
         count = sum(1 for token in tokens if token.patches)
         drawn = noise(count, method.seed * 4096 + block, torch.device("cpu")).double().numpy()
         return top_k(tokens, attention, stage.keep, stage.similar, method.by, drawn)
 
     return forward(
-        {name: value.numpy() for name, value in model.state_dict().items()},
+        weights,
         image.numpy(),
         rival,
         heads=model.blocks[0].attn.num_heads,
-        middle=not isinstance(method, TopK),
+        middle=method.acts == "middle",
         proportional=float(isinstance(method, (ToMe, DiffRate, Fold)) and method.proportional),
     )
 

@@ -29,7 +29,7 @@ from tests.methods.rivals import (
 )
 from tests.test_cost import counted_by_torch
 from zerotprune.method import Method
-from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
+from zerotprune.methods import ATS, AViT, DiffRate, DynamicViT, EViT, ToMe, TopK
 from zerotprune.tracing import Fate
 
 IDLE: list[tuple[Method, ztp.Schedule]] = [
@@ -38,6 +38,7 @@ IDLE: list[tuple[Method, ztp.Schedule]] = [
     (DiffRate(), every((1.0, 0), (1.0, 0))),
     (TopK("cls"), every((1.0, 0), (1.0, 0))),
     (TopK("accumulated"), every((1.0, 0), (1.0, 0))),
+    (DynamicViT(), every((1.0, 0), (1.0, 0))),
 ]
 
 
@@ -59,6 +60,7 @@ def test_with_nothing_to_do_no_bit_changes(
     [
         (EViT(), every((0.98, 0), (0.98, 0))),  # all are attentive, only their order changes
         (ATS(samples=10**5), every((0.5, 0), (0.5, 0))),  # every token is drawn
+        (AViT(beta=-1e4), every((0.5, 0), (0.5, 0))),  # none ever halts
     ],
     ids=str,
 )
@@ -184,6 +186,8 @@ def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> No
         ("deit", ATS(), ztp.Stage(5, 0.5), "ATS takes no stage at the last block"),
         ("deit", TopK("cls"), ztp.Stage(5, 0.5), "stages go after blocks 1 to 4"),
         ("deit", ToMe(), ztp.Stage(6, similar=3), "stages go after blocks 1 to 5"),
+        ("siglip, no cls", AViT(), ztp.Stage(2), "this model's head does not read CLS alone"),
+        ("mae, average pooling", AViT(), ztp.Stage(2), "A-ViT mixes what CLS was in each block"),
     ],
 )
 def test_what_a_method_cannot_do_is_refused(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..backbones import backbone, create, own_weights, shape_in, transformer
+from ..learned import make_room
 from ..ranges import check_range
 from . import demo
 
@@ -87,7 +88,9 @@ def _refuse_options(**options: object) -> None:
 
 def _fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """All keys and shapes must fit."""
-    state = backbone(model).under_own_names(state)
+    vit = backbone(model)
+    make_room(vit.model, state, vit.geometry)
+    state = vit.under_own_names(state)
     if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
         model = transformer(model)
     own = model.state_dict()

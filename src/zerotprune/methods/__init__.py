@@ -12,8 +12,10 @@ from pkgutil import iter_modules
 from typing import Any
 
 from ..method import REGISTERED, Method
+from .a_vit import AViT
 from .ats import ATS
 from .diffrate import DiffRate
+from .dynamicvit import DynamicViT
 from .evit import EViT
 from .fold import Fold
 from .slicing import Slicing
@@ -21,7 +23,10 @@ from .tome import ToMe
 from .top_k import TopK
 from .zero_tprune import ZeroTPrune
 
-__all__ = ["ATS", "DiffRate", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune"]
+__all__ = [
+    "ATS", "AViT", "DiffRate", "DynamicViT", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK",
+    "ZeroTPrune",
+]  # fmt: skip
 
 DEFAULT = "fold"
 #: … where every patch comes out: what CLS thinks of a patch matters little there
