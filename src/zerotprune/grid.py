@@ -15,7 +15,7 @@ from .batching import take
 from .scoring.precision import no_autocast
 from .scoring.similarity import similarity
 from .shapes import Float, Int
-from .tokens import CARRIED, Grid, Reduction, Tokens
+from .tokens import Grid, Reduction, Tokens, carry
 
 #: what leaves the model: the tokens that are left, or a vector for every patch
 Outputs = Literal["tokens", "grid"]
@@ -123,5 +123,5 @@ def carrying(tokens: Tokens, prefix: int) -> Float[Tensor, "batch all width"]:
     grid = restored(tokens, prefix)
     if grid is tokens.x:
         grid = grid.view_as(grid)  # else it would hold itself
-    setattr(grid, CARRIED, tokens)
+    carry(grid, tokens)
     return grid

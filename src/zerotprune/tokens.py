@@ -68,9 +68,8 @@ class Tokens(NamedTuple):
         its place."""
         if isinstance(x, Tokens):
             return x
-        carried: Tokens | None = getattr(x, CARRIED, None)
-        if carried is not None:
-            return carried
+        if hasattr(x, CARRIED):
+            return _carried(x)
         batch, count, _ = x.shape
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
@@ -92,6 +91,22 @@ class Tokens(NamedTuple):
         rest = (1 - self.mixture.spent[:, :prefix]).unsqueeze(-1)
         mixed = self.mixture.x + rest * widened(self.x[:, :prefix])
         return torch.cat((mixed.to(self.x.dtype), self.x[:, prefix:]), dim=1)
+
+
+def carry(x: Tensor, tokens: Tokens) -> None:
+    """Let a tensor carry the tokens that it was made of. As plain tuples: torch 2.11 compiles no
+    graph that hands out a tensor with an object on it."""
+    plain = (tuple(each) if isinstance(each, Reduction | Grid) else each for each in tokens)
+    setattr(x, CARRIED, tuple(plain))
+
+
+def _carried(x: Tensor) -> Tokens:
+    tokens = Tokens(*getattr(x, CARRIED))
+    reduction, grid = tokens.reduction, tokens.grid
+    return tokens._replace(
+        reduction=None if reduction is None else Reduction(*reduction),
+        grid=None if grid is None else Grid(*grid),
+    )
 
 
 def reduced(
