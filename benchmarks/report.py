@@ -20,6 +20,7 @@ from benchmarks.tables import (
     order,
     scaling,
     tome_r,
+    transfer_report,
 )
 from benchmarks.tables.printed import QUOTED, TABLE_2, Printed, Quoted
 from benchmarks.tables.table import about
@@ -98,6 +99,8 @@ def write(path: Path, docs: Path) -> None:
         found = [row for row in rows if row["table"] == table]
         if found:
             parts.append(_section(table, found, docs))
+    if transferred := transfer_report.section(path, docs):
+        parts.append(transferred)
     parts.append("## What only the paper has\n")
     parts.append("No weights of these models are at hand: quoted, and not measured here.\n")
     parts += [_quoted(each, 3) for each in QUOTED]

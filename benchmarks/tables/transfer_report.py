@@ -1,0 +1,151 @@
+"""The section of docs/results.md on transfer, and its figures, from the rows of `transfer`."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.tables import transfer
+from benchmarks.tables.table import about
+from benchmarks.tables.transfer import (
+    AFTERWARDS,
+    DATA,
+    GMACS,
+    METHODS,
+    OFF_THE_SHELF,
+    TABLE,
+    TRAINED,
+)
+from zerotprune.measure.statistics import Mean
+from zerotprune.plots.figure_files import save
+from zerotprune.plots.training import Trained, training_figure
+
+Row = dict[str, str]
+#: The paper's Table 6: DeiT-T fine-tuned on all of the set, pruned to 0.90 G (Zero-TPrune 0.91)
+PAPER = {
+    "pets": {"unpruned": 88.6, "ats": 86.1, "tome": 84.7, "zero-tprune": 86.9},
+    "flowers": {"unpruned": 97.3, "ats": 94.6, "tome": 93.2, "zero-tprune": 95.1},
+}
+READING = """Mean top-1 over the seeds with the standard error of that mean, which says how far
+training differs from seed to seed; that of one accuracy on these images is about 1.5 points. In
+brackets the change against the unpruned model of the same seed. Seconds are of one training, on a
+device that several shared. DynamicViT and A-ViT off the shelf have learned nothing: they drop as
+good as by chance. The paper's column is its Table 6, DeiT-T fine-tuned and measured on the whole
+sets, at 0.90 G: the order of the methods can be compared, not the level.
+"""
+
+
+def rows_in(path: Path) -> list[Row]:
+    """Of the last run of each."""
+    found: dict[tuple[str, ...], Row] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["table"] == TABLE:
+                key = (row["model"], row["data"], row["name"], row["mode"], row["seed"])
+                found[key] = row
+    return list(found.values())
+
+
+def section(path: Path, docs: Path) -> str:
+    """The section, and its figures beside; nothing where it has not been run."""
+    rows = rows_in(path)
+    if not rows:
+        return ""
+    lines = [f"## {TABLE}\n", about(transfer.__doc__), "", READING]
+    for data in DATA:
+        own = [row for row in rows if row["data"] == data]
+        if own:
+            lines += [f"### {data}: {own[0]['images']} images\n", *_table(data, own), ""]
+            lines += [*_verdicts(own), "", *_figure(data, own, docs), ""]
+    return "\n".join(lines)
+
+
+def _models(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["model"] for row in rows))
+
+
+def _chosen(rows: Sequence[Row], model: str, name: str, mode: str) -> list[Row]:
+    return [row for row in rows
+            if (row["model"], row["name"], row["mode"]) == (model, name, mode)]  # fmt: skip
+
+
+def _mean(rows: Sequence[Row], column: str = "top1") -> Mean:
+    return Mean.of([float(row[column]) for row in rows])
+
+
+def _names() -> list[tuple[str, str]]:
+    named = [(f"{method} @ {gmacs:g} G", method) for gmacs in GMACS for method in METHODS]
+    return [("unpruned", "unpruned"), *named]
+
+
+def _table(data: str, rows: Sequence[Row]) -> list[str]:
+    models = _models(rows)
+    short = [model.partition("_patch")[0] for model in models]
+    head = ["", *(f"{each} {mode}" for each in short for mode in (OFF_THE_SHELF, AFTERWARDS)),
+            "seconds", "paper, DeiT-T"]  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, method in _names():
+        cells, seconds = [], list[float]()
+        for model in models:
+            for mode in (OFF_THE_SHELF, AFTERWARDS):
+                held = _chosen(rows, model, name, mode)
+                cells.append(_cell(held))
+                seconds += [float(row["train_seconds"]) for row in held if row["train_seconds"]]
+        if any(cells):
+            paper = PAPER[data].get(method) if "0.65" not in name else None
+            cells.append(f"{statistics.mean(seconds):.0f}" if seconds else "")
+            lines.append(f"| {name} | {' | '.join(cells)} | {'' if paper is None else paper} |")
+    return lines
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    value, error = _mean(rows)
+    told = f"{value:.1f} ± {error:.1f}"
+    return told if not rows[0]["schedule"] else f"{told} ({_mean(rows, 'change').value:+.1f})"
+
+
+def _verdicts(rows: Sequence[Row]) -> list[str]:
+    """What was expected, at the lower cost, seed by seed."""
+    lines, at = [], f"@ {GMACS[-1]:g} G"
+    for model in _models(rows):
+        trained = {method: _chosen(rows, model, f"{method} {at}", AFTERWARDS) for method in TRAINED}
+        rivals = {name: _mean(held).value for name, held in trained.items()
+                  if held and name != "fold"}  # fmt: skip
+        off = _chosen(rows, model, f"fold {at}", OFF_THE_SHELF)
+        if not rivals or not off or not trained["fold"]:
+            continue
+        best = max(rivals, key=lambda name: rivals[name])
+        for what, own in (("off the shelf", off), ("trained", trained["fold"])):
+            apart = _difference(own, trained[best])
+            lines.append(f"- {model} {at}: Fold {what} − {best} trained, the best trained rival: "
+                         f"{apart.value:+.1f} ± {apart.error:.1f} points")  # fmt: skip
+    return lines
+
+
+def _difference(one: Sequence[Row], other: Sequence[Row]) -> Mean:
+    theirs = {row["seed"]: float(row["top1"]) for row in other}
+    return Mean.of([float(row["top1"]) - theirs[row["seed"]] for row in one
+                    if row["seed"] in theirs])  # fmt: skip
+
+
+def _figure(data: str, rows: Sequence[Row], docs: Path) -> list[str]:
+    panels = {}
+    for model in _models(rows):
+        whole = _chosen(rows, model, "unpruned", OFF_THE_SHELF)
+        points = []
+        for name, method in _names()[1:]:
+            for mode in (OFF_THE_SHELF, AFTERWARDS):
+                if held := _chosen(rows, model, name, mode):
+                    value, error = _mean(held)
+                    cost = _mean(held, "gmacs").value
+                    points.append(Trained(method, cost, value, error, mode == AFTERWARDS))
+        panels[model.partition("_patch")[0]] = (
+            float(whole[0]["gmacs"]), _mean(whole).value, points)  # fmt: skip
+    file = f"transfer-{data}.png"
+    save(training_figure(panels, f"{data}, off the shelf and trained"), docs / file)
+    shown = f"Transfer to {data}: accuracy against GMACs, dashed off the shelf, solid trained"
+    return [f"![{shown}]({file})"]
