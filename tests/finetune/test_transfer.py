@@ -1,0 +1,111 @@
+"""The benchmark of transfer at a small size, and what the page makes of its rows."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch import nn
+
+from benchmarks.tables import transfer, transfer_report
+from benchmarks.tables.held_images import HeldImages, cropped
+from tests.finetune.test_command import save_images
+from zerotprune import gmacs
+from zerotprune.measure import records
+
+
+def model_(*_: object) -> nn.Module:
+    torch.manual_seed(0)
+    made: nn.Module = timm.create_model("test_vit", img_size=224, num_classes=9).eval()
+    return made
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
+    shared = tmp_path_factory.mktemp("shared")
+    for part, seed in (("train", 0), ("test", 1)):
+        save_images(shared / "pets" / part, 3, 2, seed)
+    chosen = argparse.Namespace(shared=shared, device="cpu", batch=4, limit=None, epochs=(1, 1),
+                                lr=(1e-3, 1e-3), new_lr=1e-2, jobs=1,
+                                methods=("fold", "ats"))  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transfer, "real_model", model_)
+        patched.setattr(transfer, "GMACS", (0.7 * gmacs(model_()),))
+        return transfer.run(transfer.Job("test_vit", "pets", 0, chosen))
+
+
+def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
+    told = [(str(row["name"]).split()[0], row["mode"], bool(row["train_seconds"])) for row in rows]
+    assert told == [
+        ("unpruned", "off the shelf", True),
+        ("fold", "off the shelf", False),
+        ("ats", "off the shelf", False),
+        ("fold", "trained", True),
+    ]
+    assert all(row["images"] == 6 for row in rows)
+    assert rows[3]["gmacs"] == rows[1]["gmacs"]
+    assert "kl" not in rows[3]
+    records.append(tmp_path / "rows.csv", rows)
+    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 4
+
+
+def test_the_section(tmp_path: Path) -> None:
+    """Numbers that can be checked by hand: two seeds, two methods, one model."""
+    made = []
+    for seed in (0, 1):
+        for name, mode, top1, seconds in (
+            ("unpruned", "off the shelf", 90.0, 8.0), ("fold @ 0.9 G", "off the shelf", 89.0, ""),
+            ("fold @ 0.65 G", "off the shelf", 85.0, ""), ("fold @ 0.65 G", "trained", 88.0, 4.0),
+            ("tome @ 0.65 G", "trained", 86.0, 6.0),
+        ):  # fmt: skip
+            made.append({
+                "table": "transfer", "model": "deit_tiny_patch16_224", "data": "pets", "images": 9,
+                "name": name, "mode": mode, "seed": seed, "top1": top1 + seed, "gmacs": 0.65,
+                "change": top1 - 90, "schedule": "" if name == "unpruned" else "{}",
+                "train_seconds": seconds,
+            })  # fmt: skip
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, records.FIELDS, restval="")
+        writer.writeheader()
+        writer.writerows([*made, made[0] | {"top1": 90.0}])  # run again: the last one counts
+    text = transfer_report.section(tmp_path / "rows.csv", tmp_path)
+    assert "| unpruned | 90.5 ± 0.5 |  | 8 | 88.6 |" in text
+    assert "| fold @ 0.65 G | 85.5 ± 0.5 (-5.0) | 88.5 ± 0.5 (-2.0) | 4 |  |" in text
+    assert "Fold off the shelf − tome trained, the best trained rival: -1.0 ± 0.0" in text
+    assert "Fold trained − tome trained, the best trained rival: +2.0 ± 0.0" in text
+    assert (tmp_path / "transfer-pets.png").stat().st_size > 10_000
+    assert transfer_report.section(_empty(tmp_path), tmp_path) == ""
+
+
+def _empty(folder: Path) -> Path:
+    path = folder / "empty.csv"
+    path.write_text(",".join(records.FIELDS) + "\n")
+    return path
+
+
+def test_crops_lie_in_the_image() -> None:
+    """A ramp from left to right: what is shown of it is a part, and half of the time turned."""
+    ramp = torch.linspace(0, 1, 248).expand(16, 3, 248, 248)
+    shown = cropped(ramp, np.random.default_rng(0))
+    assert shown.shape == (16, 3, 224, 224)
+    assert float(shown.min()) >= 0
+    assert float(shown.max()) <= 1
+    steps = shown[:, 0, 0].diff(dim=-1)
+    assert {bool(each) for each in (steps.mean(dim=-1) > 0)} == {True, False}
+    widths = (shown[:, 0, 0, -1] - shown[:, 0, 0, 0]).abs()
+    assert 0.4 < float(widths.min()) < float(widths.max()) <= 1
+
+
+def test_epochs_are_drawn_by_seed_and_number() -> None:
+    pixels = torch.randint(0, 255, (5, 3, 30, 30), dtype=torch.uint8)
+    held = HeldImages(pixels, torch.arange(5), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 2)
+    first, again, other = (list(held.epoch(number)) for number in (0, 0, 1))
+    assert len(first) == held.steps == 2
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0][0], other[0][0])
+    assert len({int(label) for _, labels in first for label in labels}) == 4
