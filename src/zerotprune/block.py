@@ -42,6 +42,24 @@ class Parts(Protocol):
         """The residual stream after the MLP."""
 
 
+@runtime_checkable
+class Learning(Protocol):
+    """How blocks run while their model learns, where that is not as they run at inference."""
+
+    @property
+    def on(self) -> bool: ...
+
+    def run(
+        self,
+        parts: Parts,
+        task: Task,
+        x: Tensor | Tokens,
+        given: dict[str, Any],
+        left: list[Tokens] | None = None,
+    ) -> Tensor | Tokens:
+        """In place of `run` below."""
+
+
 #: A CPU scores so many images at a time: their graphs stay in its cache, and their memory is
 #: small. An image's result does not depend on its batch, so nothing else changes.
 AT_ONCE = 4
@@ -62,6 +80,7 @@ class Task:
     outputs: Outputs = "tokens"
     follows: bool = False  # has a block before it tokens to hand on?
     weights: nn.Module | None = None  # the method's own at this stage; they lie on the model
+    learning: Learning | None = None  # where it learns in another form than it is used in
 
 
 def run(

@@ -172,6 +172,15 @@ def pruned_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
     return [(module, task, call) for module, (_, task, _, call) in pruned]
 
 
+def retask(model: nn.Module, **changes: Any) -> None:
+    """Change the tasks of all blocks that run our forward."""
+    for block, task, call in pruned_blocks(model):
+        ours = block.__dict__["forward"]
+        parts, _, plan, _ = ours.args
+        task = replace(task, **changes)
+        cast(Any, block).forward = functools.partial(ours.func, parts, task, plan, call)
+
+
 def plan_of(module: nn.Module) -> Plan | None:
     """The plan that a block is run by, if it is."""
     forward = module.__dict__.get("forward")
@@ -192,6 +201,8 @@ def _pruned_forward(
 ) -> Any:
     """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
     x, others = call.read(args, given)
+    if task.learning is not None and task.learning.on:
+        return call.give(task.learning.run(parts, task, x, others, left))
     if prefix_only and task.last:  # some libraries hand a keyword to all blocks alike
         return call.give(run_prefix_only(parts, task, x, others))
     return call.give(run(parts, task, x, others, left))

@@ -13,18 +13,13 @@ from ..method import Method
 from ..pruning import prune_
 from ..schedule import Schedule
 
-#: What a method learns for itself is a submodule of the transformer by this name. Its weights lie
-#: in the file beside the model's; a method that needs them at inference has an option `weights`,
-#: which names that file.
-NEW = "zerotprune"
-
 
 class Form(Protocol):
     """How one training runs. It may note, from a forward to the next, what its losses need."""
 
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
-        """Run the model so from now on, in place. What is new becomes its submodule `NEW`; one that
-        is there already is kept, with what it has learned."""
+        """Run the model so from now on, in place. What is new lies on it, see `learned`; what
+        it has learned already is kept."""
 
     def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
         """What is new: it has a learning rate of its own, and with --frozen nothing else learns."""

@@ -132,7 +132,8 @@ class ZeroTPrune(Method):
             return Reduction(found.left, None, pre, dropped, partner)
         if found is not None and graph is not None:
             graph = graph.without(found.dropped + seen.prefix, self.rescale)
-        importance = self._importance(seen, stage, graph)
+        dead = 0 if found is None else stage.similar
+        importance = self.importance(seen, stage, graph, dead)
         count = self.kept(stage, seen.patches)
         if found is None:
             keep = seen.scorer.top(importance, count)
@@ -142,7 +143,7 @@ class ZeroTPrune(Method):
         return Reduction(keep, importance, pre, dropped, partner)
 
     def _i_s(self, seen: Seen, stage: Stage) -> Reduction:
-        importance = self._importance(seen, stage, seen.graph)
+        importance = self.importance(seen, stage, seen.graph)
         keep = seen.scorer.top(importance, stage.share(seen.patches))
         if not stage.similar:
             return Reduction(keep, importance)
@@ -162,14 +163,13 @@ class ZeroTPrune(Method):
             seen.graph, score, seen.prefix, "eir", variances, self.vhf_over
         )
 
-    def _importance(
-        self, seen: Seen, stage: Stage, graph: Graph | None
+    def importance(
+        self, seen: Seen, stage: Stage, graph: Graph | None, dead: int = 0
     ) -> Float[Tensor, "batch patches"]:
         """I: the chosen number of rounds on the living tokens, head filter, one score for all."""
         if self.ranking != "wpr":
             return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None
-        dead = 0 if graph.alive is None else stage.similar
         start = graph.start(self._cls_weight(self.start, seen, dead))
         score = graph.vote(start, stage.votes(seen.geometry.depth))
         return seen.scorer.importance(
