@@ -59,6 +59,11 @@ def _paths(value: Path | str) -> list[Path]:
     """The files and folders behind what was typed; none where it is the name of something else."""
     if isinstance(value, Path):
         return [value]
+    from ..data.sets import set_named
+
+    known = set_named(value)
+    if known is not None:
+        return [known[1]]
     text = value.removeprefix("hf:").removeprefix("sqlite:///")
     text = re.sub(r"(\.py):\w+$", r"\1", text)
     if "://" in text:

@@ -22,7 +22,7 @@ from .finetuning import Asked, Finetuning, TrainingOptions, prepare
 from .options import DATA, BudgetOptions, MethodName, ModelName, ModelOptions, Precision
 
 TRAINING = Group("Training", sort_key=3)
-_FOLDER = "A folder of class folders, tar shards, or hf:DATASET."
+_FOLDER = "A folder of class folders, tar shards, hf:DATASET, or pets:FOLDER and its like."
 _TEACHER = (
     "A file of weights for an unpruned teacher of the same kind, or a model's name. Default: the "
     "model itself as it is before, unless its head is new or nothing is pruned."

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from ..files import bytes_of, parsed, text_of
+from .sets import SETS, images_of, set_named
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MOST_SHARDS = 100_000
@@ -29,6 +30,11 @@ def find(
     name: str, mapping: Path | None, split: str, labelled: bool = True
 ) -> tuple[list[Item], int | None]:
     """The items, and the number of classes where the data tells it; without labels all are 0."""
+    if (known := set_named(name)) is not None:
+        if mapping is not None:
+            raise ValueError(f"--mapping goes with a folder of images, and {name} is none")
+        found = images_of(*known, train=split == "train")
+        return [_item(path, label) for path, label in found], SETS[known[0]].classes
     hub = name.startswith("hf:")
     shards = [] if hub else _shards(name)
     if mapping is not None and (hub or shards):
