@@ -23,7 +23,7 @@ from .tokens import CARRIED, Reduction, Tokens, reduced
 
 @runtime_checkable
 class Parts(Protocol):
-    """A library's block, taken vit. Putting the parts together again gives the block, bit for
+    """A library's block, taken apart. Putting the parts together again gives the block, bit for
     bit in float32."""
 
     def attend(

@@ -51,11 +51,11 @@ class CatalogEntry:
 
     def prepare(self, image: Image.Image) -> ModelInput:
         """Through the model's own transform."""
-        apart = backbone(self.model)
-        values = shown = apart.transform()(image)
-        rows, cols = apart.geometry.grid
+        vit = backbone(self.model)
+        values = shown = vit.transform()(image)
+        rows, cols = vit.geometry.grid
         if rows == cols:  # the same crop, finer: what the model sees is often too coarse to look at
-            shown = apart.transform(LARGEST)(image)
+            shown = vit.transform(LARGEST)(image)
         return ModelInput(values[None], photo_url(as_image(shown, self.model)))
 
 

@@ -14,7 +14,7 @@ from .heads import head_reads_prefix_only, head_weighs_sizes
 
 
 def attentions(block: Any) -> list[Any]:
-    """The attention modules of a block; the block itself where it has none vit."""
+    """The attention modules of a block; the block itself where it has none of its own."""
     if isinstance(block, vit.ParallelThingsBlock):
         return [branch.attn for branch in block.attns]
     return [getattr(block, "attn", block)]
