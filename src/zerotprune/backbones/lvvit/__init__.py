@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...block import Parts
 from ...cost import Geometry
-from .. import Backbone
+from ..contract import Backbone
 from ..counting import linear_macs, module_macs, norm_values
 from ..prefix_only import PrefixOnly
 from ..size_weighted import SizeWeighted

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...block import Parts
 from ...cost import Geometry
 from ...tokens import Tokens
-from .. import Backbone, BlockCall
+from ..contract import Backbone, BlockCall
 from ..counting import module_macs, norm_values
 from ..packed_attention import PackedBlock, packed_shape, why_not
 from ..size_weighted import SizeWeighted

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...block import Parts
 from ...tokens import Tokens
-from .. import Backbone, BlockCall
+from ..contract import Backbone, BlockCall
 from ..size_weighted import SizeWeighted
 from .attention import SPLITS
 from .blocks import BLOCKS

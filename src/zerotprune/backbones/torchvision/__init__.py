@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...block import Parts
 from ...cost import Geometry
-from .. import Backbone
+from ..contract import Backbone
 from ..counting import linear_macs, module_macs, norm_values
 from ..packed_attention import PackedBlock, packed_shape, why_not
 from ..size_weighted import SizeWeighted

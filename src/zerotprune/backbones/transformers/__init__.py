@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from ...block import Parts
-from .. import Backbone
+from ..contract import Backbone
 from ..size_weighted import SizeWeighted
 from .attention import attention_of
 from .blocks import PreNorm, TransformersCall

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...scoring.attention import Heads
 from ...tokens import Tokens
-from .. import BlockCall
+from ..contract import BlockCall
 from ..positions import bias_among
 from .attention import attention_of, project, role, split
 
