@@ -9,23 +9,19 @@ import sys
 import threading
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.nursery import Done, nursery
 
 PYTHON = [sys.executable, "-W", "error", "-c"]
+MAIN = "from zerotprune.cli import main; main()"
 
 
 def command(*arguments: str) -> list[str]:
-    return [*PYTHON, "from zerotprune.cli import main; main()", *arguments]
+    return [*PYTHON, MAIN, *arguments]
 
 
-def zerotprune(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=180)
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
+def zerotprune(*arguments: str, cwd: Path | None = None) -> Done:
+    return nursery().run(MAIN, *arguments, cwd=cwd or Path(), strict=True)
 
 
 _SHELL = """

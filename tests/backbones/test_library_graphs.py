@@ -6,11 +6,9 @@ shapes are no integers.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.nursery import said_by
 
 SCRIPT = """
 import logging, warnings
@@ -75,14 +73,7 @@ for name in ("torchvision", "open_clip, own attention, scales", "open_clip, mean
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    return done.stdout.splitlines()
+    return said_by(SCRIPT)
 
 
 @pytest.mark.parametrize("how", ["compile", "export"])

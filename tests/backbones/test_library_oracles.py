@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
 from tests.backbones.test_libraries import METHODS, every_method, models
+from tests.counting import macs_of
 from tests.libraries import NAMES, POOLING, build, images_for, tlt, with_tlt
 from zerotprune.backbones import backbone
 from zerotprune.backbones.lvvit.create import SIZES, create
@@ -199,10 +200,5 @@ def test_gmacs_are_what_torch_counts(name: str) -> None:
     for schedule, compute in cases:
         model = ztp.prune_(build(name), schedule, compute=compute)
         expected = round(ztp.gmacs(model, compute=compute) * 1e9)
-        model.requires_grad_(False).to("meta")
-        counts = []
-        for batch in (1, 2):  # what one more image costs
-            with FlopCounterMode(display=False) as counter:
-                model(images_for(model, batch).to("meta"))
-            counts.append(int(counter.get_total_flops()) // 2)
-        assert counts[1] - counts[0] == expected
+        one, two = (macs_of(partial(model, images_for(model, batch))) for batch in (1, 2))
+        assert two - one == expected  # what one more image costs

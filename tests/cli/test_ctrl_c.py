@@ -9,8 +9,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli import hostile
+from tests.commands import MAIN
+from tests.nursery import Nursery, nursery
 
 MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
 MOMENTS = min(30, MANY) or 1
@@ -38,63 +38,18 @@ COMMANDS = {
     "demo": ("demo", "--out", "new.png", "--csv", "new.csv"),
 }  # fmt: skip
 
-# All that commands import is there already; each run is a fork that begins where `main` does.
-_NURSERY = """
-import os, sys
-sys.path.insert(0, {place!r})
-if {warm}:
-    import matplotlib.figure, optuna, timm, torch, torchvision
-    import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare
-    import zerotprune.cli.demo, zerotprune.cli.search, zerotprune.cli.show, zerotprune.cli.info
-    torch.set_num_threads(1)
-for line in sys.stdin:
-    arguments = line.rstrip("\\n").split("\\t")
-    ready, told = os.pipe()
-    child = os.fork()
-    if not child:
-        os.setpgid(0, 0)
-        out = os.open("out.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for number, file in enumerate((nothing, out, out)):
-            os.dup2(file, number)
-        sys.argv = ["zerotprune", *arguments]
-        from zerotprune.cli import main
-        os.write(told, b".")
-        main()
-        sys.exit()
-    os.read(ready, 1)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
-
-class Nursery:
-    """Starts commands, and says how they ended."""
-
-    def __init__(self, home: Path, warm: bool) -> None:
-        code = _NURSERY.format(place=str(Path(__file__).parents[2] / "src"), warm=warm)
-        self.home = home
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=home, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-
-    def stopped(self, arguments: tuple[str, ...], after: float) -> tuple[int, str, float]:
-        """The exit code, what was said, and the seconds it took to end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\t".join(arguments) + "\n")
-        self._process.stdin.flush()
-        child = int(self._process.stdout.readline())
-        time.sleep(after)
-        sent = time.monotonic()
-        with contextlib.suppress(ProcessLookupError):  # it may have ended before
-            os.killpg(child, signal.SIGINT)  # as a terminal does
-        code = int(self._process.stdout.readline())
-        return code, (self.home / "out.txt").read_text(), time.monotonic() - sent
-
-    def close(self) -> None:
-        self._process.communicate()
+def stopped(
+    born: Nursery, arguments: tuple[str, ...], home: Path, after: float
+) -> tuple[int, str, float]:
+    """The exit code, what was said, and the seconds it took to end."""
+    child = born.start(MAIN, *arguments, cwd=home)
+    time.sleep(after)
+    sent = time.monotonic()
+    with contextlib.suppress(ProcessLookupError):  # it may have ended before
+        os.killpg(child, signal.SIGINT)  # as a terminal does
+    done = born.wait()
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - sent
 
 
 @pytest.fixture(scope="module")
@@ -104,27 +59,31 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["importing", "running"])
-def nursery(request: pytest.FixtureRequest, home: Path) -> Iterator[Nursery]:
-    started = Nursery(home, request.param)
-    yield started
-    started.close()
+@pytest.fixture(scope="module", params=["importing", "running"])
+def born(request: pytest.FixtureRequest) -> Iterator[Nursery]:
+    """Each run is a fork that begins where `main` does: before all imports, or after them."""
+    if request.param == "running":
+        yield nursery()
+        return
+    bare = Nursery("from zerotprune.cli import main")
+    yield bare
+    bare.close()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_one_ctrl_c_ends_it(name: str, nursery: Nursery) -> None:
+def test_one_ctrl_c_ends_it(name: str, born: Nursery, home: Path) -> None:
     dice = random.Random(time.time_ns() if MANY else name)
     for moment in range(MOMENTS):
         after = dice.random() ** 2 * (4.0 if MANY else 1.2)
-        code, said, took = nursery.stopped(COMMANDS[name], after)
+        code, said, took = stopped(born, COMMANDS[name], home, after)
         where = f"{name}, {after:.3f} s after its start (try {moment}): {said}"
         assert "Traceback" not in said, where
         assert took < LIMIT, where
         assert code in (0, 130), (code, where)
-        left = [each.name for each in nursery.home.iterdir() if each.name.startswith(".zerotprune")]
+        left = [each.name for each in home.iterdir() if each.name.startswith(".zerotprune")]
         assert left == [], where
         if code == 130 and name in ("evaluate", "workers", "compare", "demo", "calibrate"):
             for new in ("new.csv", "new.json"):
-                assert not (nursery.home / new).exists(), where
-        for each in nursery.home.glob("new.*"):
+                assert not (home / new).exists(), where
+        for each in home.glob("new.*"):
             each.unlink()

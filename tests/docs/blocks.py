@@ -1,10 +1,10 @@
 """The code blocks of the README and the pages: found, and the Python ones run.
 
-`python -m tests.docs.blocks FOLDER` runs all Python blocks of all pages in a process of its own,
-where no run-time type checks keep torch from compiling, and prints as JSON what failed. A page runs
-from top to bottom with names of its own; FOLDER is where it writes. So that it needs neither
-network nor time, weights are random, `torch.compile` captures graphs and generates no code, and
-`images` is a batch of two.
+`main` runs all Python blocks of all pages and prints as JSON what failed, in a process of its own
+where no run-time type checks keep torch from compiling. A page runs from top to bottom with names
+of its own; the first argument is the folder that it writes to. So that it needs neither network nor
+time, weights are random, `torch.compile` captures graphs and generates no code, and `images` is a
+batch of two.
 """
 
 from __future__ import annotations
@@ -106,7 +106,3 @@ def main() -> None:
         finally:
             sys.stdout = stdout
     print(json.dumps(failed))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -14,8 +13,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.commands import Done, quickly
+from tests.commands import quickly
 from tests.docs.blocks import PAGES, ROOT, blocks, name
+from tests.nursery import Done, said_by
 from zerotprune.data import demo
 
 IDS = [name(page) for page in PAGES]
@@ -63,19 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The pages whose Python blocks failed, and how."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.blocks", str(tmp_path_factory.mktemp("python"))],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-        },  # small models: threads would wait for each other
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    failed: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("python")
+    said = said_by("from tests.docs import blocks; blocks.main()", str(folder))
+    failed: dict[str, str] = json.loads(said[-1])
     return failed
 
 

@@ -1,5 +1,4 @@
-"""Every static method in every runtime: `python -m tests.export.matrix FOLDER` prints as JSON how
-far each is from torch.
+"""Every static method in every runtime: how far each is from torch, as JSON.
 
 In a process of its own: the run-time type checks of the other tests would break the graph. What is
 not looked for there is done by hand here, so that a model is exported once for all its tests.
@@ -69,26 +68,25 @@ def files(folder: Path, program: Any, facts: dict[str, Any], name: str) -> dict[
     """The program for ONNX Runtime and OpenVINO, through the same ONNX file, and for torch."""
     path = folder / f"{name}.onnx"
     target_named("onnx").write(program, path, facts)
-    written = {"onnx": path, "openvino": path.with_suffix(".xml"), "torch": folder / f"{name}.pt2"}
+    paths = {"onnx": path, "openvino": path.with_suffix(".xml"), "torch": folder / f"{name}.pt2"}
     with mock.patch.object(onnx.Onnx, "write", lambda _, program, to, facts: shutil.copy(path, to)):
-        target_named("openvino").write(program, written["openvino"], facts)
-    target_named("torch").write(program, written["torch"], facts)
-    return written
+        target_named("openvino").write(program, paths["openvino"], facts)
+    target_named("torch").write(program, paths["torch"], facts)
+    return paths
 
 
 def apart(wanted: Tensor, came: Tensor) -> float:
     return (wanted - came).abs().max().item()
 
 
-def main(folder: Path) -> dict[str, Any]:
+def written(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     images = torch.randn(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     for method, stages in METHODS.items():
         model = ztp.prune_(tiny(len(stages) + 1), ztp.Schedule(stages, resolve(method)))
         batch: BatchSize = "dynamic" if method == DYNAMIC else 2
         facts = facts_of(model, target_named("onnx"), batch, "float32")
-        written = files(folder, program_of(model, batch), facts, method)
-        for name, path in written.items():
+        for name, path in files(folder, program_of(model, batch), facts, method).items():
             run = target_named(name).load(path, 1)
             found[f"{method}, {name}"] = apart(model(images[:2]), run(images[:2]))
             if batch == "dynamic":
@@ -127,6 +125,7 @@ def lowered(folder: Path) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
-    wanted = {"main": main, "lowered": lowered}[sys.argv[1]]
+def tell() -> None:
+    """What is asked for by the arguments."""
+    wanted = {"written": written, "lowered": lowered}[sys.argv[1]]
     print(json.dumps(wanted(Path(sys.argv[2]))))

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.export.matrix import METHODS, SMALL
+from tests.nursery import said_by
 from zerotprune.export import target_named
 
-ROOT = Path(__file__).parents[2]
+SCRIPT = "from tests.export import matrix; matrix.tell()"
 WRITTEN = ("onnx", "openvino", "torch")
 
 
 def run(what: str, folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.export.matrix", what, str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(said_by(SCRIPT, what, str(folder))[-1])
     return found
 
 
@@ -36,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
-    return run("main", folder)
+    return run("written", folder)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 import zerotprune as ztp
 from tests.backbones.test_pooling import alike, at_block
+from tests.counting import macs_of
 from tests.hf_families import CLASSIFIERS, FAMILIES, FEW, TOWERS, answers, build, images_for
+from tests.nursery import said_by
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers.families import base_of, blocks_of
 from zerotprune.methods import ATS, Fold, ToMe
@@ -94,32 +93,14 @@ def test_padding_does_not_count(family: str) -> None:
             torch.testing.assert_close(together[at], alone[0], rtol=1e-9, atol=1e-9)
 
 
-def counted_by_torch(model: Any, family: str) -> int:
-    """On the meta device: on a CPU, torch's counter leaves fused attention out."""
-    inputs = images_for(family, 1)
-    inputs["pixel_values"] = inputs["pixel_values"].to("meta")
-    if "pixel_attention_mask" in inputs:
-        inputs["pixel_attention_mask"] = None
-    with FlopCounterMode(display=False) as counter:
-        model(**inputs)
-    return int(counter.get_total_flops()) // 2
-
-
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each not in TOWERS])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_closed_form_equals_torch(family: str) -> None:
-    model = build(family).requires_grad_(False).to("meta")
+    model, inputs = build(family), images_for(family, 1)
     ztp.prune_(model, PRUNED)
-    assert round(ztp.gmacs(model, compute="needed") * 1e9) == counted_by_torch(model, family)
+    counted = macs_of(lambda: model(**inputs))
+    assert round(ztp.gmacs(model, compute="needed") * 1e9) == counted
     ztp.prune_(model, MERGING.by("tome"), compute="all")
-    assert round(ztp.gmacs(model) * 1e9) == counted_by_torch(model, family)
-
-
-@pytest.mark.parametrize("family", TOWERS)
-def test_towers_cost_what_siglip_does(family: str) -> None:
-    """Their embeddings look into a mask, which torch's counter cannot."""
-    for schedule in (ztp.Schedule(), PRUNED, MERGING.by("tome")):
-        costs = [ztp.gmacs(build(each), schedule) for each in (family, "siglip, no head")]
-        assert costs[0] == costs[1]
+    assert round(ztp.gmacs(model) * 1e9) == macs_of(lambda: model(**inputs))
 
 
 ALONE = """
@@ -128,6 +109,7 @@ warnings.simplefilter("ignore")
 import torch, zerotprune as ztp
 from fvcore.nn import FlopCountAnalysis
 from tests.backbones.transformers.test_heads import COMPILED, FEW, SHORT
+from tests.counting import macs_of
 from tests.hf_families import answers, build, images_for
 
 class Plain(torch.nn.Module):
@@ -168,14 +150,7 @@ COMPILED = ["vit", "siglip"]
 def test_counts_of_fvcore_export_and_one_graph() -> None:
     """In a process of its own: fvcore traces, and shapes that are traced are no integers; the
     run-time type checks of the other tests would break the graph."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.splitlines() == FEW
+    assert said_by(ALONE) == FEW
 
 
 @pytest.mark.parametrize("family", FAMILIES)

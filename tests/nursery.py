@@ -1,0 +1,152 @@
+"""Scripts and commands in processes of their own, forked from one that has imported everything.
+
+A process that begins as Python does spends most of a short life on importing torch. There are no
+run-time type checks in these, which would break the graph of a compiler.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+#: what most of them import
+EVERYTHING = """
+import accelerate, cyclopts, matplotlib.figure, optuna, rich, timm, torch, torchvision
+import torch._dynamo, torch.export
+import zerotprune
+import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare, zerotprune.cli.demo
+import zerotprune.cli.info, zerotprune.cli.search, zerotprune.cli.show
+torch.set_num_threads(1)
+torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # it imports when it runs
+torch.compiler.reset()
+"""
+
+_SERVER = """
+import atexit, json, os, sys, traceback, warnings
+sys.path[:0] = {places!r}
+{preload}
+for line in sys.stdin:
+    code, arguments, home, folder, strict = json.loads(line)
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        os.chdir(home)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        files = [os.open(folder + name, os.O_WRONLY | os.O_CREAT) for name in ("/out", "/error")]
+        for number, file in enumerate((nothing, *files)):
+            os.dup2(file, number)
+        sys.argv = ["-c", *arguments]
+        if strict:
+            warnings.resetwarnings()
+            warnings.simplefilter("error")
+        ended, script, names = 0, compile(code, "<script>", "exec"), sys.modules["__main__"].__dict__
+        try:
+            os.write(told, b".")
+            exec(script, names)
+        except SystemExit as stopped:
+            ended = stopped.code or 0
+        except BaseException:
+            ended = 1
+            traceback.print_exc()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(ended)  # to take all apart that was imported would take seconds
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Nursery:
+    """A process that waits to be forked; one child at a time."""
+
+    def __init__(self, preload: str = EVERYTHING) -> None:
+        code = _SERVER.format(places=[str(ROOT / "src"), str(ROOT)], preload=preload)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory()
+
+    def start(
+        self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False
+    ) -> int:
+        """The number of the child, which leads a group of its own. If strict, warnings are
+        errors in it."""
+        assert self._process.stdin is not None
+        home = str((cwd or ROOT).absolute())
+        asked = json.dumps([code, arguments, home, self._folder.name, strict])
+        self._process.stdin.write(asked + "\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def wait(self) -> Done:
+        """For the end of the child."""
+        code = int(self._line())
+        said = [Path(self._folder.name, name) for name in ("out", "error")]
+        texts = [each.read_text(errors="replace") for each in said]
+        for each in said:
+            each.unlink()
+        return Done(code, *texts)
+
+    def run(
+        self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False,
+        limit: float = 300,
+    ) -> Done:  # fmt: skip
+        """The whole life of a child; it is killed after so many seconds."""
+        child = self.start(code, *arguments, cwd=cwd, strict=strict)
+        watch = threading.Timer(limit, _kill, [child])
+        watch.start()
+        try:
+            return self.wait()
+        finally:
+            watch.cancel()
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def _kill(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+
+
+@cache
+def nursery() -> Nursery:
+    """One for all tests of this process."""
+    started = Nursery()
+    atexit.register(started.close)
+    return started
+
+
+def said_by(script: str, *arguments: str) -> list[str]:
+    """The lines that a script prints, run in the root of the project; it must not fail."""
+    done = nursery().run(script, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout.splitlines()
