@@ -52,7 +52,8 @@ for line in sys.stdin:
         if strict:
             warnings.resetwarnings()
             warnings.simplefilter("error")
-        ended, script, names = 0, compile(code, "<script>", "exec"), sys.modules["__main__"].__dict__
+        script, names = compile(code, "<script>", "exec"), sys.modules["__main__"].__dict__
+        ended = 0
         try:
             os.write(told, b".")
             exec(script, names)
