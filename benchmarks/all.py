@@ -1,27 +1,103 @@
 """Every table of the paper that these models can show, in one run, and docs/results.md from it.
 
-Command: python -m benchmarks.all --shared DIR (minutes on a GPU, hours on a CPU).
+Parts: tables, dinov2, searched, settings, throughput; and large, the paper's tables of DeiT-S and
+-B, LV-ViT, MAE and SWAG, for whoever has their weights (--weights) and ImageNet (--data).
+Command: python -m benchmarks.all --shared DIR --jobs 12 (minutes on a GPU, hours on a CPU).
 """
 
 from __future__ import annotations
 
+import argparse
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 from benchmarks import report
-from benchmarks.inputs import DOCS, measuring_images, parsed
-from benchmarks.search import searched
-from benchmarks.tables import dinov2
-from benchmarks.tables.table import run
+from benchmarks.inputs import DINOV2, DOCS, MODELS, Bench, measuring_images, parsed, say
+from benchmarks.search import searched, settings
+from benchmarks.speed import throughput
+from benchmarks.tables import dinov2, large
+from benchmarks.tables.table import measure
+
+PARTS = ("tables", "searched", "settings", "dinov2", "large", "throughput")
 
 
 def main() -> None:
     options = measuring_images(__doc__)
-    options.add_argument("--docs", type=Path, default=DOCS, help="folder of the report")
+    add = options.add_argument
+    add("--docs", type=Path, default=DOCS, help="folder of the report")
+    add("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts")
+    add("--skip", nargs="+", choices=PARTS, default=(), help="all parts but these")
+    settings.add_options(options)
+    throughput.add_options(options)
+    large.add_options(options)
     chosen = parsed(options)
-    run(report.TABLES, chosen)
-    dinov2.run(chosen)
-    searched.run(chosen)
+    parts = [part for part in chosen.only if part not in chosen.skip]
+    with compiling(chosen) if "throughput" in parts else no_speed() as measure_speed:
+        for name in MODELS:
+            on_model(name, parts, chosen)
+        if "dinov2" in parts:
+            with timed(f"dinov2, {DINOV2}"):
+                dinov2.run(chosen)
+                searched.on_features(chosen)
+        if "large" in parts:
+            with timed("large"):
+                large.run(chosen)
+    with timed("throughput"):
+        measure_speed()
     report.write(chosen.csv, chosen.docs)
+    if FAILED:
+        raise SystemExit(f"failed: {'; '.join(FAILED)}")
+
+
+def on_model(name: str, parts: list[str], chosen: argparse.Namespace) -> None:
+    """All that runs on one of the ImageNet models; its images are decoded once."""
+    bench = Bench(name, chosen)
+    if "tables" in parts:
+        for table in report.TABLES:
+            if name in table.models:
+                with timed(f"{table.name}, {name}"):
+                    measure(table, bench)
+    if "searched" in parts:
+        with timed(f"searched, {name}"):
+            searched.classified(bench)
+    if "settings" in parts:
+        with timed(f"settings, {name}"):
+            settings.run(bench)
+
+
+@contextmanager
+def compiling(chosen: argparse.Namespace) -> Iterator[Callable[[], None]]:
+    """Compile ahead what is measured for speed later, while the GPU does other work."""
+    cases = throughput.Throughput(chosen)
+    thread = Thread(target=cases.compile_ahead)
+    thread.start()
+    yield cases.measure
+    with timed("waiting for the compiler"):
+        thread.join()
+
+
+@contextmanager
+def no_speed() -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+FAILED: list[str] = []
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """A part that fails is told, and the others go on: a GPU may be lent by the minute."""
+    started = time.perf_counter()
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        FAILED.append(what)
+    say(f"== {what}: {time.perf_counter() - started:.0f} s{' FAILED' * (what in FAILED)}")
 
 
 if __name__ == "__main__":

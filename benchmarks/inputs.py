@@ -25,6 +25,7 @@ MODELS = {
 DINOV2 = "vit_small_patch14_dinov2.lvd142m"
 SIZE = 224
 REPORT = "imagenet/report"  # the images that everything is reported on
+TUNE = "imagenet/tune"  # others, on which schedules and forms are chosen
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -70,10 +71,29 @@ def weights_of(name: str, chosen: argparse.Namespace) -> Path:
     return shared / "weights" / MODELS.get(name, f"{name}.safetensors")
 
 
-def reported(name: str, chosen: argparse.Namespace) -> tuple[nn.Module, list[Batch]]:
-    """An ImageNet model on its device, and the images that everything is reported on."""
-    model = real_model(name, chosen).to(chosen.device)
-    return model, decoded(model, chosen.shared / REPORT, chosen.batch, chosen.limit)
+class Bench:
+    """An ImageNet model on its device, and its images, each folder of which is decoded once."""
+
+    def __init__(self, name: str, chosen: argparse.Namespace) -> None:
+        self.name, self.chosen = name, chosen
+        self.model = real_model(name, chosen).to(chosen.device)
+        self._held: dict[str, list[Batch]] = {}
+
+    def held(self, *folders: str) -> list[Batch]:
+        """Batches of all these folders of --shared."""
+        for folder in folders:
+            if folder not in self._held:
+                say(f"{self.name}: decoding {folder}")
+                chosen = self.chosen
+                self._held[folder] = decoded(
+                    self.model, chosen.shared / folder, chosen.batch, chosen.limit
+                )
+        return [batch for folder in folders for batch in self._held[folder]]
+
+
+def say(line: str) -> None:
+    """At once, also where the output goes to a file."""
+    print(line, flush=True)
 
 
 def decoded(
@@ -81,7 +101,7 @@ def decoded(
 ) -> list[Batch]:
     """Images of a folder through the model's own transform."""
     images = open_data(folder, transform=backbone(model).transform(), limit=limit)
-    workers = min(8, os.cpu_count() or 1)
+    workers = min(16, os.cpu_count() or 1)
     return list(batches(images, batch, workers=workers, strict=True, report=print))
 
 

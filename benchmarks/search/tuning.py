@@ -25,6 +25,7 @@ from benchmarks.inputs import (
     DINOV2,
     MODELS,
     SIZE,
+    TUNE,
     add_shared,
     decoded,
     parser,
@@ -36,7 +37,6 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets import tuned
 from zerotprune.search.objective import Objective, Stack
 
-TUNE = "imagenet/tune"  # other images than those that are reported on
 #: what a schedule's file tells of the search that found it
 TOLD = ("time", "commit", "versions", "hardware", "seed", "data", "images", "measure", "gmacs",
         "top1", "top1_error", "change", "change_error")  # fmt: skip

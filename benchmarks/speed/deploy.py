@@ -18,8 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from benchmarks.inputs import MODELS, add_shared, decoded, measuring, parsed, real_model
-from benchmarks.search.tuning import TUNE
+from benchmarks.inputs import MODELS, TUNE, add_shared, decoded, measuring, parsed, real_model
 from benchmarks.speed.speedup import HALF
 from zerotprune import Schedule
 from zerotprune.data.models import load

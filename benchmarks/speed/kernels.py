@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported
+from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parsed
 from zerotprune import Schedule, gmacs, prune_, schedule_for, trace
 from zerotprune.batching import Batch
 from zerotprune.measure import records
@@ -22,7 +22,8 @@ from zerotprune.scoring.backends import Backend
 def main() -> None:
     chosen = parsed(measuring_images(__doc__))
     for name in MODELS:
-        model, held = reported(name, chosen)
+        bench = Bench(name, chosen)
+        model, held = bench.model, bench.held(REPORT)
         schedules = {
             "ablation-is": Schedule.preset("ablation-is"),
             "fold @ 0.6": schedule_for(model, cost=0.6, method="fold"),

@@ -18,7 +18,7 @@ from typing import get_args
 
 import torch
 
-from benchmarks.inputs import DOCS, REPORT, add_shared, decoded, measuring, parsed, spread
+from benchmarks.inputs import DOCS, REPORT, add_shared, decoded, measuring, parsed, say, spread
 from benchmarks.speed import precompile
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cost import Compute
@@ -213,10 +213,6 @@ def draw(path: Path, folder: Path) -> None:
         title = next(iter(found.values()))[1]
         figure = speed_figure(paces, bench.LIMIT, "the compiled unpruned model", title)
         save(figure, folder / f"{table.replace(' ', '-')}.png")
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One option of Zero-TPrune at a time: features, partition and metric of the S-stage, the ranking.
 
-A table for each option, with all its values by the same schedule, on DeiT-Ti and ViT-Ti.
+A table for each option, with all its values by the same schedule, on DeiT-Ti and ViT-Ti. What is
+left to chance is drawn five times for each image.
 Command: python -m benchmarks.tables.ablations --shared DIR. What it gave: docs/results.md.
 """
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.tables import printed
 from benchmarks.tables.printed import Printed
-from benchmarks.tables.table import Claim, Table, main
+from benchmarks.tables.table import ALL_IMAGES, Claim, Table, draws, main
 from zerotprune import Schedule, methods
 from zerotprune.measure.accuracy import Contender
 from zerotprune.methods.top_k import Score
@@ -30,7 +31,7 @@ def ablation(
     values: Sequence[str],
     claim: str,
     preset: str = "ablation-is",
-    unclaimed: str = "",
+    unclaimed: Sequence[str] = (),
     beside: Printed | None = None,
     ours: bool = False,
 ) -> Table:
@@ -38,27 +39,37 @@ def ablation(
     of the others but `unclaimed`."""
     labels = {value: LABELS.get(value, value) for value in values}
 
+    def contender(value: str, **others: object) -> Contender:
+        data = {"name": "zero-tprune", "options": {option: value, **others}}
+        return Contender(labels[value], Schedule.preset(preset).by(methods.from_data(data)))
+
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         found = []
-        for value, label in labels.items():
-            method = methods.from_data({"name": "zero-tprune", "options": {option: value}})
-            found.append(Contender(label, Schedule.preset(preset).by(method)))
+        for value in labels:
+            if value == "random":
+                found += draws(lambda seed: contender("random", seed=seed, draw="image"))
+            else:
+                found.append(contender(value))
         return found
 
     best, *others = labels.values()
-    claims = [Claim(claim.format(each), best, each, ours) for each in others if each != unclaimed]
-    return Table(name, about, contenders, claims, printed=beside)
+    claims = [
+        Claim(claim.format(each), best, each, ours) for each in others if each not in unclaimed
+    ]
+    return Table(name, about, contenders, claims, printed=beside, data=ALL_IMAGES)
 
 
 TABLES = (
     ablation(
         "features",
         "Which features the S-stage should compare: key, query, value, X_pre or X.\n\n"
-        "The paper (DeiT-S) finds the keys best, by little. Ours: DeiT-Ti and ViT-Ti, schedule\n"
-        "ablation-is.",
+        "The paper (DeiT-S) finds the keys best, by little. Its X_pre are intermediate vectors:\n"
+        "the block's input (x-pre), or the stream between attention and MLP (x-mid). Ours:\n"
+        "DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "features",
         get_args(Feature),
         "key is at least as good as {}",
+        unclaimed=("x-mid",),
         beside=printed.FEATURES,
     ),
     ablation(
@@ -66,10 +77,13 @@ TABLES = (
         "How the S-stage should part the tokens: sequential-U, sequential-I, alternate, random, "
         "none.\n\n"
         "The paper (DeiT-S) finds sequential-U best: the less important half is pruned for being\n"
-        "like the more important one. Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
+        "like the more important one. Two can be read in two ways: without a partition both of a\n"
+        "pair may go (none-both); of an odd number the odd one may be in the other group\n"
+        "(alternate-top). Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "partition",
         (*get_args(Partition), "random"),
         "sequential-U beats {}",
+        unclaimed=("none-both", "alternate-top"),
         beside=printed.PARTITION,
     ),
     ablation(
@@ -90,7 +104,7 @@ TABLES = (
         "ranking",
         ("wpr", *get_args(Score)),
         "WPR beats {} attention",
-        unclaimed="random",
+        unclaimed=("random",),
         beside=printed.ATTENTION,
     ),
     ablation(
@@ -101,7 +115,7 @@ TABLES = (
         ("wpr", *get_args(Score)),
         "WPR beats {} attention",
         preset="ablation-i",
-        unclaimed="random",
+        unclaimed=("random",),
         ours=True,
     ),
 )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from benchmarks.tables.table import Claim, Table, about, main
+from benchmarks.tables.table import ALL_IMAGES, Claim, Table, about, main
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
 from zerotprune.measure.accuracy import Contender
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-    schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s")
+    schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s", form="paper")
     return [
         Contender("I′ → S → I", schedule),
         Contender("I → S, same schedule", schedule.by(reverse)),
@@ -34,6 +34,7 @@ TABLE = Table(
         Claim("I′ → S → I beats I → S on the same schedule", "I′ → S → I", "I → S, same schedule"),
         Claim("I′ → S → I beats I → S at the same cost", "I′ → S → I", "I → S, same cost"),
     ),
+    data=ALL_IMAGES,
 )
 
 if __name__ == "__main__":

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from torch import Tensor, nn
 
-from benchmarks.inputs import MODELS, REPORT, measuring_images, parsed, reported, spread
-from benchmarks.tables.printed import Printed
+from benchmarks.inputs import MODELS, REPORT, TUNE, Bench, measuring_images, parsed, say, spread
+from benchmarks.tables.printed import Printed, Quoted
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
+from zerotprune.measure.statistics import Mean
+
+DRAWS = 5  # of whatever is left to chance
+_DRAW = ", draw "
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Claim:
 class Table:
     """`about` says what the paper found, and on what it is tried here.
 
-    `contenders` are made for a model; the images are for methods whose cost depends on them.
+    `contenders` are made for a model; the images are for methods whose cost depends on them. Where
+    nothing that was chosen on `tune` takes part, `data` has those images too.
     """
 
     name: str
@@ -39,11 +45,22 @@ class Table:
     claims: Sequence[Claim] = ()
     models: Sequence[str] = tuple(MODELS)
     printed: Printed | None = None  # what the paper has for the same rows
+    quoted: Quoted | None = None  # a table of the paper whose rows are others
+    data: tuple[str, ...] = (REPORT,)
+
+
+ALL_IMAGES = (TUNE, REPORT)
 
 
 def about(doc: str | None) -> str:
     """What a module's docstring says before its command."""
     return (doc or "").partition("Command:")[0].strip()
+
+
+def draws(contender: Callable[[int], Contender]) -> list[Contender]:
+    """The same by several seeds; `pooled` makes one row of them."""
+    made = [contender(seed) for seed in range(DRAWS)]
+    return [replace(each, name=f"{each.name}{_DRAW}{at}") for at, each in enumerate(made, start=1)]
 
 
 def main(doc: str | None, tables: Sequence[Table]) -> None:
@@ -59,19 +76,47 @@ def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
     """Each model and its images are loaded once for all tables."""
     for name in MODELS:
         wanted = [table for table in tables if name in table.models]
-        if not wanted:
-            continue
-        model, held = reported(name, chosen)
-        some = spread(held, 128).to(chosen.device)
-        for table in wanted:
-            contenders = [UNPRUNED, *table.contenders(model, some)]
-            results = compare(model, contenders, held, setting=Setting(chosen.device))
-            about_run = {"model": name, "data": REPORT, "batch": chosen.batch}
-            write(table, results, about_run, chosen.csv)
+        if wanted:
+            bench = Bench(name, chosen)
+            for table in wanted:
+                measure(table, bench)
+
+
+def measure(table: Table, bench: Bench) -> list[Result]:
+    """One table on one model, written down."""
+    chosen, held = bench.chosen, bench.held(*table.data)
+    some = spread(held, 128).to(chosen.device)
+    contenders = [UNPRUNED, *table.contenders(bench.model, some)]
+    say(f"{table.name}, {bench.name}: {len(contenders)} contenders")
+    results = pooled(compare(bench.model, contenders, held, setting=Setting(chosen.device)))
+    data = " + ".join(table.data)
+    about_run = {"model": bench.name, "data": data, "batch": chosen.batch}
+    write(table, results, about_run, chosen.csv)
+    return results
+
+
+def pooled(results: list[Result]) -> list[Result]:
+    """With the draws of one contender as one result: of each image, the mean over the draws."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.contender.name.partition(_DRAW)[0], []).append(result)
+    return [each[0] if len(each) == 1 else _mean_of(name, each) for name, each in groups.items()]
+
+
+def _mean_of(name: str, draws: list[Result]) -> Result:
+    first = draws[0]
+    return replace(
+        first,
+        contender=Contender(name, first.contender.schedule),
+        hits=[fmean(each) for each in zip(*(draw.hits for draw in draws), strict=True)],
+        hits5=[fmean(each) for each in zip(*(draw.hits5 for draw in draws), strict=True)],
+        kl=[fmean(each) for each in zip(*(draw.kl for draw in draws), strict=True)],
+    )
 
 
 def write(table: Table, results: list[Result], about: dict[str, object], path: Path) -> None:
-    """Rows for the contenders, then for the claims: paired differences on the same images."""
+    """Rows for the contenders, then for the claims: paired differences on the same images, also by
+    how much less the first one diverges from the unpruned model."""
     about = {"precision": "float32", **about, "table": table.name, "seed": 0}
     rows = [records.row(each, results[0], str(about["precision"])) | about for each in results]
     by_name = {result.contender.name: result for result in results}
@@ -80,10 +125,16 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
             continue  # a budget that a method cannot meet
         first, second = by_name[claim.first], by_name[claim.second]
         change, error = first.change(second)
-        difference = {"change": round(change, 3), "change_error": round(error, 3)}
+        difference: dict[str, object] = {
+            "change": round(change, 3),
+            "change_error": round(error, 3),
+        }
+        if first.kl:
+            less = [other - own for own, other in zip(first.kl, second.kl, strict=True)]
+            difference["kl"], difference["kl_error"] = Mean.of(less).to_json()
         named = {"name": claim.text, "measure": f"{claim.first} − {claim.second}"}
         rows.append({**about, **named, **difference, "images": len(first.hits)})
     records.append(path, rows)
     for row in rows:
         cells = (row.get("gmacs", ""), row.get("top1", ""), row["change"], row["change_error"])
-        print(table.name, about["model"], row["name"], *cells, sep=" | ", flush=True)
+        say(" | ".join(map(str, (table.name, about["model"], row["name"], *cells))))

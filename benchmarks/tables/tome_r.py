@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from benchmarks.tables.table import Table, about, main
+from benchmarks.tables.table import ALL_IMAGES, Table, about, main
 from zerotprune import Schedule, Stage
 from zerotprune.measure.accuracy import Contender
 from zerotprune.methods import ToMe
@@ -23,7 +23,7 @@ def merging(r: int) -> Schedule:
     return Schedule(tuple(Stage(block, similar=r) for block in range(1, 13)), ToMe())
 
 
-TABLE = Table("tome-r", about(__doc__), contenders)
+TABLE = Table("tome-r", about(__doc__), contenders, data=ALL_IMAGES)
 
 if __name__ == "__main__":
     main(__doc__, [TABLE])

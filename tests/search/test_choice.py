@@ -44,7 +44,7 @@ def test_the_widest_table_is_whole_in_80_columns() -> None:
     def row(name: str, first: int, second: int) -> Judged:
         return Judged(name, Schedule(), 1.0, outcome(first), outcome(second))
 
-    unpruned, default = row("unpruned", 20, 20), row("paper's form", 10, 10)
+    unpruned, default = row("unpruned", 20, 20), row("method's form", 10, 10)
     trials = [row("trial 1234", 13, 6), row("trial 1999", 11, 12)]
     choice = choose(unpruned, default, trials)
     console = Console(width=80, file=io.StringIO(), highlight=False)
@@ -53,7 +53,7 @@ def test_the_widest_table_is_whole_in_80_columns() -> None:
     for text in ("→ trial 1999", "same %", "100.0", "65.0 ± 10.9", "-70.0 ± 10.5", "-20.0 ± 9.2"):
         assert text in shown
     assert (
-        remarks(choice, 2000)[-1] == "20 images do not tell the chosen one from the paper's form."
+        remarks(choice, 2000)[-1] == "20 images do not tell the chosen one from the method's form."
     )
 
 

@@ -31,7 +31,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
               "--csv", "rows.csv", "--method", "zero-tprune")  # fmt: skip
     done = quickly("search", "--model", "demo", *common, "--trials", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for text in ("paper's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
+    for text in ("method's form", "unpruned", "Winner's curse", "2nd half", "chosen: "):
         assert text in done.stdout
     schedule = Schedule.load(tmp_path / "schedule.json")
     surface = StageSurface(backbone(demo.untrained()).geometry, ZeroTPrune())

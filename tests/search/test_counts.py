@@ -129,7 +129,6 @@ def test_the_command_searches_fold(folder: Path, tmp_path: Path) -> None:
                    "3", "--finalists", "2", "--no-labels", cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "method's form" in done.stdout
-    assert "paper's form" not in done.stdout
     schedule = Schedule.load(tmp_path / "schedule.json")
     assert schedule.method == Fold()
     surface = surface_of(backbone(demo.untrained()).geometry, Fold())

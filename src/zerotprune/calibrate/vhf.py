@@ -56,7 +56,7 @@ def usual_schedule(model: nn.Module) -> Schedule:
     """The paper's for this search, which is for 12 blocks; else one of the paper's form."""
     if backbone(model).geometry.depth == 12:
         return Schedule.preset("vhf-search")
-    return schedule_for(model, cost=0.7, method="zero-tprune")
+    return schedule_for(model, cost=0.7, method="zero-tprune-paper").by("zero-tprune")
 
 
 def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:

@@ -43,8 +43,8 @@ class Result:
     contender: Contender
     plan: Plan
     index: list[int] = field(default_factory=list)  # which images
-    hits: list[bool] = field(default_factory=list)  # was the right class on top?
-    hits5: list[bool] = field(default_factory=list)  # … among the first five?
+    hits: list[float] = field(default_factory=list)  # was the right class on top? 0 or 1
+    hits5: list[float] = field(default_factory=list)  # … among the first five?
     kl: list[float] = field(default_factory=list)  # from the first one's answers; not of features
     outputs: list[Tensor] = field(default_factory=list)  # kept only where asked for
     seconds_per_image: list[float] = field(default_factory=list)

@@ -144,7 +144,7 @@ def entrants(
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [_price(model, each, images, outputs) for each in (Contender(UNPRUNED), limit)]
+    priced = [price(model, each, images, outputs) for each in (Contender(UNPRUNED), limit)]
     budget = Plan(schedule, geometry, outputs).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
@@ -153,7 +153,7 @@ def entrants(
             own = schedule
             if name != name_of(schedule.method):
                 own = schedule_for(model, gmacs=budget, method=name, images=images, outputs=outputs)
-            priced.append(_price(model, Contender(name, own), images, outputs))
+            priced.append(price(model, Contender(name, own), images, outputs))
         except ValueError as error:
             priced.append(Entrant(Contender(name), failure=str(error)))
     return priced
@@ -170,7 +170,10 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
     return Schedule(tuple(stages), resolve(LIMIT))
 
 
-def _price(model: nn.Module, chosen: Contender, images: Tensor, outputs: Outputs) -> Entrant:
+def price(
+    model: nn.Module, chosen: Contender, images: Tensor, outputs: Outputs = "tokens"
+) -> Entrant:
+    """A contender with its cost; `images` are for methods whose cost depends on them."""
     plan = Plan(chosen.schedule, backbone(model).geometry, outputs)
     plan.check()
     if not plan.method.adaptive:

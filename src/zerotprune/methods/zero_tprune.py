@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ..batching import take
 from ..cost import Geometry
+from ..knobs import Dial, early_form, paper_form
 from ..method import Method, Part, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
@@ -24,6 +26,7 @@ Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
+Form = Literal["early", "paper"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class ZeroTPrune(Method):
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
     draw:       for these: one draw "shared" by all images, or one for each "image"
+    form:       of a budget's schedule: "early", many small S-stages from the first block on, or
+                that of the "paper", five stages; a schedule that is given has its own
 
     Readings: where the paper can be read in two ways, the default first.
 
@@ -60,7 +65,10 @@ class ZeroTPrune(Method):
     """
 
     name = "zero-tprune"
-    variants: ClassVar = {"zero-tprune-uni": {"start": "uniform"}}
+    variants: ClassVar = {
+        "zero-tprune-uni": {"start": "uniform"},
+        "zero-tprune-paper": {"form": "paper"},
+    }
     start: Start = "auto"
     pre_start: Start = "uniform"
     cls_weight: float | None = None
@@ -73,6 +81,7 @@ class ZeroTPrune(Method):
     ranking: Ranking = "wpr"
     seed: int = 0
     draw: Draw = "shared"
+    form: Form = "early"
     rescale: bool = True
     vhf_over: Over = "patches"
     pre_vhf: bool = False
@@ -87,6 +96,10 @@ class ZeroTPrune(Method):
             raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
         if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:
             raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
+
+    def dials(self, geometry: Geometry) -> Iterable[Dial]:
+        form = paper_form if self.form == "paper" else early_form
+        return form(geometry, self)
 
     def kept(self, stage: Stage, patches: int) -> int:
         if self.order == "i-s":
@@ -239,5 +252,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "metric": get_args(Metric),
     "ranking": ("wpr", *get_args(Score)),
     "draw": get_args(Draw),
+    "form": get_args(Form),
     "vhf_over": get_args(Over),
 }

@@ -82,13 +82,12 @@ class SearchRun:
                       self.second.unpruned())  # fmt: skip
 
     def judge_default(self) -> Judged | None:
-        """What one gets without a search: the paper's form, or that of the method."""
+        """What one gets without a search: the method's own form."""
         try:
             schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
         except ValueError:  # that form does not reach as far as the space does
             return None
-        by_counts = self.inputs.method.searchable == "counts"
-        return self.judge("method's form" if by_counts else "paper's form", schedule)
+        return self.judge("method's form", schedule)
 
     def choose(self, trials: Sequence[FinishedTrial], count: int) -> Choice:
         """By the second half, among the best so many of the first and the default."""

@@ -1,0 +1,55 @@
+"""How far a model can be pruned: Fold and Zero-TPrune at every cost, both models in one figure.
+
+The paper's answer is to take a smaller model below half of the cost. Expected: Fold stays near zero
+down to about 0.6 and then falls, Zero-TPrune falls earlier.
+Command: python -m benchmarks.figures.curve --out docs/curve.png (from the rows of "curve")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from benchmarks.claims import Row, models_of, newest
+from benchmarks.inputs import RESULTS, parser
+from benchmarks.summary import SHORT
+from zerotprune.plots.figure_files import check_figure_file, save, single_axis, style_of
+
+
+def drawn(rows: Sequence[Row]) -> Figure:
+    """A line for each method and model; colours are methods, dashes the second model."""
+    images = rows[0]["images"]
+    figure, axis = single_axis(f"How far can it be pruned? {images} images, no search")
+    names = list(dict.fromkeys(row["name"].partition(" @")[0] for row in rows if row["schedule"]))
+    for model, dashes in zip(models_of(rows), ("-", "--", ":"), strict=False):
+        own = [row for row in rows if row["model"] == model]
+        unpruned = float(next(row["gmacs"] for row in own if not row["schedule"]))
+        for number, name in enumerate(names):
+            line = sorted((float(row["gmacs"]) / unpruned, float(row["change"]),
+                           float(row["change_error"])) for row in own
+                          if row["name"].partition(" @")[0] == name)  # fmt: skip
+            cost, change, error = zip(*line, strict=True)
+            label = f"{name}, {SHORT.get(model, model)}"
+            axis.errorbar(cost, change, error, ls=dashes, ms=4, capsize=2, lw=1.6, label=label,
+                          **style_of(number))  # fmt: skip
+    axis.axhline(0, color="#444444", lw=1, ls=":")
+    axis.set_xlabel("cost, as a share of the unpruned model's")
+    axis.set_ylabel("change in accuracy, points (paired standard error)")
+    axis.set_ylim(bottom=max(-30.0, axis.get_ylim()[0]))
+    axis.legend(fontsize=8, ncols=2)
+    return figure
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
+    options.add_argument("--out", type=Path, default=Path("curve.png"))
+    chosen = options.parse_args()
+    check_figure_file(chosen.out)
+    save(drawn([row for row in newest(chosen.csv) if row["table"] == "curve"]), chosen.out)
+
+
+if __name__ == "__main__":
+    main()

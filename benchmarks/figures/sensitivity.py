@@ -1,0 +1,91 @@
+"""How sensitive is Zero-TPrune to its schedule? 100 random settings by rank (the paper's Fig. 18).
+
+The paper finds that settings with more than two stages, evenly spread, hardly differ. Expected, if
+so: a flat line, within the error of a single setting.
+Command: python -m benchmarks.figures.sensitivity --out docs/sensitivity.png (from the rows of
+"random settings")
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from benchmarks.claims import Row, models_of, newest, signed
+from benchmarks.inputs import RESULTS, parser
+from benchmarks.summary import SHORT
+from zerotprune.plots.figure_files import COLOURS, check_figure_file, new_figure, save
+
+REFERENCES = {"paper's ablation": "--", "early form": "-", "searched": ":"}
+
+
+def _settings(rows: Sequence[Row]) -> list[Row]:
+    """The best first."""
+    own = [row for row in rows if row["name"].startswith("setting ")]
+    return sorted(own, key=lambda row: -float(row["change"]))
+
+
+def told(rows: Sequence[Row]) -> list[str]:
+    """In words, a line for each model."""
+    lines = [
+        "How much hangs on the schedule? Random ones at the cost of the ablation's I + S, with a "
+        "stage in each third of the blocks (the paper's Fig. 18 draws 100, and has no numbers).\n"
+    ]
+    for model in models_of(rows):
+        own = [row for row in rows if row["model"] == model]
+        changes = [float(row["change"]) for row in _settings(own)]
+        error = statistics.fmean(float(row["change_error"]) for row in _settings(own))
+        named = {row["name"]: signed(row) for row in own if row["name"] in REFERENCES}
+        lines.append(
+            f"- {SHORT.get(model, model)}: {len(changes)} settings from {min(changes):+.2f} to "
+            f"{max(changes):+.2f}, median {statistics.median(changes):+.2f}, spread (standard "
+            f"deviation) {statistics.pstdev(changes):.2f}; the error of one is {error:.2f}. "
+            + "; ".join(f"{name} {value}" for name, value in named.items())
+            + "."
+        )
+    return lines
+
+
+def drawn(rows: Sequence[Row]) -> Figure:
+    """A panel for each model."""
+    models = models_of(rows)
+    figure = new_figure(5.4 * len(models), 4.0)
+    for axis, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+        own = [row for row in rows if row["model"] == model]
+        ranked = _settings(own)
+        changes, errors = (
+            [float(row[key]) for row in ranked] for key in ("change", "change_error")
+        )
+        axis.errorbar(range(1, len(ranked) + 1), changes, errors, fmt=".", ms=4, lw=0.6,
+                      color="#999999", label=f"{len(ranked)} random settings")  # fmt: skip
+        for number, (name, dashes) in enumerate(REFERENCES.items()):
+            for row in own:
+                if row["name"] == name:
+                    axis.axhline(float(row["change"]), ls=dashes, lw=1.4, color=COLOURS[number],
+                                 label=name)  # fmt: skip
+        axis.set_title(f"{SHORT.get(model, model)} at {float(ranked[0]['gmacs']):.2f} GMACs, "
+                       f"{ranked[0]['images']} images", fontsize=10)  # fmt: skip
+        axis.set_xlabel("setting, by its rank")
+        axis.set_ylabel("change in accuracy, points")
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize=8)
+    return figure
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
+    options.add_argument("--out", type=Path, default=Path("sensitivity.png"))
+    chosen = options.parse_args()
+    check_figure_file(chosen.out)
+    rows = [row for row in newest(chosen.csv) if row["table"] == "random settings"]
+    for line in told(rows):
+        print(line)
+    save(drawn(rows), chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The paper's larger models at its own costs, for whoever has their weights and ImageNet.
+
+Tables 2, 3 and 14: DeiT-S and -B, AugReg ViT-S, LV-ViT-S and -M, MAE and SWAG. A model whose file
+is not in --weights is left out, and its column stays quoted. SWAG's and MAE's costs are those of
+384 px; MAE's head pools the patch tokens. Zero-TP is in the paper's form, "early" is ours.
+Command: python -m benchmarks.tables.large --weights DIR --data IMAGENET/val (a GPU).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from benchmarks.inputs import measuring_images, parsed, say, spread
+from benchmarks.tables.printed import TABLE_3, TABLE_14, Cell, Printed, Quoted
+from benchmarks.tables.published import TABLE as TABLE_2
+from benchmarks.tables.published import at_share
+from benchmarks.tables.table import Table, about, write
+from zerotprune import Method, ZeroTPrune, methods
+from zerotprune.backbones import backbone
+from zerotprune.data.images import batches, open_data
+from zerotprune.data.models import load
+from zerotprune.measure.accuracy import UNPRUNED, Contender, Setting, compare
+
+METHODS: dict[str, Method] = {
+    "ATS": methods.ATS(),
+    "ToMe": methods.ToMe(),
+    "Zero-TP": ZeroTPrune(form="paper"),
+    "Zero-TP, early": ZeroTPrune(),
+    "Fold": methods.Fold(),
+}
+
+
+@dataclass(frozen=True)
+class Large:
+    """A model of the paper: its name on the command line, its file, its table."""
+
+    model: str
+    file: str
+    table: Table
+    size: int | None = None
+    pool: str | None = None
+
+
+def beside(quoted: Quoted, column: str) -> Table:
+    """A table for one model of a quoted one, each method at the share that it has there."""
+    at = quoted.header.index(column)
+    cells = {row[0]: Cell(float(row[at]), float(row[at + 1])) for row in quoted.rows}
+    unpruned = cells.pop("unpruned")
+
+    def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+        found = []
+        for name, method in METHODS.items():
+            cost = cells.get(name, cells["Zero-TP"]).gflops / unpruned.gflops
+            found.append(Contender(name, at_share(model, 100 * (1 - cost), method, some)))
+        return found
+
+    title = quoted.title.partition(":")[0]
+    printed = Printed(title, quoted.conditions, cells, unpruned)
+    return Table(f"{title}, {column}", about(__doc__), contenders, models=(), printed=printed)
+
+
+def even(model: nn.Module, some: Tensor) -> list[Contender]:
+    """DeiT-B at 13.6 G of 17.6, of which the paper prints no accuracy."""
+    share = 100 * (1 - 13.6 / 17.6)
+    return [Contender(name, at_share(model, share, each, some)) for name, each in METHODS.items()]
+
+
+MODELS = (
+    Large("deit_small_patch16_224", "deit_small_patch16_224.safetensors", TABLE_2),
+    Large("deit_base_patch16_224", "deit_base_patch16_224.safetensors",
+          Table("DeiT-B at 13.6 G", about(__doc__), even, models=())),
+    Large("vit_small_patch16_224.augreg_in21k_ft_in1k", "vit_small_patch16_224.augreg.safetensors",
+          beside(TABLE_3, "AugReg")),
+    Large("lvvit:lvvit_s", "lvvit_s.pth", beside(TABLE_3, "LV-ViT-S")),
+    Large("lvvit:lvvit_m", "lvvit_m.pth", beside(TABLE_14, "LV-ViT-M")),
+    Large("vit_base_patch16_224.mae", "mae_finetuned_vit_base.pth", beside(TABLE_3, "MAE"),
+          pool="avg"),
+    Large("vit_base_patch16_224.mae", "mae_finetuned_vit_base.pth", beside(TABLE_14, "MAE"),
+          pool="avg"),
+    Large("torchvision:vit_b_16", "vit_b_16_swag.pth", beside(TABLE_3, "SWAG"), size=384),
+    Large("torchvision:vit_b_16", "vit_b_16_swag.pth", beside(TABLE_14, "SWAG"), size=384),
+)  # fmt: skip
+
+
+def add_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--weights", type=Path, help="folder with the larger models' weights")
+    to.add_argument("--data", type=Path, help="ImageNet's validation images")
+
+
+def run(chosen: argparse.Namespace) -> None:
+    if chosen.weights is None or chosen.data is None:
+        say("large: without --weights and --data the paper's tables stay quoted")
+        return
+    for entry in MODELS:
+        if (chosen.weights / entry.file).is_file():
+            measure(entry, chosen)
+        else:
+            say(f"{entry.table.name}: no {entry.file} in {chosen.weights}, so it stays quoted")
+
+
+def measure(entry: Large, chosen: argparse.Namespace) -> None:
+    """One model, its images read as they are needed: there may be 50,000."""
+    weights = chosen.weights / entry.file
+    model = load(entry.model, weights=weights, size=entry.size, pool=entry.pool).to(chosen.device)
+    images = open_data(chosen.data, transform=backbone(model).transform(), limit=chosen.limit)
+    some = open_data(chosen.data, transform=images.transform, limit=64)
+    few = spread(list(batches(some, 64, report=say)), 64).to(chosen.device)
+    contenders = [UNPRUNED, *entry.table.contenders(model, few)]
+    held = batches(images, chosen.batch, workers=8, report=say)
+    results = compare(model, contenders, held, setting=Setting(chosen.device))
+    about_run = {"model": entry.model, "data": chosen.data.name, "batch": chosen.batch}
+    write(entry.table, results, about_run, chosen.csv)
+
+
+def main() -> None:
+    options = measuring_images(__doc__)
+    add_options(options)
+    run(parsed(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""ATS, ToMe and Zero-TPrune at the shares that the paper's Table 2 has for DeiT-S.
+
+Its a, b and c are given by their cost alone, so the schedules are ours, solved for the same share
+of the cost: in the paper's form, and in ours, which goes by "early". Costs are counted as the
+paper does, without patch embedding. Ours: DeiT-Ti and ViT-Ti; how fast it is, with DeiT-S:
+[Table 2's throughput](#table-2s-throughput).
+Command: python -m benchmarks.tables.published --shared DIR. What it gave: docs/results.md.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from benchmarks.tables.printed import TABLE_2
+from benchmarks.tables.table import Claim, Table, about, main
+from zerotprune import Method, Schedule, ZeroTPrune, gmacs, methods, schedule_for
+from zerotprune.measure.accuracy import Contender
+
+#: less of the cost in percent, by the names that the paper has for them
+SAVED: dict[str, float] = {"ATS": 33.4, "ToMe": 35.2, "Zero-TP-a": 34.7, "Zero-TP-b": 45.1,
+                           "Zero-TP-c": 12.7}  # fmt: skip
+PAPER = ZeroTPrune(form="paper")
+METHODS: dict[str, Method] = {"ATS": methods.ATS(), "ToMe": methods.ToMe()}
+
+
+def at_share(model: nn.Module, saved: float, method: Method, some: Tensor) -> Schedule:
+    """Of the paper's count, so many percent less."""
+    target = (1 - saved / 100) * gmacs(model, convention="paper")
+    return schedule_for(model, gmacs=target, method=method, images=some, convention="paper")
+
+
+def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+    found = []
+    for name, saved in SAVED.items():
+        method = METHODS.get(name, PAPER)
+        found.append(Contender(name, at_share(model, saved, method, some)))
+        if method is PAPER:
+            found.append(Contender(f"{name}, early", at_share(model, saved, ZeroTPrune(), some)))
+    found.append(Contender("Fold", at_share(model, SAVED["Zero-TP-a"], methods.Fold(), some)))
+    return found
+
+
+TABLE = Table(
+    "Table 2's shares",
+    about(__doc__),
+    contenders,
+    (
+        Claim("Zero-TP-a beats ATS", "Zero-TP-a", "ATS"),
+        Claim("Zero-TP-a beats ToMe", "Zero-TP-a", "ToMe"),
+        Claim("Zero-TP-b beats ToMe, at less cost", "Zero-TP-b", "ToMe"),
+        Claim("Zero-TP-a beats ATS, early form", "Zero-TP-a, early", "ATS", ours=True),
+        Claim("Zero-TP-a beats ToMe, early form", "Zero-TP-a, early", "ToMe", ours=True),
+    ),
+    printed=TABLE_2,
+)
+
+if __name__ == "__main__":
+    main(__doc__, [TABLE])
