@@ -72,7 +72,12 @@ def on_model(name: str, parts: list[str], chosen: argparse.Namespace) -> None:
 @contextmanager
 def compiling(chosen: argparse.Namespace) -> Iterator[Callable[[], None]]:
     """Compile ahead what is measured for speed later, while the GPU does other work."""
-    cases = throughput.Throughput(chosen)
+    cases = None
+    with timed("throughput, getting ready"):
+        cases = throughput.Throughput(chosen)
+    if cases is None:
+        yield lambda: None
+        return
     thread = Thread(target=cases.compile_ahead)
     thread.start()
     yield cases.measure

@@ -37,8 +37,8 @@ def _by_verdict(claims: Sequence[Row]) -> Iterator[str]:
     tables = ", ".join(f"{table} ({count})" for table, count in counts.items())
     yield (
         f"- **Not told:** {len(silent)} of {len(found)} claims, by table: {tables}. The "
-        "paper's own differences there are 0.1 to 0.9 points, mostly below 0.3; a paired difference here has "
-        "an error of 0.3 to 0.5."
+        "paper's own differences there are 0.1 to 0.9 points, mostly below 0.3; a paired "
+        "difference here has an error of 0.3 to 0.5."
     )
     told = [verdict(row, "kl") for row in claims if row["kl"]]
     if told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ def paper_form(geometry: Geometry, method: Method) -> Iterator[Dial]:
     depth = geometry.depth
     if depth < 2:
         raise ValueError(f"a model of depth {depth} has no place for a stage")
-    blocks = sorted({min(max(round(depth * at / 12), 1), depth - 1) for at in _PLACES})
+    blocks = _blocks(_PLACES, depth)
     usual = round(geometry.patches * 10 / 196)
     counts = sorted(range(2 * usual + 1), key=lambda similar: abs(similar - usual))
     for shares in (_declining, _constant):
@@ -39,37 +39,33 @@ def paper_form(geometry: Geometry, method: Method) -> Iterator[Dial]:
 
 
 def early_form(geometry: Geometry, method: Method) -> list[Dial]:
-    """Schedules of many small stages, S-stages first: see `early_shares`."""
+    """Schedules that prune similar tokens early, our own: of two models and 52 forms, the one that
+    diverged least from the unpruned model, to the nearest simple numbers.
+
+    The same share of the tokens goes for being similar at 1/12, 2/12, … 5/12 of the depth, and
+    three quarters of it for being unimportant at 7/12 and 10/12. An S-stage can take half of the
+    tokens at most; where more is to go, the rest of it goes by importance.
+    """
     depth = geometry.depth
     if depth < 2:
         raise ValueError(f"a model of depth {depth} has no place for a stage")
+    early, late = (_blocks(places, depth) for places in ((1, 2, 3, 4, 5), (7, 10)))
 
     def turn(cut: float) -> Schedule:
         left, stages = geometry.patches, []
-        for block, (similar, off) in enumerate(early_shares(cut, depth), start=1):
-            alike = min(round(similar * left), left // 2)
-            kept = max(1, round((1 - off) * (left - alike)))
-            stages.append(Stage(block, share_that_keeps(kept, left - alike), alike))
+        for block in sorted({*early, *late}):
+            kept = max(1, round((1 - cut * (1 if block in early else 0.75)) * left))
+            similar = min(left - kept, left // 2) if block in early else 0
+            stages.append(Stage(block, share_that_keeps(kept, left - similar), similar))
             left = kept
         return Schedule(tuple(stage for stage in stages if stage.prunes), method)
 
     return [turn]
 
 
-def early_shares(cut: float, depth: int) -> list[tuple[float, float]]:
-    """Of each block but the last, which share of its tokens goes for being similar, and which share
-    for being unimportant; `cut` goes from 0, none, to 1, the most.
-
-    One share of similar tokens in each block of the first 5/12, a quarter of it, of unimportant
-    ones, in each block after that. Chosen for twelve blocks, by the divergence of two models from
-    themselves.
-
-    >>> [(round(similar, 2), round(off, 2)) for similar, off in early_shares(0.2, 12)][3:7]
-    [(0.1, 0.0), (0.1, 0.0), (0.0, 0.03), (0.0, 0.03)]
-    """
-    share = 1 - (1 - 0.5 * cut) ** (12 / depth)
-    early = max(1, round(5 * depth / 12))
-    return [(share, 0.0) if block <= early else (0.0, share / 4) for block in range(1, depth)]
+def _blocks(places: Iterable[int], depth: int) -> list[int]:
+    """The blocks at so many twelfths of the depth; the last one has no stage."""
+    return sorted({min(max(round(depth * at / 12), 1), depth - 1) for at in places})
 
 
 def _declining(stages: int, cut: float) -> list[float]:

@@ -208,10 +208,13 @@ def _preset(
     similar: int,
     blocks: Sequence[int],
     keep: Sequence[float],
-    rounds: Sequence[int] | None = None,
+    rounds: Sequence[int] = (),
 ) -> tuple[Stage, ...]:
-    settings = zip(blocks, keep, rounds or [None] * len(blocks), strict=True)
-    return tuple(Stage(block, share, similar, votes) for block, share, votes in settings)
+    shares = zip(blocks, keep, strict=True)
+    stages = tuple(Stage(block, share, similar) for block, share in shares)
+    if not rounds:
+        return stages
+    return tuple(replace(stage, rounds=votes) for stage, votes in zip(stages, rounds, strict=True))
 
 
 _PLACES = (1, 3, 6, 9, 11)

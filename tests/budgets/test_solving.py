@@ -81,6 +81,27 @@ def test_solver_on_a_model() -> None:
     assert [stage.votes(12) for stage in at.stages] == [30, 30, 5, 5, 1]  # Sec. 4.2's rule
 
 
+@pytest.mark.parametrize("name", ["deit_tiny_patch16_224", "vit_large_patch16_384"])
+@pytest.mark.parametrize("cost", [0.9, 0.6, 0.35])
+def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
+    name: str, cost: float
+) -> None:
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    geometry = backbone(model).geometry
+    stages = ztp.schedule_for(model, cost=cost, method="zero-tprune").stages
+    twelfth, left, gone = geometry.depth // 12, geometry.patches, []
+    assert [stage.block for stage in stages] == [at * twelfth for at in (1, 2, 3, 4, 5, 7, 10)]
+    for stage in stages:
+        gone.append(1 - stage.kept(left) / left)
+        assert (stage.similar > 0) == (stage.block <= 5 * twelfth)
+        assert stage.rounds is None
+        left = stage.kept(left)
+    even = sum(gone[:5]) / 5
+    assert gone[:5] == pytest.approx([even] * 5, abs=0.02)
+    assert gone[5:] == pytest.approx([0.75 * even] * 2, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
@@ -88,11 +109,11 @@ def test_solver_on_a_model() -> None:
         ({"gmacs": 0.5}, "cannot be met by fold: this model takes 4.599 unpruned and 1.1"),
         (
             {"gmacs": 9.0, "method": "zero-tprune"},
-            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.8",
+            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.4",
         ),
         (
-            {"gmacs": 0.5, "method": "zero-tprune"},
-            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.8",
+            {"gmacs": 0.4, "method": "zero-tprune"},
+            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.4",
         ),
         ({"gmacs": -1.0}, "gmacs must be above 0"),
         ({"gmacs": float("nan")}, "gmacs must be above 0"),
