@@ -23,29 +23,21 @@ from benchmarks.search import searched, settings
 from benchmarks.speed import throughput
 from benchmarks.summary import first_lines
 from benchmarks.tables import (
-    ablations,
-    contribution,
     depth_adaptive,
-    dinov2,
-    fold,
     gap,
     large,
     off_the_shelf,
-    order,
     published,
     scaling,
-    tome_r,
     transfer_report,
 )
+from benchmarks.tables.listing import TABLES
 from benchmarks.tables.printed import QUOTED, TABLE_2_FASTER, Printed, Quoted
 from benchmarks.tables.table import Table, about
 from zerotprune.measure.speed import UNPRUNED
 from zerotprune.plots.figure_files import save
 from zerotprune.plots.trade_off import Point, find_named, trade_off_figure
 
-TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, published.TABLE, gap.TABLE,
-          depth_adaptive.TABLE, off_the_shelf.TABLE, scaling.TABLE, fold.TABLE, tome_r.TABLE,
-          dinov2.TABLE)  # fmt: skip
 SEARCHED = Table("searched", about(searched.__doc__), lambda model, some: [])
 #: every table that has a section of its own kind
 BY_NAME = {table.name: table

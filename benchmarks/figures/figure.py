@@ -27,6 +27,7 @@ from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
 from zerotprune.schedule import Stage
 from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
+from zerotprune.shapes import Float
 from zerotprune.show.gallery import load_images
 from zerotprune.show.pixels import as_image
 from zerotprune.show.raster import rasterize
@@ -95,29 +96,35 @@ class Votes:
     variance: Tensor  # images, heads
 
 
-@torch.inference_mode()
 def votes(model: nn.Module, images: Tensor) -> list[Votes]:
     """Of every block of the unpruned model, from the method's own start."""
-    network = backbone(model)
-    geometry, seen = network.geometry, list[Votes]()
+    geometry, found = backbone(model).geometry, []
+    for number, graph in enumerate(attention_of(model, images), start=1):
+        start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
+        score = vote(graph, start, Stage(number).votes(geometry.depth))
+        variance = head_variance(score, geometry.prefix)
+        found.append(Votes(number, score[..., geometry.prefix :], variance))
+    return found
 
-    def watch(number: int, parts: Parts) -> Callable[..., None]:
+
+@torch.inference_mode()
+def attention_of(model: nn.Module, images: Tensor) -> list[Float[Tensor, "images heads n n"]]:
+    """The attention graph of every block of the unpruned model."""
+    network, seen = backbone(model), list[Tensor]()
+
+    def watch(parts: Parts) -> Callable[..., None]:
         def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
             x, others = network.call.read(args, given)
-            heads = parts.attend(Tokens.of(x, geometry.prefix), others)
-            graph = torch.cat(
+            heads = parts.attend(Tokens.of(x, network.geometry.prefix), others)
+            seen.append(torch.cat(
                 [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads], dim=1
-            )
-            start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
-            score = vote(graph, start, Stage(number).votes(geometry.depth))
-            variance = head_variance(score, geometry.prefix)
-            seen.append(Votes(number, score[..., geometry.prefix :], variance))
+            ))  # fmt: skip
 
         return look
 
     hooks = [
-        block.register_forward_pre_hook(watch(number, network.parts(block)), with_kwargs=True)
-        for number, block in enumerate(network.blocks, start=1)
+        block.register_forward_pre_hook(watch(network.parts(block)), with_kwargs=True)
+        for block in network.blocks
     ]
     try:
         model(images)

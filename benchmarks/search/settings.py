@@ -22,10 +22,7 @@ from benchmarks.tables.table import Claim, Table, about, measure
 from zerotprune import Method, Schedule, ZeroTPrune, gmacs, schedule_for
 from zerotprune.backbones import backbone
 from zerotprune.measure.accuracy import Contender
-from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Objective, Stack
-from zerotprune.search.sampling import ParameterSampler
-from zerotprune.search.space import propose, space_of, surface_of
 
 SETTINGS = "random settings"
 METHODS: dict[str, Method] = {"I + S": ZeroTPrune(), "I + S, uni": ZeroTPrune(start="uniform")}
@@ -88,6 +85,11 @@ def _budget(model: nn.Module) -> float:
 
 def drawn(model: nn.Module, method: Method) -> Iterator[Schedule]:
     """One random schedule of the budget after the other, always the same ones."""
+    # Optuna is what the other parts of a whole run can do without.
+    from zerotprune.search.config import SearchConfig
+    from zerotprune.search.sampling import ParameterSampler
+    from zerotprune.search.space import propose, space_of, surface_of
+
     surface, budget = surface_of(backbone(model).geometry, method), _budget(model)
     sampler = ParameterSampler(SearchConfig(1, budget, "kl"), space_of(surface, budget))
     number = 0

@@ -37,7 +37,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return 0
 
 
-@pytest.mark.parametrize("name", ["framework", "order", "heads", "mean", "rounds"])
+@pytest.mark.parametrize("name", ["framework", "order", "heads", "mean", "rounds", "signal"])
 def test_the_papers_figures_are_commands(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

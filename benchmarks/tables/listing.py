@@ -1,0 +1,21 @@
+"""Every table of accuracy that runs on a model as it is, in the order in which they run."""
+
+from __future__ import annotations
+
+from benchmarks.tables import (
+    ablations,
+    contribution,
+    depth_adaptive,
+    dinov2,
+    fold,
+    gap,
+    off_the_shelf,
+    order,
+    published,
+    scaling,
+    tome_r,
+)
+
+TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, published.TABLE, gap.TABLE,
+          depth_adaptive.TABLE, off_the_shelf.TABLE, scaling.TABLE, fold.TABLE, tome_r.TABLE,
+          dinov2.TABLE)  # fmt: skip
