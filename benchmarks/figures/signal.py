@@ -53,6 +53,7 @@ def draw(axis: Any, title: str, heat: Tensor, edges: list[tuple[int, int, float]
     axis.set_axis_off()
 
 
+@torch.inference_mode()
 def main() -> None:
     parser = arguments(__doc__, "figure-signal.png", 1)
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 4, 8])
@@ -79,5 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with torch.inference_mode():
-        main()
+    main()
