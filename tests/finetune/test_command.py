@@ -120,6 +120,20 @@ def test_a_new_head_for_other_classes(home: Path, forked: Forked) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_weights_that_a_method_has_of_its_own(home: Path, forked: Forked) -> None:
+    arguments = ("finetune", "test_vit", "train", "val", "--cost", "0.7", "--epochs", "1", "--out",
+                 "own.safetensors", "--method", "dynamicvit", *BASE[4:10])  # fmt: skip
+    codes, said = forked.run(*arguments, home=home)
+    assert codes == [0], said
+    assert any(
+        name.startswith("zerotprune.dynamicvit") for name in load_file(home / "own.safetensors")
+    )
+    done = quickly("evaluate", "test_vit", "val", "--weights", "own.safetensors", "--workers", "0",
+                   "--json", cwd=home)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"name": "dynamicvit"' in done.stdout
+
+
 def test_in_two_processes(home: Path, forked: Forked) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

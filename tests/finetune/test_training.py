@@ -41,7 +41,8 @@ def batches_(number: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
 
 def trainer_(recipe: Recipe = RECIPE, method: str = "fold", **given: object) -> Trainer:
     model = model_()
-    schedule = ztp.schedule_for(model, cost=0.7, method=method)
+    images, _ = next(batches_())
+    schedule = ztp.schedule_for(model.eval(), cost=0.7, method=method, images=images)
     options = {"teacher": model_(), **given}
     return Trainer(model, schedule, recipe, Accelerator(cpu=True), steps=2, **options)  # type: ignore[arg-type]
 
@@ -56,6 +57,8 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
         ("fold", RECIPE),
         ("tome", replace(RECIPE, mixup=0.8, cutmix=1.0, ema=0.9)),
         ("zero-tprune", RECIPE),
+        ("dynamicvit", replace(RECIPE, ema=0.9)),
+        ("a-vit", RECIPE),
     ],
 )
 def test_stopped_and_resumed_it_comes_to_the_same_weights(method: str, recipe: Recipe) -> None:
@@ -115,6 +118,16 @@ def test_frozen_trains_the_head_alone() -> None:
     after = trainer.model.state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
     assert changed == {"head.weight", "head.bias"}
+
+
+def test_frozen_trains_what_a_method_has_of_its_own() -> None:
+    trainer = trainer_(method="dynamicvit", frozen=True)
+    before = {name: held.clone() for name, held in trainer.model.state_dict().items()}
+    trainer.epoch(0, batches_())
+    after = trainer.model.state_dict()
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.startswith("zerotprune.dynamicvit.") for name in changed)
 
 
 def test_what_is_new_has_a_rate_of_its_own() -> None:
