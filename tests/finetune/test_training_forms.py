@@ -138,8 +138,7 @@ def test_gradients_are_slopes(name: str) -> None:
 
     def whole() -> Tensor:
         total: Tensor = model(images).square().sum() + 100 * form.extra_loss(model)
-        total = total + form.kept(model).sum()
-        return total
+        return total + form.kept(model).sum()
 
     whole().backward()
     torch.manual_seed(3)
