@@ -44,7 +44,7 @@ def strongest(graph: Tensor, signal: Tensor, prefix: int) -> list[tuple[int, int
 
 def draw(axis: Any, title: str, heat: Tensor, edges: list[tuple[int, int, float]]) -> None:
     columns = heat.shape[1]
-    axis.imshow(heat / heat.mean(), cmap="cividis", vmin=0, vmax=4)
+    axis.imshow((heat / heat.mean()).numpy(), cmap="cividis", vmin=0, vmax=4)
     for source, target, share in edges:
         (y, x), (to_y, to_x) = divmod(source, columns), divmod(target, columns)
         axis.plot([x, to_x], [y, to_y], color="white", lw=1.2 * share, alpha=0.25 + 0.5 * share)
