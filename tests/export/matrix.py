@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
+from tests import libraries
 from tests.families import stirred
+from tests.hf_families import build as hf_build
 from zerotprune.export import onnx, target_named
 from zerotprune.export.facts import BatchSize, facts_of
 from zerotprune.export.target import quiet
@@ -35,6 +37,8 @@ METHODS = {
     "fold": FOLDING, "tome": FOLDING, "zero-tprune": BOTH, "diffrate-even": BOTH, "evit": DROPPING,
     "average-attention": DROPPING, "accumulated-attention": DROPPING,
 }  # fmt: skip
+#: beside timm and transformers
+LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")
 #: whose file takes any batch, and who is quantised
 DYNAMIC, SMALL = "fold", "tome"
 
@@ -110,14 +114,33 @@ def written(folder: Path) -> dict[str, Any]:
     return found
 
 
+def of_libraries(folder: Path) -> dict[str, Any]:
+    """A model of each library, through the library's own function, in ONNX Runtime."""
+    found = {}
+    models = {name: libraries.build(name) for name in LIBRARIES} | {"transformers": hf_build("vit")}
+    for name, model in models.items():
+        ztp.prune_(model.requires_grad_(False), ztp.Schedule((ztp.Stage(2, similar=9),), "fold"))
+        report = ztp.export_model(model, folder / f"{name}.onnx", rounds=0)
+        found[name] = [report.agreement.same, report.agreement.typical]
+    return found
+
+
 def lowered(folder: Path) -> dict[str, Any]:
-    """The same for ExecuTorch, which takes its time: Fold in a smaller model, and the order."""
-    model = ztp.prune_(tiny(2), ztp.Schedule(FOLDING[:1], resolve("fold")))
+    """The same for ExecuTorch, which takes its time: one stage in a smaller model. Fold goes
+    through XNNPACK, the others by the portable kernels, which run every stage in any case."""
     images = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     where, found = target_named("executorch"), {}
-    path = folder / "fold.pte"
-    where.write(program_of(model, 2), path, {"method": "fold"})
-    found["fold, executorch"] = apart(model(images), where.load(path, 1)(images))
+    for method, stages in METHODS.items():
+        model = ztp.prune_(tiny(2), ztp.Schedule(stages[:1], resolve(method)))
+        path, program = folder / f"{method}.pte", program_of(model, 2)
+        if method == "fold":
+            where.write(program, path, {"method": method})
+        else:
+            with quiet():
+                from executorch.exir import to_edge
+
+                path.write_bytes(to_edge(program).to_executorch().buffer)
+        found[f"{method}, executorch"] = apart(model(images), where.load(path, 1)(images))
     values, program = ordered()
     path = folder / "ordered.pte"
     where.write(program, path, {})
@@ -127,5 +150,5 @@ def lowered(folder: Path) -> dict[str, Any]:
 
 def tell() -> None:
     """What is asked for by the arguments."""
-    wanted = {"written": written, "lowered": lowered}[sys.argv[1]]
+    wanted = {"written": written, "lowered": lowered, "libraries": of_libraries}[sys.argv[1]]
     print(json.dumps(wanted(Path(sys.argv[2]))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.matrix import METHODS, SMALL
+from tests.export.matrix import LIBRARIES, METHODS, SMALL
 from tests.nursery import said_by
 from zerotprune.export import target_named
 
@@ -69,11 +69,29 @@ def test_a_file_says_what_it_is(
     assert target_named("onnx").read(folder / "int8" / f"{SMALL}.onnx")["method"] == told["method"]
 
 
-def test_executorch(tmp_path: Path) -> None:
-    """Fold, and equal values; the other methods take a minute each to lower."""
-    found = run("lowered", tmp_path)
-    assert found["fold, executorch"] < 2e-5
-    assert found["ordered, executorch"] == 0
-    told = target_named("executorch").read(tmp_path / "fold.pte")
+def test_a_model_of_each_library(tmp_path: Path) -> None:
+    found = run("libraries", tmp_path)
+    assert found.keys() == {*LIBRARIES, "transformers"}
+    for same, typical in found.values():
+        assert same == 1
+        assert 0 < typical < 1e-5
+
+
+@pytest.fixture(scope="module")
+def lowered(folder: Path) -> dict[str, Any]:
+    return run("lowered", folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_in_executorch(method: str, lowered: dict[str, Any]) -> None:
+    assert lowered[f"{method}, executorch"] < 2e-5
+
+
+def test_executorch_of_equals_the_first(lowered: dict[str, Any]) -> None:
+    assert lowered["ordered, executorch"] == 0
+
+
+def test_executorch_says_where_it_is_cut(lowered: dict[str, Any], folder: Path) -> None:
+    told = target_named("executorch").read(folder / "fold.pte")
     assert told["xnnpack_parts"] > 1
     assert "gather" in told["portable"]

@@ -112,6 +112,10 @@ class Backbone(ABC):
             f"classes: it has {self.outputs}"
         )
 
+    def giving_tensors(self) -> nn.Module:
+        """The model, or a wrapping of it, that answers with one tensor: logits, or features."""
+        return self.model
+
     @abstractmethod
     def prefix_only(self, otherwise: SizeWeighted | None = None) -> PrefixOnly:
         """What stands in for the model's forward where its head reads the prefix tokens alone, and

@@ -75,6 +75,8 @@ def export_model(
     target, whole = target_named(to), Path(path)
     _check(model, target, whole, batch, images, int8)
     fixed = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    if backbone(fixed).model is fixed:
+        fixed = backbone(fixed).giving_tensors()
     shown = noise(fixed, max(NOISE, batch if isinstance(batch, int) else 1), "cpu", torch.float32)
     if images is not None:
         shown = images.cpu().float()

@@ -17,7 +17,7 @@ from ..contract import Backbone
 from ..size_weighted import SizeWeighted
 from .attention import attention_of
 from .blocks import PreNorm, TransformersCall
-from .create import create, read_state
+from .create import Answer, create, read_state
 from .families import (
     ATTENTIONS,
     LAYERS,
@@ -108,6 +108,9 @@ class TransformersBackbone(Backbone):
 
     def checked(self) -> Checked:
         return Checked(self.model)
+
+    def giving_tensors(self) -> nn.Module:
+        return nn.Sequential(self.model, Answer())
 
     def midway(self) -> None:
         return None
