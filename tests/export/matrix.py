@@ -119,7 +119,9 @@ def of_libraries(folder: Path) -> dict[str, Any]:
     found = {}
     models = {name: libraries.build(name) for name in LIBRARIES} | {"transformers": hf_build("vit")}
     for name, model in models.items():
-        ztp.prune_(model.requires_grad_(False), ztp.Schedule((ztp.Stage(2, similar=9),), "fold"))
+        ztp.prune_(
+            model.requires_grad_(False), ztp.Schedule((ztp.Stage(2, similar=9),), resolve("fold"))
+        )
         report = ztp.export_model(model, folder / f"{name}.onnx", rounds=0)
         found[name] = [report.agreement.same, report.agreement.typical]
     return found
