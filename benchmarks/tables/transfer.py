@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import copy
+import queue
 import time
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -80,7 +82,7 @@ def main() -> None:
     options.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    options.add_argument("--epochs", type=int, nargs=2, default=(40, 20), metavar=("FIRST", "THEN"),
+    options.add_argument("--epochs", type=int, nargs=2, default=(50, 30), metavar=("FIRST", "THEN"),
                          help="of the unpruned model, and after pruning")  # fmt: skip
     options.add_argument("--lr", type=float, nargs=2, default=(1e-4, 5e-5))
     options.add_argument("--new-lr", type=float, default=2e-3)
@@ -91,21 +93,25 @@ def main() -> None:
         for model in chosen.models
         for data in chosen.data
     ]
-    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run, job) for job in jobs]):
-            records.append(chosen.csv, done.result())
+    context = get_context("spawn")  # CUDA does not survive a fork
+    with context.Manager() as manager, ProcessPoolExecutor(chosen.jobs, context) as pool:
+        rows: queue.Queue[Row] = manager.Queue()
+        running = [pool.submit(run, job, rows.put) for job in jobs]
+        while not all(each.done() for each in running) or not rows.empty():
+            with suppress(queue.Empty):  # each row is kept as it comes: a run may be cut short
+                records.append(chosen.csv, [rows.get(timeout=0.5)])
+        for each in running:
+            each.result()
 
 
-def run(job: Job) -> list[Row]:
-    """All rows of a job; what fails is told, and costs no other row."""
+def run(job: Job, keep: Callable[[Row], None]) -> None:
+    """Keep every row of a job, and print it."""
     torch.set_num_threads(max(1, torch.get_num_threads() // job.chosen.jobs))
-    rows = []
     for row in _rows(job):
-        rows.append(row)
+        keep(row)
         cells = ("gmacs", "top1", "change", "train_seconds")
         print(job.model, job.data, job.seed, row["name"], row["mode"],
               *(f"{row[cell]}" for cell in cells), sep=" | ", flush=True)  # fmt: skip
-    return rows
 
 
 def _rows(job: Job) -> Iterator[Row]:
@@ -120,7 +126,7 @@ def _rows(job: Job) -> Iterator[Row]:
     base, seconds = _trained(job, base, Schedule(), images, 0, new=head)
     restore_(base)
     contenders = [UNPRUNED, *_contenders(job, base, some)]
-    results = compare(base, contenders, tests, setting=Setting(chosen.device))
+    results = compare(base, contenders, tests, setting=_setting(job))
     for result in results:
         trained = seconds if result.contender is UNPRUNED else 0.0
         yield _row(job, result, results[0], OFF_THE_SHELF, trained)
@@ -155,9 +161,14 @@ def _after(
         method = methods.resolve(schedule.method.name)
         schedule = schedule_for(restore_(model), gmacs=gmacs, method=method, images=some)
     after = Contender(contender.name, schedule)
-    (result,) = compare(model, [after], tests, setting=Setting(job.chosen.device))
+    (result,) = compare(model, [after], tests, setting=_setting(job))
     result.kl.clear()  # it would be from itself
     return _row(job, result, reference, AFTERWARDS, seconds)
+
+
+def _setting(job: Job) -> Setting:
+    # To compile kernels for every count of tokens would take longer than these few images.
+    return Setting(job.chosen.device, backend="reference")
 
 
 def _trained(

@@ -36,7 +36,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(transfer, "real_model", model_)
         patched.setattr(transfer, "GMACS", (0.7 * gmacs(model_()),))
-        return transfer.run(transfer.Job("test_vit", "pets", 0, chosen))
+        kept: list[transfer.Row] = []
+        transfer.run(transfer.Job("test_vit", "pets", 0, chosen), kept.append)
+        return kept
 
 
 def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
