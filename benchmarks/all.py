@@ -1,8 +1,10 @@
 """Every table of the paper that these models can show, in one run, and docs/results.md from it.
 
 Parts: tables, dinov2, searched, settings, throughput; and large, the paper's tables of DeiT-S and
--B, LV-ViT, MAE and SWAG, for whoever has their weights (--weights) and ImageNet (--data).
-Command: python -m benchmarks.all --shared DIR --jobs 12 (minutes on a GPU, hours on a CPU).
+-B, LV-ViT, MAE and SWAG, for whoever has their weights (--weights) and ImageNet (--data). A part
+that fails is told at the end, and the others go on.
+Command: python -m benchmarks.all --shared DIR --batch 500 --jobs 12 (about ten minutes on a GPU,
+hours on a CPU; --limit 20 --settings 5 --trials 5 --speed-batch 2 --rounds 1 to try it out).
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from benchmarks.inputs import DINOV2, DOCS, MODELS, Bench, measuring_images, parsed, say
+from benchmarks.inputs import (
+    DINOV2,
+    DOCS,
+    MODELS,
+    REPORT,
+    TUNE,
+    Bench,
+    measuring_images,
+    parsed,
+    say,
+)
 from benchmarks.search import searched, settings
 from benchmarks.speed import throughput
 from benchmarks.tables import dinov2, large
@@ -36,16 +48,19 @@ def main() -> None:
     large.add_options(options)
     chosen = parsed(options)
     parts = [part for part in chosen.only if part not in chosen.skip]
+    benches = []
+    if set(parts) & {"tables", "searched", "settings"}:
+        benches = [ready(name, chosen) for name in MODELS]
     with compiling(chosen) if "throughput" in parts else no_speed() as measure_speed:
-        for name in MODELS:
-            on_model(name, parts, chosen)
-        if "dinov2" in parts:
-            with timed(f"dinov2, {DINOV2}"):
-                dinov2.run(chosen)
-                searched.on_features(chosen)
-        if "large" in parts:
-            with timed("large"):
-                large.run(chosen)
+        for bench in benches:
+            on_model(bench, parts)
+    if "dinov2" in parts:
+        with timed(f"dinov2, {DINOV2}"):
+            dinov2.run(chosen)
+            searched.on_features(chosen)
+    if "large" in parts:
+        with timed("large"):
+            large.run(chosen)
     with timed("throughput"):
         measure_speed()
     with timed("report"):
@@ -56,19 +71,26 @@ def main() -> None:
         raise SystemExit(f"failed: {'; '.join(FAILED)}")
 
 
-def on_model(name: str, parts: list[str], chosen: argparse.Namespace) -> None:
-    """All that runs on one of the ImageNet models; its images are decoded once."""
+def ready(name: str, chosen: argparse.Namespace) -> Bench:
+    """With its images decoded, by processes: none may be forked once threads compile."""
     bench = Bench(name, chosen)
+    with timed(f"decoding, {name}"):
+        bench.held(TUNE, REPORT)
+    return bench
+
+
+def on_model(bench: Bench, parts: list[str]) -> None:
+    """All that runs on one of the ImageNet models."""
     if "tables" in parts:
         for table in TABLES:
-            if name in table.models:
-                with timed(f"{table.name}, {name}"):
+            if bench.name in table.models:
+                with timed(f"{table.name}, {bench.name}"):
                     measure(table, bench)
     if "searched" in parts:
-        with timed(f"searched, {name}"):
+        with timed(f"searched, {bench.name}"):
             searched.classified(bench)
     if "settings" in parts:
-        with timed(f"settings, {name}"):
+        with timed(f"settings, {bench.name}"):
             settings.run(bench)
 
 

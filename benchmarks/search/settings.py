@@ -40,7 +40,7 @@ TABLE = Table(
 
 def add_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--settings", type=int, default=100, help="random schedules")
-    to.add_argument("--trials", type=int, default=300, help="of the Monte-Carlo search")
+    to.add_argument("--trials", type=int, default=200, help="of the Monte-Carlo search")
 
 
 def main() -> None:

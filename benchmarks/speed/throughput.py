@@ -24,6 +24,7 @@ from zerotprune.measure.modes import Mode
 
 NAME = "Table 2's throughput"
 MODEL = "deit_small_patch16_224"
+LEFT_OUT = ("Zero-TP-b, early", "Zero-TP-c, early")  # compiling takes time
 PRECISIONS: tuple[bench.Precision, ...] = ("float32", "bfloat16")
 
 
@@ -44,8 +45,8 @@ class Throughput:
         torch.manual_seed(0)
         self.model = load(MODEL).to(chosen.device)
         noise = bench.noise(self.model, 16, chosen.device, torch.float32)
-        entered = [UNPRUNED, *contenders(self.model, noise)]
-        self.entered = [bench.price(self.model, each, noise) for each in entered]
+        found = [each for each in contenders(self.model, noise) if each.name not in LEFT_OUT]
+        self.entered = [bench.price(self.model, each, noise) for each in (UNPRUNED, *found)]
 
     def compile_ahead(self) -> None:
         """Into the compiler's cache; meanwhile the GPU may do other work."""
