@@ -10,6 +10,8 @@ import pytest
 from benchmarks import report
 from benchmarks.claims import newest, verdict
 from benchmarks.inputs import MODELS
+from benchmarks.search.settings import SETTINGS
+from benchmarks.speed import throughput
 from benchmarks.tables import gap, published
 from benchmarks.tables.printed import TABLE_2
 from benchmarks.tables.table import DRAWS, draws, pooled
@@ -76,10 +78,10 @@ def test_the_page_says_what_holds_and_puts_the_papers_cells_beside(tmp_path: Pat
         rows += [measured(gap.TABLE.name, model, each, -9.0)
                  for each in ("paper's form", "early form", "searched")]  # fmt: skip
         rows += [measured("curve", model, each, -1.0) for each in ("unpruned", "fold @ 0.7")]
-        rows += [measured(report.settings.SETTINGS, model, each, -1.0)
+        rows += [measured(SETTINGS, model, each, -1.0)
                  for each in ("early form", "setting 1", "setting 2")]  # fmt: skip
     for name, rate in (("unpruned", 100.0), ("ToMe", 150.0), ("Zero-TP-a", 125.0)):
-        rows.append({"table": report.throughput.NAME, "model": "deit_small", "name": name,
+        rows.append({"table": throughput.NAME, "model": "deit_small", "name": name,
                      "command": "all", "commit": "new", "hardware": "a GPU", "measure": "speed",
                      "mode": "graph", "precision": "bfloat16", "batch": 512, "gmacs_paper": 3.0,
                      "images_per_second": rate})  # fmt: skip
