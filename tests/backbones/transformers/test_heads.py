@@ -108,7 +108,7 @@ import logging, sys, warnings
 warnings.simplefilter("ignore")
 import torch, zerotprune as ztp
 from fvcore.nn import FlopCountAnalysis
-from tests.backbones.transformers.test_heads import COMPILED, FEW, SHORT
+from tests.backbones.transformers.test_heads import FEW, SHORT
 from tests.counting import macs_of
 from tests.hf_families import answers, build, images_for
 
@@ -139,12 +139,10 @@ for family in FEW:
     assert list(exported.graph_signature.user_inputs) == ["pixel_values"]
     torch.testing.assert_close(answers(exported.module()(**images)), expected)
 
-    if family in COMPILED:
-        found = torch.compile(model, fullgraph=True, backend="eager")(**images)
-        torch.testing.assert_close(answers(found), expected)
+    found = torch.compile(model, fullgraph=True, backend="eager")(**images)
+    torch.testing.assert_close(answers(found), expected)
     print(family)
 """
-COMPILED = ["vit", "siglip"]
 
 
 def test_counts_of_fvcore_export_and_one_graph() -> None:
