@@ -27,7 +27,7 @@ import accelerate, cyclopts, matplotlib.figure, optuna, rich, timm, torch, torch
 import torch._dynamo, torch.export
 import zerotprune
 import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare, zerotprune.cli.demo
-import zerotprune.cli.info, zerotprune.cli.search, zerotprune.cli.show
+import zerotprune.cli.finetune, zerotprune.cli.info, zerotprune.cli.search, zerotprune.cli.show
 torch.set_num_threads(1)
 torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # it imports when it runs
 torch.compiler.reset()

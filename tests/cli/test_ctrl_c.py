@@ -34,6 +34,8 @@ COMMANDS = {
     "search": ("search", "demo", "images", "--cost", "0.7", "--out", "new.json", "--trials", "99"),
     "searchers": ("search", "demo", "images", "--cost", "0.7", "--out", "new.json", "--trials",
                   "9999", "--workers", "2"),
+    "finetune": ("finetune", "demo", "images", "images", "--cost", "0.7", "--epochs", "2",
+                 "--workers", "0", "--batch", "5", "--out", "new.safetensors"),
     "bench": ("bench", "demo", "--mode", "eager", "--batch", "1", "--csv", "new.csv"),
     "demo": ("demo", "--out", "new.png", "--csv", "new.csv"),
 }  # fmt: skip

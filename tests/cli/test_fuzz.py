@@ -32,11 +32,12 @@ VALUES = {
     **dict.fromkeys(
         ("size", "cost", "gmacs", "limit", "batch", "rounds", "threads", "trials", "finalists",
          "cache-gb", "seed", "threshold", "evaluations", "images", "port", "latency-ms",
-         "speedup"), NUMBERS),
+         "speedup", "epochs", "lr", "mixup", "ema"), NUMBERS),
     "workers": ("0", "-1", "100000", "a"), "weights": hostile.WEIGHTS, "model": MODELS,
     "schedule": hostile.SCHEDULES, "calibration": hostile.SCHEDULES, "method": METHODS,
     "names": hostile.SCHEDULES, "mapping": hostile.SCHEDULES, "device": DEVICES,
-    "train": hostile.DATA, "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
+    "train": hostile.DATA, "teacher": (*hostile.WEIGHTS, "demo", "test_vit"),
+    "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
     **dict.fromkeys(("out", "csv", "plot", "figure", "plots", "figures"), hostile.OUTPUTS),
 }  # fmt: skip
 SHARED = ("weights", "size", "device")
@@ -62,6 +63,10 @@ COMMANDS = {
     "bench": (("MODEL",), (*SHARED, "cost", "schedule", "method", "batch", "precision", "mode",
                            "threads", "csv", "plot"),
               ("--mode", "eager", "--batch", "1", "--rounds", "1")),
+    "finetune": (("MODEL", "DATA", "DATA"), (*SHARED, *BUDGET, "method", "out", "epochs", "lr",
+                                             "mixup", "ema", "teacher", "batch", "precision"),
+                 ("--workers", "0", "--limit", "2", "--batch", "2", "--epochs", "1", "--cost",
+                  "0.5", "--out", "new.safetensors")),
     "demo": ((), ("out", "csv"), ("--images", "1")),
     "app": ((), ("model", "weights", "names"), ()),
 }  # fmt: skip
@@ -69,7 +74,8 @@ COMMANDS = {
 LAST = {
     "info": (), "show": (), "evaluate": (), "compare": ("--cost", "2"),
     "calibrate": ("--threshold", "nan"), "search": ("--finalists", "0"),
-    "bench": ("--threads", "0"), "demo": ("--images", "0"), "app": ("--port", "0"),
+    "finetune": ("--lr", "nan"), "bench": ("--threads", "0"), "demo": ("--images", "0"),
+    "app": ("--port", "0"),
 }  # fmt: skip
 LONG = ("bench", "demo")
 PLACES = {"MODEL": MODELS, "DATA": hostile.DATA, "IMAGE": hostile.IMAGES}

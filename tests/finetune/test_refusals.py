@@ -11,7 +11,7 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.commands import quickly
+from tests.commands import zerotprune
 from tests.finetune.test_command import save_images
 from zerotprune.cli import main
 from zerotprune.finetune.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path) -> None:
     before = sorted(home.iterdir())
-    done = quickly("finetune", "test_vit", *options(arguments.split()), cwd=home)
+    done = zerotprune("finetune", "test_vit", *options(arguments.split()), cwd=home)
     assert done.returncode == 2, done
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -177,8 +177,8 @@ def _commit() -> str:
 
 def _versions() -> str:
     versions = [f"python={platform.python_version()}"]
-    libraries = ("zerotprune", "torch", "timm", "transformers", "optuna", "onnxruntime", "openvino",
-                 "executorch")  # fmt: skip
+    libraries = ("zerotprune", "torch", "timm", "accelerate", "transformers", "optuna",
+                 "onnxruntime", "openvino", "executorch")  # fmt: skip
     for name in libraries:
         try:
             versions.append(f"{name}={version(name)}")
