@@ -31,7 +31,7 @@ class AViT(Method):
     An image keeps as many tokens as it needs; batches stay rectangular, with padding that nobody
     attends to. Prefix tokens stay to the end. The stage's own numbers are not used, only its place.
 
-    Without training the channel means nothing, and what is dropped is as good as chance.
+    Without training the channel means nothing.
     """
 
     name = "a-vit"

@@ -66,7 +66,7 @@ class DynamicViT(Method):
     stage's share with the highest stays.
 
     The predictors are weights of the model, under `model.zerotprune.dynamicvit`. Until they are
-    trained they are drawn from `seed`, and what they drop is as good as chance.
+    trained they are drawn from `seed`, and drop whatever looks alike to them.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("deit_tiny_patch16_224")
