@@ -50,7 +50,7 @@ def main() -> None:
     parts = [part for part in chosen.only if part not in chosen.skip]
     benches = []
     if set(parts) & {"tables", "searched", "settings"}:
-        benches = [ready(name, chosen) for name in MODELS]
+        benches = [bench for name in MODELS for bench in ready(name, chosen)]
     with compiling(chosen) if "throughput" in parts else no_speed() as measure_speed:
         for bench in benches:
             on_model(bench, parts)
@@ -71,12 +71,15 @@ def main() -> None:
         raise SystemExit(f"failed: {'; '.join(FAILED)}")
 
 
-def ready(name: str, chosen: argparse.Namespace) -> Bench:
-    """With its images decoded, by processes: none may be forked once threads compile."""
-    bench = Bench(name, chosen)
+def ready(name: str, chosen: argparse.Namespace) -> list[Bench]:
+    """With its images decoded, by processes: none may be forked once threads compile. No bench,
+    where the weights or images are not there."""
+    benches = []
     with timed(f"decoding, {name}"):
+        bench = Bench(name, chosen)
         bench.held(TUNE, REPORT)
-    return bench
+        benches.append(bench)
+    return benches
 
 
 def on_model(bench: Bench, parts: list[str]) -> None:

@@ -9,6 +9,7 @@ Command: python -m benchmarks.tables.large --weights DIR --data IMAGENET/val (a 
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.inputs import measuring_images, parsed, say, spread
 from benchmarks.tables.printed import TABLE_3, TABLE_14, Cell, Printed, Quoted
 from benchmarks.tables.published import TABLE as TABLE_2
-from benchmarks.tables.published import at_share
+from benchmarks.tables.published import entered
 from benchmarks.tables.table import Table, about, write
 from zerotprune import Method, ZeroTPrune, methods
 from zerotprune.backbones import backbone
@@ -52,11 +53,11 @@ def beside(quoted: Quoted, column: str) -> Table:
     unpruned = cells.pop("unpruned")
 
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-        found = []
-        for name, method in METHODS.items():
-            cost = cells.get(name, cells["Zero-TP"]).gflops / unpruned.gflops
-            found.append(Contender(name, at_share(model, 100 * (1 - cost), method, some)))
-        return found
+        def saved(name: str) -> float:
+            return 100 * (1 - cells.get(name, cells["Zero-TP"]).gflops / unpruned.gflops)
+
+        rows = ((name, saved(name), method) for name, method in METHODS.items())
+        return entered(model, rows, some)
 
     title = quoted.title.partition(":")[0]
     printed = Printed(title, quoted.conditions, cells, unpruned)
@@ -66,7 +67,7 @@ def beside(quoted: Quoted, column: str) -> Table:
 def even(model: nn.Module, some: Tensor) -> list[Contender]:
     """DeiT-B at 13.6 G of 17.6, of which the paper prints no accuracy."""
     share = 100 * (1 - 13.6 / 17.6)
-    return [Contender(name, at_share(model, share, each, some)) for name, each in METHODS.items()]
+    return entered(model, ((name, share, each) for name, each in METHODS.items()), some)
 
 
 MODELS = (
@@ -107,10 +108,11 @@ def measure(entry: Large, chosen: argparse.Namespace) -> None:
     weights = chosen.weights / entry.file
     model = load(entry.model, weights=weights, size=entry.size, pool=entry.pool).to(chosen.device)
     images = open_data(chosen.data, transform=backbone(model).transform(), limit=chosen.limit)
-    some = open_data(chosen.data, transform=images.transform, limit=64)
+    some = open_data(chosen.data, transform=images.transform, limit=min(64, len(images)))
     few = spread(list(batches(some, 64, report=say)), 64).to(chosen.device)
     contenders = [UNPRUNED, *entry.table.contenders(model, few)]
-    held = batches(images, chosen.batch, workers=8, report=say)
+    workers = min(16, os.cpu_count() or 1)
+    held = batches(images, chosen.batch, workers=workers, report=say)
     results = compare(model, contenders, held, setting=Setting(chosen.device))
     about_run = {"model": entry.model, "data": chosen.data.name, "batch": chosen.batch}
     write(entry.table, results, about_run, chosen.csv)

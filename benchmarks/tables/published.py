@@ -9,6 +9,8 @@ Command: python -m benchmarks.tables.published --shared DIR. What it gave: docs/
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from benchmarks.inputs import say
@@ -31,12 +33,19 @@ def at_share(model: nn.Module, saved: float, method: Method, some: Tensor) -> Sc
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-    rows = []
+    rows: list[tuple[str, float, Method]] = []
     for name, saved in SAVED.items():
         rows.append((name, saved, METHODS.get(name, PAPER)))
         if name not in METHODS:
             rows.append((f"{name}, early", saved, ZeroTPrune()))
     rows.append(("Fold", SAVED["Zero-TP-a"], methods.Fold()))
+    return entered(model, rows, some)
+
+
+def entered(
+    model: nn.Module, rows: Iterable[tuple[str, float, Method]], some: Tensor
+) -> list[Contender]:
+    """Name, percent less of the cost, method; without those that cannot be had."""
     found = []
     for name, saved, method in rows:
         try:
