@@ -136,6 +136,15 @@ def test_weights_that_a_method_has_of_its_own(home: Path) -> None:
     assert '"name": "dynamicvit"' in done.stdout
 
 
+def test_at_another_size(home: Path) -> None:
+    arguments = ("finetune", "test_vit", "train", "val", "--cost", "0.7", "--epochs", "1", "--out",
+                 "small.safetensors", "--size", "96", *BASE[4:10])  # fmt: skip
+    done = zerotprune(*arguments, cwd=home)
+    assert done.returncode == 0, done
+    assert load_file(home / "small.safetensors")["pos_embed"].shape[1] == 1 + 6 * 6
+    assert evaluated("val", "small.safetensors", home).returncode == 0
+
+
 TWO = """
 import os, sys
 from zerotprune.cli import main

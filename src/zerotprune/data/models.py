@@ -37,7 +37,8 @@ def load(
         _refuse_options(classes=classes, pool=pool)
         model, state = demo.model(), None if weights is None else _read(weights)
         held = {} if state is None else shape_in(name, state)
-        if held and held["classes"] != backbone(model).outputs:  # it was fine-tuned
+        outputs = backbone(model).outputs
+        if held.get("classes", outputs) != outputs:  # it was fine-tuned
             backbone(model).reset_head_(held["classes"])
     elif weights is None:
         if pretrained:  # what cannot be pruned is not worth the fetching
