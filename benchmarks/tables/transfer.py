@@ -117,9 +117,9 @@ def run(job: Job, keep: Callable[[Row], None]) -> None:
 def _rows(job: Job) -> Iterator[Row]:
     chosen, seed = job.chosen, job.seed
     base = real_model(job.model, chosen)
-    images = held(base, job.folder("train"), chosen.device, chosen.batch, chosen.limit, seed)
     tests = decoded(base, job.folder("test"), 100, chosen.limit)
     some = spread(decoded(base, job.folder("train"), 100, chosen.limit), 128).to(chosen.device)
+    images = held(base, job.folder("train"), chosen.device, chosen.batch, chosen.limit, seed)
     set_seed(seed)
     backbone(base).reset_head_(int(images.labels.max()) + 1)
     head = backbone(base).head_parameters()
