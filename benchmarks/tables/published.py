@@ -17,6 +17,7 @@ from benchmarks.inputs import say
 from benchmarks.tables.printed import TABLE_2
 from benchmarks.tables.table import Claim, Table, about, main
 from zerotprune import Method, Schedule, ZeroTPrune, gmacs, methods, schedule_for
+from zerotprune.cost import Convention
 from zerotprune.measure.accuracy import Contender
 
 #: less of the cost in percent, by the names that the paper has for them
@@ -26,10 +27,12 @@ PAPER = ZeroTPrune(form="paper")
 METHODS: dict[str, Method] = {"ATS": methods.ATS(), "ToMe": methods.ToMe()}
 
 
-def at_share(model: nn.Module, saved: float, method: Method, some: Tensor) -> Schedule:
-    """Of the paper's count, so many percent less."""
-    target = (1 - saved / 100) * gmacs(model, convention="paper")
-    return schedule_for(model, gmacs=target, method=method, images=some, convention="paper")
+def at_share(
+    model: nn.Module, saved: float, method: Method, some: Tensor, counted: Convention
+) -> Schedule:
+    """So many percent less, as it is counted."""
+    target = (1 - saved / 100) * gmacs(model, convention=counted)
+    return schedule_for(model, gmacs=target, method=method, images=some, convention=counted)
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
@@ -43,13 +46,16 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
 
 
 def entered(
-    model: nn.Module, rows: Iterable[tuple[str, float, Method]], some: Tensor
+    model: nn.Module,
+    rows: Iterable[tuple[str, float, Method]],
+    some: Tensor,
+    counted: Convention = "paper",
 ) -> list[Contender]:
     """Name, percent less of the cost, method; without those that cannot be had."""
     found = []
     for name, saved, method in rows:
         try:
-            found.append(Contender(name, at_share(model, saved, method, some)))
+            found.append(Contender(name, at_share(model, saved, method, some, counted)))
         except ValueError as error:  # of images of noise ATS may keep too much or too little
             say(f"{name} is left out: {error}")
     return found
