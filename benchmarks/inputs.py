@@ -76,8 +76,13 @@ class Bench:
 
     def __init__(self, name: str, chosen: argparse.Namespace) -> None:
         self.name, self.chosen = name, chosen
-        self.model = real_model(name, chosen).to(chosen.device)
+        self._model = real_model(name, chosen)
         self._held: dict[str, list[Batch]] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """On its device from the first time on: whoever decodes first forks before CUDA is up."""
+        return self._model.to(self.chosen.device)
 
     def held(self, *folders: str) -> list[Batch]:
         """Batches of all these folders of --shared."""
@@ -86,7 +91,7 @@ class Bench:
                 say(f"{self.name}: decoding {folder}")
                 chosen = self.chosen
                 self._held[folder] = decoded(
-                    self.model, chosen.shared / folder, chosen.batch, chosen.limit
+                    self._model, chosen.shared / folder, chosen.batch, chosen.limit
                 )
         return [batch for folder in folders for batch in self._held[folder]]
 
