@@ -6,6 +6,7 @@ import atexit
 import copy
 import json
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,12 @@ def prepare(
     console = console_for()
     built = load(**loading.named(asked.model))
     train, val = _images(asked, loading, reading, built)
-    held_weights = weights_hash(built)
+    weights = weights_hash(built)
     fresh = _fit_head(built, train, asked.seed)
     teacher = _named_teacher(asked, loading, built)
     identity = {
         "model": asked.model,
-        "weights": held_weights[:16],
-        "method": json.dumps(to_data(resolve(asked.method or DEFAULT))),
+        "weights": weights[:16],
         **_told(asked),
         "teacher": "" if teacher is None else weights_hash(teacher)[:16],
         "train": f"{Path(asked.train).name}, {len(train)} images",
@@ -127,17 +127,17 @@ def prepare(
         "processes": accelerator.num_processes,
     }
     held = Checkpoint.load(file, identity) if file.exists() else None
-    some = _some(train, backbone(built).transform(loading.size))
+    some = _some(train, backbone(built).transform(loading.size)).to(accelerator.device)
     built.to(accelerator.device)
     if held is None:
-        found = _solved(asked, built, some.to(accelerator.device), console.print)
-        held = Checkpoint(identity, (found or Schedule()).to_json())
-        broadcast_object_list(shared := [held])  # what was measured may differ between processes
-        held = shared[0]
+        found = _solved(asked, built, some, console.print) or Schedule()
+        # What was measured may differ between processes.
+        (held,) = broadcast_object_list([Checkpoint(identity, found.to_json())])
     schedule = Schedule.from_json(held.schedule)
     unpruned = copy.deepcopy(built) if schedule.stages and not fresh else None
-    feed = Feed(train, reading.batch, left_out(console), reading.workers, reading.strict,
-                accelerator.process_index, accelerator.num_processes)  # fmt: skip
+    share = {"report": left_out(console), "workers": reading.workers, "strict": reading.strict,
+             "rank": accelerator.process_index, "world": accelerator.num_processes}  # fmt: skip
+    feed = Feed(train, reading.batch, **share)
     trainer = Trainer(
         built,
         schedule,
@@ -149,14 +149,8 @@ def prepare(
         frozen=asked.frozen,
         seed=asked.seed,
     )
-
-    def validation() -> Any:
-        return batches(val, reading.batch, report=left_out(console), workers=reading.workers,
-                       strict=reading.strict, rank=accelerator.process_index,
-                       world=accelerator.num_processes)  # fmt: skip
-
-    session = Session(trainer, feed, validation, file)
-    return Finetuning(asked, session, held, unpruned, fresh, some.to(accelerator.device), console)
+    session = Session(trainer, feed, partial(batches, val, reading.batch, **share), file)
+    return Finetuning(asked, session, held, unpruned, fresh, some, console)
 
 
 def _accelerator(device: str, precision: Precision) -> Accelerator:
@@ -227,6 +221,7 @@ def _solved(asked: Asked, model: nn.Module, some: Tensor, say: Any) -> Schedule 
 def _told(asked: Asked) -> dict[str, Any]:
     """What makes one training another, in words that its checkpoint is held to."""
     return {
+        "method": json.dumps(to_data(resolve(asked.method or DEFAULT))),
         "budget": " ".join(f"{name} {value}" for name, value in asked.budget.given.items()),
         "frozen": asked.frozen,
         "seed": asked.seed,

@@ -70,7 +70,7 @@ class Progress:
 
     @property
     def top1(self) -> float:
-        """In percent, of the images as they were shown, before they were mixed."""
+        """In percent, by the labels that the images had before they were mixed."""
         return 100 * float(self._hits) / max(1, self.images)
 
 
@@ -220,5 +220,7 @@ def top1(
         with accelerator.autocast():
             found = model(images).argmax(dim=-1)
         counts += torch.stack(((found == labels).sum(), torch.tensor(len(labels)).to(found)))
-    hits, images_seen = accelerator.reduce(counts).tolist()
-    return float(100 * hits / max(1, images_seen))
+    hits, seen = accelerator.reduce(counts).tolist()
+    if not seen:
+        raise ValueError("none of the images to validate on can be read")
+    return float(100 * hits / seen)
