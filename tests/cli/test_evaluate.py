@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.commands import quickly, zerotprune
 from zerotprune.data import demo
 
-COUNT = 24
+COUNT = 14
 
 
 @pytest.fixture(scope="module")

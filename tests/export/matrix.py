@@ -34,8 +34,8 @@ FOLDING = (ztp.Stage(1, similar=4), ztp.Stage(2, similar=3))
 DROPPING = (ztp.Stage(1, keep=0.7),)
 BOTH = (ztp.Stage(1, 0.9, 3), ztp.Stage(2, 0.8, 2, 2))
 METHODS = {
-    "fold": FOLDING, "tome": FOLDING, "zero-tprune": BOTH, "diffrate-even": BOTH, "evit": DROPPING,
-    "average-attention": DROPPING, "accumulated-attention": DROPPING,
+    "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
+    "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": DROPPING,
 }  # fmt: skip
 #: beside timm and transformers
 LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")
