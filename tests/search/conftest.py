@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -59,38 +62,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A PostgreSQL server of our own, as long as the tests need it."""
-    import pwd
-    import shutil
-    import socket
+class Server:
+    """A PostgreSQL server of our own, which can be stopped and started again."""
 
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    found = [shutil.which("initdb")] + [str(place / "initdb") for place in places]
-    binaries = next((Path(each).parent for each in found if each and Path(each).exists()), None)
-    if binaries is None:
-        pytest.skip("no PostgreSQL server is installed here (initdb is not to be found)")
-    # Not in pytest's folder, which another run may close to all users but its own.
-    root, user = Path(tempfile.mkdtemp(prefix="zerotprune-postgres-")), None
-    if os.geteuid() == 0:  # it refuses to run as root
-        try:
-            user = pwd.getpwnam("postgres").pw_name
-        except KeyError:
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        shutil.chown(root, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    def __init__(self) -> None:
+        places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+        found = [shutil.which("initdb")] + [str(place / "initdb") for place in places]
+        binaries = next((Path(each).parent for each in found if each and Path(each).exists()), None)
+        if binaries is None:
+            pytest.skip("no PostgreSQL server is installed here (initdb is not to be found)")
+        # Not in pytest's folder, which another run may close to all users but its own.
+        self.root, self._user = Path(tempfile.mkdtemp(prefix="zerotprune-postgres-")), None
+        self._binaries = binaries
+        if os.geteuid() == 0:  # it refuses to run as root
+            try:
+                self._user = pwd.getpwnam("postgres").pw_name
+            except KeyError:
+                pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+            shutil.chown(self.root, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._call("initdb", "-U", "tester", "-A", "trust", "--no-sync")
+        self.start()
 
-    def call(*arguments: str) -> None:
-        subprocess.run([str(binaries / arguments[0]), *arguments[1:]], user=user, check=True,
-                       cwd=root, stdout=subprocess.DEVNULL, timeout=60)  # fmt: skip
+    def url(self, port: int | None = None) -> str:
+        return f"postgresql+psycopg://tester@127.0.0.1:{port or self.port}/postgres"
 
-    data = str(root / "data")
-    call("initdb", "-D", data, "-U", "tester", "-A", "trust", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {root}"
-    call("pg_ctl", "-D", data, "-w", "-l", str(root / "log"), "-o", options, "start")
-    yield f"postgresql+psycopg://tester@127.0.0.1:{port}/postgres"
-    call("pg_ctl", "-D", data, "-m", "immediate", "stop")
-    shutil.rmtree(root)
+    def start(self) -> None:
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off -k {self.root}"
+        self._call("pg_ctl", "-w", "-l", str(self.root / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        self._call("pg_ctl", "-m", "immediate", "stop")
+
+    def _call(self, name: str, *arguments: str) -> None:
+        where = ("-D", str(self.root / "data"))
+        subprocess.run([str(self._binaries / name), *where, *arguments], user=self._user,
+                       cwd=self.root, stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    started = Server()
+    yield started
+    started.stop()
+    shutil.rmtree(started.root)

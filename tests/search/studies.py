@@ -39,8 +39,8 @@ def command(*arguments: str) -> list[str]:
     return commands.command("search", *named, *arguments)
 
 
-def trials_in(where: Path | str) -> list[FrozenTrial]:
+def trials_in(where: Path | str, study: str = "search") -> list[FrozenTrial]:
     """As Optuna itself reads them, without our help."""
     url = where if isinstance(where, str) else f"sqlite:///{where}"
     storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-    return optuna.load_study(study_name="search", storage=storage).get_trials()
+    return optuna.load_study(study_name=study, storage=storage).get_trials()

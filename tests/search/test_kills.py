@@ -61,7 +61,7 @@ def test_killed_at_any_moment_a_search_ends_exact(
     request: pytest.FixtureRequest, start: Callable[..., BaseProcess], tmp_path: Path, kind: str,
     workers: int,
 ) -> None:  # fmt: skip
-    place = str(tmp_path / "x.db") if kind == "sqlite" else request.getfixturevalue("server")
+    place = str(tmp_path / "x.db") if kind == "sqlite" else request.getfixturevalue("server").url()
     location = StudyLocation(place, f"{workers} workers")
     dice, kept, study = random.Random(workers), dict[int, object](), None
     for _ in range(KILLS // workers):

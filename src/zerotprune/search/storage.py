@@ -6,22 +6,34 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import optuna
 from optuna.study import Study, StudyDirection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from ..files import check_writable
 
 _IDENTITY = "zerotprune"
 _NOTES = "zerotprune-notes"
 _SECONDS_TO_WAIT = 60
+
+Answer = TypeVar("Answer")
+
+
+class StorageLostError(ValueError):
+    """It did not come back within the time that one waits for it."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +103,33 @@ def open_study(
 def write_note_once(study: Study, name: str, value: Any) -> Any:
     """Write a note where there is none yet; what it says, whoever wrote it."""
     key = f"{_NOTES}-{name}"
-    if key not in study.user_attrs:
-        study.set_user_attr(key, value)
-    return study.user_attrs[key]
+
+    def write() -> Any:
+        if key not in study.user_attrs:
+            study.set_user_attr(key, value)
+        return study.user_attrs[key]
+
+    return persistently(write)
+
+
+def persistently(call: Callable[[], Answer]) -> Answer:
+    """What the storage answers. Where it is lost, a server that is started again or a disk that is
+    full, it is asked again for a while: then one sentence. What it holds already stays there."""
+    began = time.monotonic()
+    while True:
+        try:
+            with deferred():
+                return call()
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            reason = error if isinstance(error, SQLAlchemyError) else error.__cause__
+            if not isinstance(reason, (OperationalError, InterfaceError)):
+                raise
+            if time.monotonic() - began > _SECONDS_TO_WAIT:
+                raise StorageLostError(
+                    f"the storage of the trials was lost: {_first_line(error)}; what is finished "
+                    "is kept there, the same command goes on from it"
+                ) from None
+        time.sleep(0.2)
 
 
 @contextmanager
@@ -149,6 +185,12 @@ def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
 
 
 def _refuse_unreachable(location: StudyLocation, error: BaseException) -> NoReturn:
-    reason = getattr(error, "orig", None) or error.__cause__ or error
-    first = (str(reason).strip().splitlines() or [type(error).__name__])[0]
-    raise ValueError(f"cannot keep trials in {location}: {first}") from None
+    raise ValueError(f"cannot keep trials in {location}: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    """Of what the database said, which others have put into words of their own."""
+    reason = error
+    while (inner := getattr(reason, "orig", None) or reason.__cause__) is not None:
+        reason = inner
+    return (str(reason).strip().splitlines() or [type(reason).__name__])[0]

@@ -18,6 +18,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 
 import optuna
@@ -30,7 +31,7 @@ from .config import SearchConfig
 from .objective import Outcome, rank, value
 from .sampling import ATTRIBUTE, Draw, ParameterSampler, stored
 from .space import Params, propose, space_of, start_of
-from .storage import deferred
+from .storage import persistently
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class TrialLog:
         self.trials: list[FrozenTrial] = []
 
     def refresh(self) -> TrialLog:
-        with deferred():
-            complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        complete = persistently(
+            lambda: self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        )
         for trial in complete[self._looked_at :]:
             key = _key(stored(trial)["params"])
             if key not in self._drawn and not self.full:
@@ -132,8 +134,8 @@ def work(
             user_attrs={ATTRIBUTE: {"params": dict(params), "result": result, "worker": name}},
             system_attrs=dict(system_attrs),
         )
-        with deferred():
-            study.add_trial(finished)
+        # Should the storage be lost just after it has been written, it is written twice: see above.
+        persistently(partial(study.add_trial, finished))
         advance(log.refresh())
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ..method import Method
 from .config import SearchConfig
 from .objective import Objective, Stack
 from .space import surface_of
-from .storage import StudyLocation, open_study
+from .storage import StorageLostError, StudyLocation, open_study
 from .study import TrialLog, work
 
 
@@ -88,5 +89,6 @@ def _work_on(job: WorkerJob, file: Path, parent: int, first: bool) -> None:
     surface = surface_of(backbone(model).geometry, job.method)
     objective = Objective(model, job.method, stack, job.memory)
     # A parent that was killed can stop nobody: its workers look whether it is still theirs.
-    work(study, job.config, surface, objective, alone=False, begins=first,
-         wanted=lambda: os.getppid() == parent)  # fmt: skip
+    with suppress(StorageLostError):  # the parent has lost it as well, and says so
+        work(study, job.config, surface, objective, alone=False, begins=first,
+             wanted=lambda: os.getppid() == parent)  # fmt: skip

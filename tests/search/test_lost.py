@@ -1,0 +1,160 @@
+"""Storage that goes away in the middle of a search: on PostgreSQL, at the moment one chooses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import optuna
+import psycopg
+import pytest
+
+from tests.commands import MAIN
+from tests.nursery import nursery
+from tests.search.conftest import Server
+from tests.search.studies import SURFACES, easy_outcome, trials_in
+from zerotprune import Schedule
+from zerotprune.search import storage
+from zerotprune.search.config import SearchConfig
+from zerotprune.search.objective import Outcome
+from zerotprune.search.storage import StorageLostError, StudyLocation, open_study
+from zerotprune.search.study import TrialLog, work
+
+SURFACE = SURFACES["small grid"]
+CONFIG = SearchConfig(12, 0.7 * SURFACE.unpruned, "top1")
+pytestmark = pytest.mark.usefixtures("connections")
+
+
+def search(location: StudyLocation, fate: Callable[[], None] = lambda: None) -> optuna.Study:
+    """All trials; in the fifth of them, something happens."""
+    study, calls = open_study(location, {"a": "b"}, CONFIG.directions), list[Schedule]()
+
+    def objective(schedule: Schedule) -> Outcome:
+        calls.append(schedule)
+        if len(calls) == 5:
+            fate()
+        return easy_outcome(schedule)
+
+    work(study, CONFIG, SURFACE, objective)
+    return study
+
+
+def assert_exact(study: optuna.Study) -> None:
+    """All trials are there, none failed, and none was written twice."""
+    assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
+    assert len(TrialLog(study, CONFIG).refresh().trials) == len(study.get_trials()) == 12
+
+
+class Wire:
+    """Hands bytes to and fro, until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self._ends = port, list[socket.socket]()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port = self._door.getsockname()[1]
+        threading.Thread(target=self._open, daemon=True).start()
+
+    def _open(self) -> None:
+        with suppress(OSError):
+            while True:
+                near = self._door.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._ends += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _carry(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(2**16):
+                other.sendall(data)
+
+    def cut(self) -> None:
+        while self._ends:
+            end = self._ends.pop()
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._door.close()
+        self.cut()
+
+
+def test_a_backend_that_is_killed(server: Server) -> None:
+    def kill() -> None:
+        with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tester' "
+                "AND pid <> pg_backend_pid()"
+            )
+
+    assert_exact(search(StudyLocation(server.url(), "killed"), kill))
+
+
+def test_a_connection_that_is_cut(server: Server) -> None:
+    wire = Wire(server.port)
+    assert_exact(search(StudyLocation(server.url(wire.port), "cut"), wire.cut))
+    wire.close()
+
+
+def test_a_server_that_is_started_again(server: Server) -> None:
+    def restart() -> None:
+        server.stop()
+        threading.Timer(0.5, server.start).start()
+
+    assert_exact(search(StudyLocation(server.url(), "again"), restart))
+
+
+def test_a_server_that_stays_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence after a while; the search goes on once it is there again."""
+    monkeypatch.setattr(storage, "_SECONDS_TO_WAIT", 0.5)
+    location = StudyLocation(server.url(), "away")
+    with pytest.raises(StorageLostError, match=r"was lost: .*; what is finished is kept"):
+        search(location, server.stop)
+    server.start()
+    study = open_study(location, {"a": "b"}, CONFIG.directions)
+    assert len(study.get_trials()) == 4
+    assert_exact(search(location))
+
+
+def test_two_searches_that_share_a_process_number(server: Server) -> None:
+    """As in two containers: nothing that they write depends on who they are. Those of different
+    numbers are in `test_kills`."""
+    location = StudyLocation(server.url(), "twins")
+    with ThreadPoolExecutor(2) as both:
+        done = [both.submit(search, location) for _ in range(2)]
+        for each in done:
+            each.result()
+    study = open_study(location, {"a": "b"}, CONFIG.directions)
+    assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
+    assert len(TrialLog(study, CONFIG).refresh().trials) == 12
+
+
+def test_the_command_says_so_in_one_sentence(server: Server, folder: Path, tmp_path: Path) -> None:
+    code = f"import zerotprune.search.storage as s; s._SECONDS_TO_WAIT = 1; {MAIN}"
+    nursery().start(
+        code, "search", "demo", str(folder), "--cost", "0.5", "--trials", "99999", "--storage",
+        server.url(), "--study", "command", cwd=tmp_path,
+    )  # fmt: skip
+    while len(held := _trials(server, "command")) < 3:
+        time.sleep(0.05)
+    server.stop()
+    done = nursery().wait()
+    server.start()
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("zerotprune: the storage of the trials was lost: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert len(_trials(server, "command")) >= len(held)
+
+
+def _trials(server: Server, study: str) -> list[optuna.trial.FrozenTrial]:
+    with suppress(KeyError):
+        return trials_in(server.url(), study)
+    return []
