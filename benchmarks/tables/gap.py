@@ -23,6 +23,7 @@ from zerotprune.measure.accuracy import Contender
 
 COST = 0.55
 PAPER = ZeroTPrune(form="paper")
+ROUNDS = "rounds of its ablation: 30, 5, 5, 1, 1"
 #: options of the paper's method, and what their rows are called
 READINGS: dict[str, Method] = {
     "VHF over all tokens": replace(PAPER, vhf_over="all"),
@@ -50,7 +51,7 @@ def _contenders(model: nn.Module) -> Iterator[Contender]:
     yield Contender("paper's form", usual)
     rounds = zip(usual.stages, (30, 5, 5, 1, 1), strict=True)
     ablations = tuple(replace(stage, rounds=votes) for stage, votes in rounds)
-    yield Contender("rounds of its ablation: 30, 5, 5, 1, 1", replace(usual, stages=ablations))
+    yield Contender(ROUNDS, replace(usual, stages=ablations))
     for name, method in (READINGS | VARIANTS).items():
         yield Contender(name, schedule_for(model, cost=COST, method=method))
     for name, blocks, similar in (

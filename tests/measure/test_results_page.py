@@ -77,6 +77,7 @@ def test_the_page_says_what_holds_and_puts_the_papers_cells_beside(tmp_path: Pat
         rows.append(claimed(name, model, "Zero-TP-a beats ATS, early form", 3.0))
         rows += [measured(gap.TABLE.name, model, each, -9.0)
                  for each in ("paper's form", "early form", "searched")]  # fmt: skip
+        rows.append(measured(gap.TABLE.name, model, gap.ROUNDS, -9.5))
         rows += [measured("curve", model, each, -1.0) for each in ("unpruned", "fold @ 0.7")]
         rows += [measured(SETTINGS, model, each, -1.0)
                  for each in ("early form", "setting 1", "setting 2")]  # fmt: skip
@@ -93,6 +94,7 @@ def test_the_page_says_what_holds_and_puts_the_papers_cells_beside(tmp_path: Pat
     assert f"| {published.TABLE.name} | 2 | 1 | 1 |" in page  # ours is not counted
     assert f"| {TABLE_2.cell('Zero-TP-a')} |" in page
     assert "loses -9.00 ± 0.40 (DeiT-Ti) and -9.00 ± 0.40 (ViT-Ti)" in page
+    assert "leaves open moves it by -0.5 to -0.5 points" in page
     assert "+25 % and +50 %" in page
     assert "125 (1.25×)" in page
     assert "All rows are from one run of `all` at commit new on one a GPU." in page
