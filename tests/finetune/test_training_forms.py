@@ -101,6 +101,25 @@ def test_a_sharp_threshold_equals_hard_pruning(family: str, method: ztp.ZeroTPru
         torch.testing.assert_close(model(images), masked, rtol=1e-9, atol=1e-9)
 
 
+def test_the_s_stage_is_off_in_training() -> None:
+    """With S-stages alone nothing is masked; where there are both, as many go as I takes."""
+    form = SoftMask(ztp.ZeroTPrune(), temperature=1e-12)
+    model: Any = build("deit").double()
+    images = images_for(model, 2).double()
+    with torch.no_grad():
+        whole = model(images)
+        form.put_on(model, ztp.Schedule((ztp.Stage(1, similar=9), ztp.Stage(3, similar=5))))
+        torch.testing.assert_close(model.train()(images), whole)
+        assert form.kept(model) is None
+        assert not torch.allclose(model.eval()(images), whole)
+        form = SoftMask(ztp.ZeroTPrune(), temperature=1e-12)
+        form.put_on(model, ztp.Schedule((ztp.Stage(1, similar=9), ztp.Stage(3, 0.5, similar=5))))
+        model.train()(images)
+    kept = form.kept(model)
+    assert kept is not None
+    assert kept.sum(dim=1).tolist() == pytest.approx([18.0, 18.0])
+
+
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
 def test_halting_in_training_is_halting_at_inference(family: str) -> None:
     """Which is a loop over single images with tokens really removed: see the twins of methods."""

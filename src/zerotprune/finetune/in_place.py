@@ -13,7 +13,7 @@ from ..backbones.stand_in import as_forward
 from ..block import Parts, Task
 from ..method import Method
 from ..pruning import prune_
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage
 from ..scoring.attention import Heads, output
 from ..scoring.precision import no_autocast
 from ..shapes import Float
@@ -51,11 +51,15 @@ class InPlace(ABC):
         prune_(model, schedule, compute="all")
         self._model, patches = vit.model, vit.geometry.patches
         for stage in schedule.stages:
-            kept = self.method.kept(stage, patches)
+            kept = self.left(stage, patches)
             self._counts[stage.block], patches = (patches, kept), kept
         retask(model, learning=self)
         if pooled is not None:
             cast(Any, vit.model).forward = as_forward(pooled)
+
+    def left(self, stage: Stage, patches: int) -> int:
+        """How many of so many patch tokens a stage leaves while the model learns."""
+        return self.method.kept(stage, patches)
 
     def take_off(self, model: nn.Module, schedule: Schedule) -> None:
         prune_(model, schedule)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..block import Task
 from ..method import Method, Seen
 from ..methods import ZeroTPrune
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage
 from ..scoring.attention import Heads
 from ..scoring.graph import DenseGraph, attention_graph
 from ..shapes import Float
@@ -40,9 +40,9 @@ def soft_mask(
 
 
 class SoftMask(InPlace):
-    """The I-stage alone decides, for as many tokens as both stages take: the S-stage rests while
-    the model learns. Attention goes to a token in proportion to its mask, and so do a head that
-    pools and the distance to a teacher's tokens; gradients go through mask and scores.
+    """The I-stage alone prunes: the S-stage is off while the model learns. Attention goes to a token
+    in proportion to its mask, and so do a head that pools and the distance to a teacher's tokens;
+    gradients go through mask and scores.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
@@ -65,10 +65,13 @@ class SoftMask(InPlace):
             )
         super().put_on(model, schedule)
 
+    def left(self, stage: Stage, patches: int) -> int:
+        return stage.share(patches)
+
     def attend(
         self, task: Task, tokens: Tokens, heads: list[Heads]
     ) -> tuple[list[Tensor], Tensor | None]:
-        if task.stage is None:
+        if task.stage is None or task.stage.keep == 1:
             return super().attend(task, tokens, heads)
         sized = [part._replace(size=tokens.size) for part in heads]
         graphs = [attention_graph(part.q, part.k, part.scale, part.logit_bias()) for part in sized]
@@ -79,7 +82,7 @@ class SoftMask(InPlace):
         return outputs, torch.cat(graphs, dim=1)
 
     def weigh(self, task: Task, tokens: Tokens, heads: list[Heads], graph: Tensor | None) -> Tokens:
-        if task.stage is None:
+        if task.stage is None or task.stage.keep == 1:
             return tokens
         assert graph is not None
         assert isinstance(self.method, ZeroTPrune)
