@@ -40,9 +40,9 @@ def soft_mask(
 
 
 class SoftMask(InPlace):
-    """The I-stage alone prunes: the S-stage is off while the model learns. Attention goes to a token
-    in proportion to its mask, and so do a head that pools and the distance to a teacher's tokens;
-    gradients go through mask and scores.
+    """The I-stage alone prunes: the S-stage is off while the model learns. A token counts for as
+    much as its mask says in attention, in a head that pools and in the distance to a teacher's
+    tokens; gradients go through mask and scores.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
