@@ -1,5 +1,7 @@
 """Write docs/results.md and its plots from results.csv: what agrees with the paper and what not.
 
+Two tables of other pages are read off the same rows: in measuring.md and searching.md.
+
 Command: python -m benchmarks.report
 """
 
@@ -19,6 +21,7 @@ from benchmarks.claims import (
 )
 from benchmarks.figures import curve, sensitivity
 from benchmarks.inputs import DOCS, RESULTS, parser
+from benchmarks.inserts import refresh
 from benchmarks.search import searched, settings
 from benchmarks.speed import throughput
 from benchmarks.summary import first_lines
@@ -108,6 +111,7 @@ def write(path: Path, docs: Path) -> None:
     parts.append("## What only the paper has\n")
     parts.append("No weights of these models are at hand: quoted, and not measured here.\n")
     parts += [line for each in QUOTED for line in _quoted(each)]
+    refresh(rows, docs)
     (docs / "results.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
 
 
@@ -189,18 +193,16 @@ def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
     told = any(row["kl"] for row in rows)
     cells = []
     for row in rows:
-        if not is_claim(row):
-            pruned = bool(row["schedule"])
-            cells.append([
-                row["name"],
-                f"{float(row['gmacs']):.3f}",
-                f"{float(row['gmacs_needed']):.3f}" if pruned else "",
-                f"{float(row['top1']):.2f}",
-                signed(row) if pruned else "",
-                *([f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}" if pruned else ""]
-                  if told else []),
-                *([printed.cell(row["name"])] if printed else []),
-            ])  # fmt: skip
+        if is_claim(row):
+            continue
+        pruned, needed = bool(row["schedule"]), row["gmacs_needed"]
+        line = [row["name"], f"{float(row['gmacs']):.3f}"]
+        line.append(f"{float(needed):.3f}" if pruned and needed else "")
+        line += [f"{float(row['top1']):.2f}", signed(row) if pruned else ""]
+        if told:
+            kl = row["kl"] and f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
+            line.append(kl if pruned else "")
+        cells.append([*line, *([printed.cell(row["name"])] if printed else [])])
     header = ["", "GMACs", "needed", "accuracy %", "change", *["KL"][:told]]
     return _lines([*header, *(["paper: % (change) @ G"] if printed else [])], cells)
 

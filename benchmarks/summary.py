@@ -92,7 +92,7 @@ def _fold(rows: Sequence[Row]) -> Iterator[str]:
     """Who diverges least, at how many of the costs and models."""
     cases: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
-        if row["table"] == "off-the-shelf" and not is_claim(row) and " @ " in row["name"]:
+        if row["table"] == "off-the-shelf" and row["kl"] and " @ " in row["name"]:
             name, _, cost = row["name"].partition(" @ ")
             cases.setdefault((row["model"], cost), {})[name] = float(row["kl"])
     if cases:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import report
 from benchmarks.claims import newest, verdict
 from benchmarks.inputs import MODELS
+from benchmarks.inserts import refresh
 from benchmarks.search.settings import SETTINGS
 from benchmarks.speed import throughput
 from benchmarks.tables import gap, published
@@ -117,3 +118,27 @@ def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:
     assert many.hits == [1, 2 / 5]
     assert many.kl == pytest.approx([0.2, 0.2])
     assert many.change(one).value == pytest.approx(20)
+
+
+def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
+    places = ((model, cost) for model in (DEIT, VIT) for cost in (0.85, 0.7))
+    rows = [measured("off-the-shelf", model, f"fold @ {cost}", -1.5) for model, cost in places]
+    forms = ("paper's form", "early form")
+    for model in (DEIT, VIT):
+        rows += [claimed("searched", model, f"searched beats {form} at {budget} G", change)
+                 for form in forms for budget, change in ((0.9, 0.1), (0.7, 4.0))]  # fmt: skip
+    for page in ("measuring.md", "searching.md"):
+        text = "before\n<!-- rows -->\nold\n<!-- end of rows -->\nafter\n"
+        (tmp_path / page).write_text(text, encoding="utf-8")
+    refresh(newest(file_of(tmp_path, rows)), tmp_path)
+    shelf, search = (
+        (tmp_path / page).read_text("utf-8").splitlines()
+        for page in ("measuring.md", "searching.md")
+    )
+    told = "-1.50 ± 0.40 | -1.50 ± 0.40 |  | "
+    assert f"| **fold** | {told} | {told} |" in shelf
+    assert "| searched against | 0.9 G | 0.7 G |" in search
+    assert "| ViT-Ti, early form: top-1 | +0.10 ± 0.40 | **+4.00 ± 0.40** |" in search
+    for lines in (shelf, search):
+        assert (lines[0], lines[-1]) == ("before", "after")
+        assert "old" not in lines

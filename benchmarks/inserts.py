@@ -1,0 +1,75 @@
+"""Tables of other pages that are read off the rows: written between two marks, by the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.claims import Row, signed, verdict
+from benchmarks.inputs import MODELS
+from benchmarks.summary import SHORT
+from zerotprune.methods import DEFAULT
+
+COSTS = ("0.85", "0.7", "0.55", "0.45")
+
+
+def refresh(rows: Sequence[Row], docs: Path) -> None:
+    """Every page that has such a table; a table without rows stays as it is."""
+    tables: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+        "measuring.md": off_the_shelf, "searching.md": searched,
+    }  # fmt: skip
+    for page, table in tables.items():
+        path, lines = docs / page, table(rows)
+        if path.exists() and lines:
+            path.write_text(inserted(path.read_text("utf-8"), lines), encoding="utf-8")
+
+
+def inserted(text: str, lines: Sequence[str]) -> str:
+    """The text with these lines between its marks.
+
+    >>> inserted("a\\n<!-- rows -->\\nold\\n<!-- end of rows -->\\nb", ["new"])
+    'a\\n<!-- rows -->\\n\\nnew\\n\\n<!-- end of rows -->\\nb'
+    """
+    before, begin, rest = text.partition("<!-- rows -->")
+    _, end, after = rest.partition("<!-- end of rows -->")
+    return "\n".join([before + begin, "", *lines, "", end + after])
+
+
+def off_the_shelf(rows: Sequence[Row]) -> list[str]:
+    """What each method loses, at every cost on both models."""
+    found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
+    names = dict.fromkeys(name.partition(" @ ")[0] for _, name in found if " @ " in name)
+    if not names:
+        return []
+    header = ["change in top-1 at"]
+    for model in MODELS:
+        header += [f"{SHORT[model]} {COSTS[0]}", *COSTS[1:]]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for name in names:
+        cells = [found.get((model, f"{name} @ {cost}")) for model in MODELS for cost in COSTS]
+        told = " | ".join("" if row is None else signed(row) for row in cells)
+        lines.append(f"| {f'**{name}**' if name == DEFAULT else name} | {told} |")
+    return lines
+
+
+def searched(rows: Sequence[Row]) -> list[str]:
+    """What a search gains over both forms, by accuracy and by divergence; told ones are bold."""
+    own = [row for row in rows if row["table"] == "searched" and row["model"] in MODELS
+           and row["name"].startswith("searched beats ")]  # fmt: skip
+    budgets = sorted({row["name"].rpartition(" at ")[2] for row in own})
+    if not budgets:
+        return []
+    lines = [f"| searched against | {' | '.join(reversed(budgets))} |"]
+    lines.append("|---" * (len(budgets) + 1) + "|")
+    for model in MODELS:
+        for form in ("paper's form", "early form"):
+            for value, what, digits in (("change", "top-1", 2), ("kl", "KL less by", 3)):
+                cells = []
+                for budget in reversed(budgets):
+                    wanted = (model, f"searched beats {form} at {budget}")
+                    row = next(each for each in own if (each["model"], each["name"]) == wanted)
+                    told = signed(row, value, digits)
+                    tells = verdict(row, value) != "does not tell"
+                    cells.append(f"**{told}**" if tells else told)
+                lines.append(f"| {SHORT[model]}, {form}: {what} | {' | '.join(cells)} |")
+    return lines
