@@ -102,11 +102,16 @@ def say(line: str) -> None:
 
 
 def decoded(
-    model: nn.Module, folder: Path, batch: int = 100, limit: int | None = None
+    model: nn.Module,
+    folder: Path,
+    batch: int = 100,
+    limit: int | None = None,
+    workers: int | None = None,
 ) -> list[Batch]:
-    """Images of a folder through the model's own transform."""
+    """Images of a folder through the model's own transform, by a process for each core."""
     images = open_data(folder, transform=backbone(model).transform(), limit=limit)
-    workers = min(16, os.cpu_count() or 1)
+    if workers is None:
+        workers = min(16, os.cpu_count() or 1)
     return list(batches(images, batch, workers=workers, strict=True, report=print))
 
 

@@ -117,8 +117,10 @@ def run(job: Job, keep: Callable[[Row], None]) -> None:
 def _rows(job: Job) -> Iterator[Row]:
     chosen, seed = job.chosen, job.seed
     base = real_model(job.model, chosen)
-    tests = decoded(base, job.folder("test"), 100, chosen.limit)
-    some = spread(decoded(base, job.folder("train"), 100, chosen.limit), 128).to(chosen.device)
+    # Jobs run side by side: workers of their own would only be in each other's way.
+    tests = decoded(base, job.folder("test"), 100, chosen.limit, workers=0)
+    train = decoded(base, job.folder("train"), 100, chosen.limit, workers=0)
+    some = spread(train, 128).to(chosen.device)
     images = held(base, job.folder("train"), chosen.device, chosen.batch, chosen.limit, seed)
     set_seed(seed)
     backbone(base).reset_head_(int(images.labels.max()) + 1)
