@@ -1,7 +1,7 @@
 """How sensitive is Zero-TPrune to its schedule? 100 random settings by rank (the paper's Fig. 18).
 
-The paper finds that settings with more than two stages, evenly spread, hardly differ. Expected, if
-so: a flat line, within the error of a single setting.
+More than two stages, evenly spread: one in each third of the blocks. Were the rest of the schedule
+of no matter, the line would be flat within the error of a single setting.
 Command: python -m benchmarks.figures.sensitivity --out docs/sensitivity.png (from the rows of
 "random settings")
 """
