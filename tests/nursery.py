@@ -44,6 +44,8 @@ for line in sys.stdin:
     if not child:
         os.setpgid(0, 0)
         os.chdir(home)
+        if "torch" in sys.modules:  # its pool of threads, made anew before two of them ask for it
+            sys.modules["torch"].set_num_threads(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
         files = [os.open(folder + name, os.O_WRONLY | os.O_CREAT) for name in ("/out", "/error")]
         for number, file in enumerate((nothing, *files)):
