@@ -15,7 +15,7 @@ from ..finetune.checkpoint import Checkpoint, beside
 from ..finetune.recipe import Recipe
 from ..finetune.training import Progress
 from ..methods import name_of, resolve
-from ..pruning import gmacs
+from ..pruning import gmacs, prune_
 from ..schedule import Schedule
 from .console import progress_bar
 from .finetuning import Asked, Finetuning, TrainingOptions, prepare
@@ -78,6 +78,8 @@ def finetune(
     _train(made, held)
     trained = made.session.trainer.trained()
     schedule = made.settled(trained)
+    if schedule != made.session.trainer.schedule:
+        held.history[-1]["top1"] = made.session.measure(prune_(trained, schedule))
     if made.leads:
         weights.save(out, trained, schedule, made.about())
         beside(out).unlink(missing_ok=True)

@@ -53,7 +53,7 @@ class SoftMask(InPlace):
     torch.Size([2, 100])
     """
 
-    def __init__(self, method: Method, temperature: float = 0.1) -> None:
+    def __init__(self, method: Method, temperature: float = 0.05) -> None:
         super().__init__(method)
         self.temperature = temperature
 
