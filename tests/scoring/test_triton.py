@@ -29,7 +29,7 @@ DEVICE = "cuda" if GPU else "cpu"
 PRECISIONS = [torch.float32, torch.float16] + [torch.bfloat16] * GPU
 BATCH = 64 if GPU else 2  # a GPU must be full: only then would threads overtake one another
 # The interpreter is slow: where there is no GPU, no more than it takes to have two of each tile.
-SIZES = [2, 3, 17, 64, 130] + [197, 209, 577, 1370] * GPU
+SIZES = [2, 3, 17, 64, 70] + [130, 197, 209, 577, 1370] * GPU
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 
 

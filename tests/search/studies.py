@@ -10,7 +10,6 @@ import torch
 from optuna.trial import FrozenTrial
 from sqlalchemy.pool import NullPool
 
-from tests import commands
 from tests.families import plain_geometry
 from zerotprune import Schedule
 from zerotprune.methods import ZeroTPrune
@@ -32,11 +31,6 @@ Opener = Callable[..., optuna.Study]
 def easy_outcome(schedule: Schedule) -> Outcome:
     hits = torch.arange(10) < len(schedule.stages)
     return Outcome(torch.ones(10), hits, hits)
-
-
-def command(*arguments: str) -> list[str]:
-    named = () if "--model" in arguments else ("--model", "demo")
-    return commands.command("search", *named, *arguments)
 
 
 def trials_in(where: Path | str, study: str = "search") -> list[FrozenTrial]:

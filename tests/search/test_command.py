@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +14,9 @@ import timm
 from optuna.trial import TrialState
 from safetensors.torch import save_file
 
-from tests.commands import quickly
-from tests.search.studies import command, trials_in
+from tests.commands import MAIN, quickly
+from tests.nursery import nursery
+from tests.search.studies import trials_in
 from zerotprune import Schedule
 from zerotprune.backbones import backbone
 from zerotprune.budgets.surface import StageSurface
@@ -75,18 +76,15 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
     arguments = ("--data", str(folder), "--cost", "0.5", "--finalists", "1", "--trials", "20")
     path, kept = tmp_path / "schedule.trials.db", dict[int, object]()
     for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            command(*arguments), cwd=tmp_path, stdout=pipe, stderr=pipe, text=True
-        )
+        child = nursery().start(MAIN, "search", "--model", "demo", *arguments, cwd=tmp_path)
         _wait_for_trials(path, number)
-        process.send_signal(blow)
-        out, error = process.communicate(timeout=60)
+        os.kill(child, blow)
+        code, out, error = nursery().wait()
         now = _values(path)
         assert number <= len(now) < 20
         assert kept.items() <= now.items()
         kept = now
-    assert process.returncode == 130, error
+    assert code == 130, error
     assert "of 20 trials: the same command" in out.replace("\n", " ")
     assert "Traceback" not in error
     assert Schedule.load(tmp_path / "schedule.json").stages

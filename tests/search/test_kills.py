@@ -22,7 +22,7 @@ from zerotprune.search.study import TrialLog, work
 
 SURFACE = SURFACES["small grid"]
 CONFIG = SearchConfig(60, 0.7 * SURFACE.unpruned, "top1")
-KILLS = 20
+KILLS = 12
 optuna.storages.RDBStorage("sqlite://")  # it imports most of what it needs when it is first used
 
 
