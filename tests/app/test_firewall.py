@@ -6,7 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
+from zerotprune.app import firewall
 from zerotprune.app.firewall import MOST_BODY, Firewall
+from zerotprune.app.sessions import Sessions
+from zerotprune.app.uploads import MOST_BYTES
 
 
 def ask(
@@ -32,8 +37,12 @@ def ask(
     async def send(message: Any) -> None:
         answers.append(message)
 
-    asyncio.run(Firewall(app)(scope, receive, send))
+    asyncio.run(Firewall(app, _never)(scope, receive, send))
     return answers[0]["status"], repr(answers[0]["headers"]).encode(), came
+
+
+async def _never(session: str) -> None:
+    raise AssertionError("nothing is old enough to be dropped")
 
 
 def test_the_firewall_knows_the_pages_own_routes_only() -> None:
@@ -70,20 +79,94 @@ def test_the_firewall_answers_this_machine_and_its_own_page_only() -> None:
         assert ask("GET", "/", host=host, origin=origin)[0] == 403, (host, origin)
 
 
+JOIN = "/gradio_api/queue/join"
+GOOD = {"data": [None, "demo", 65, [1]], "event_data": {"text": "x"}, "fn_index": 0,
+        "trigger_id": 7, "session_hash": "a1b2"}  # fmt: skip
+
+
 def test_the_firewall_takes_plain_values_of_limited_size() -> None:
-    join = "/gradio_api/queue/join"
-    good = json.dumps({"data": [None, "demo", 65, [1]], "event_data": {"text": "x"}}).encode()
-    assert ask("POST", join, good) == (*ask("POST", join, good)[:2], [good])
+    good = json.dumps(GOOD).encode()
+    assert ask("POST", JOIN, good) == (*ask("POST", JOIN, good)[:2], [good])
     file = {"path": "http://example.org/x", "meta": {"_type": "gradio.FileData"}}
     for sent in (
-        {"data": [file]},
-        {"data": [[[file]]]},
-        {"data": [1], "event_data": {"text": file}},
-        {"data": [1], "event_data": [file]},
+        {**GOOD, "data": [file]},
+        {**GOOD, "data": [[[file]]]},
+        {**GOOD, "event_data": {"text": file}},
+        {**GOOD, "event_data": [file]},
         [file],
     ):
-        status, _, came = ask("POST", join, json.dumps(sent).encode())
+        status, _, came = ask("POST", JOIN, json.dumps(sent).encode())
         assert (status, came) == (400, []), sent
-    assert ask("POST", join, b"not json")[0] == 400
-    assert ask("POST", join, b"[" * 10**6)[0] == 400
-    assert ask("POST", join, b"x" * (MOST_BODY + 1))[0] == 413
+    assert ask("POST", JOIN, b"not json")[0] == 400
+    assert ask("POST", JOIN, b"[" * 9_000)[0] == 400
+    assert ask("POST", JOIN, b"x" * (MOST_BODY + 1))[0] == 413
+
+
+def test_an_image_is_let_through_and_a_million_lists_are_not_even_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = json.dumps({**GOOD, "event_data": {"text": "A" * (MOST_BYTES * 4 // 3)}}).encode()
+    assert ask("POST", JOIN, image)[0] == 200
+    monkeypatch.setattr(json, "loads", None)
+    for piece in (b"[],", b"{},", b'"",'):
+        assert ask("POST", JOIN, b'{"data": [' + piece * 10**6)[0] == 413
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"session_hash": None}, {"session_hash": ["a"]}, {"session_hash": "../a"}, {"data": "text"},
+     {"data": 7}, {"fn_index": "0"}, {"fn_index": 1e300}, {"trigger_id": [1]}],
+    ids=str,
+)  # fmt: skip
+def test_what_the_page_does_not_send_is_refused(odd: dict[str, Any]) -> None:
+    status, _, came = ask("POST", JOIN, json.dumps(GOOD | odd).encode())
+    assert (status, came) == (400, [])
+
+
+def test_a_body_that_does_not_end_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(firewall, "PATIENCE", 0.05)
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        if answers:
+            return {"type": "http.disconnect"}
+        return await asyncio.sleep(3600)
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    async def app(*_: Any) -> None:
+        raise AssertionError("it came through")
+
+    scope = {"type": "http", "method": "POST", "path": JOIN, "headers": [(b"host", b"localhost")]}
+    asyncio.run(Firewall(app, _never)(scope, receive, send))
+    assert answers[0]["status"] == 408
+
+
+def test_results_that_nobody_fetches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[str] = []
+
+    async def drop(session: str) -> None:
+        dropped.append(session)
+
+    async def story() -> None:
+        sessions, over = Sessions(drop), asyncio.Event()
+
+        async def reading() -> None:
+            await over.wait()
+
+        for each in ("read", "unread"):
+            await sessions.ask(each)
+        tab = asyncio.create_task(sessions.read("read", reading()))
+        await asyncio.sleep(0)
+        await sessions.ask("another")
+        assert dropped == []  # they may still be fetched
+        monkeypatch.setattr("zerotprune.app.sessions.UNREAD", -1.0)
+        await sessions.ask("new")
+        assert dropped == ["unread", "another"]
+        over.set()
+        await tab
+        await sessions.ask("last")
+        assert dropped == ["unread", "another", "read", "new"]
+
+    asyncio.run(story())

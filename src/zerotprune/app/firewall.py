@@ -2,13 +2,17 @@
 
 gradio serves many routes that this page has no use for: files, uploads, proxies, API docs. They are
 closed. A value that names a file or a URL would be opened by gradio before our code sees it:
-values with objects in them are refused.
+values with objects in them are refused. So is what the page would never send: a body is looked at
+before it is parsed, for a list of a million lists takes fifty times its size.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import re
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -16,16 +20,23 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .connections import PATIENCE
+from .sessions import Drop, Sessions
 from .uploads import MOST_BYTES
 
+LOG = logging.getLogger(__name__)
 HOSTS = ("127.0.0.1", "localhost", "::1")
 MOST_BODY = MOST_BYTES * 4 // 3 + 2**20
+#: so many lists, objects and commas: the page sends a few values, the longest of which, an image,
+#: is one text without any
+MOST_MARKS = 10_000
+JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 ROUTES = {
     "GET": re.compile(
         r"/|/config/?|/theme\.css|/favicon\.ico|/manifest\.json|/(assets|static|svelte)/.*"
         r"|/gradio_api/(startup-events|theme\.css|queue/data|heartbeat/\w+|app_id)/?"
     ),
-    "POST": re.compile("/gradio_api/queue/join"),
+    "POST": re.compile(JOIN),
 }
 ROUTES["HEAD"] = ROUTES["GET"]
 
@@ -43,10 +54,10 @@ HEADERS = {
 
 
 class Firewall:
-    """Stands before the application as ASGI middleware."""
+    """Stands before the application as ASGI middleware. `drop` forgets a session's results."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, drop: Drop) -> None:
+        self.app, self._sessions = app, Sessions(drop)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -55,19 +66,52 @@ class Firewall:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refusal = _refusal(scope)
+        refusal, body = _refusal(scope), b""
         if refusal is None and scope["method"] == "POST":
-            body = await _body(receive)
-            refusal = _bad_body(body)
+            try:
+                body = await asyncio.wait_for(_body(receive), PATIENCE)
+                refusal = _bad_body(body)
+            except TimeoutError:
+                refusal = 408, "the rest of it did not come"
             receive = _again(body, receive)
         if refusal is not None:
             status, text = refusal
             await PlainTextResponse(text, status)(scope, receive, send)
-            return
-        await self.app(scope, receive, _with_headers(send))
+        elif scope["method"] == "POST":
+            await self._sessions.ask(json.loads(body)["session_hash"])
+            await self._ask(scope, receive, _with_headers(send))
+        elif scope["path"] == DATA:
+            await self._read(scope, receive, _with_headers(send))
+        else:
+            await self.app(scope, receive, _with_headers(send))
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = HTTPConnection(scope).query_params.get("session_hash", "")
+        if self._sessions.know(session):
+            await self._sessions.read(session, self.app(scope, receive, send))
+        else:
+            await PlainTextResponse("there is nothing to fetch", 404)(scope, receive, send)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the application makes nothing of is no fault of it: the page would not send it."""
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except Exception:
+            LOG.exception("a request failed")
+            if begun:
+                raise
+            await PlainTextResponse(NOT_THE_PAGE, 400)(scope, receive, send)
 
 
 Refusal = tuple[int, str]
+NOT_THE_PAGE = "this is nothing that the page sends"
 
 
 def _refusal(scope: Scope) -> Refusal | None:
@@ -80,6 +124,9 @@ def _refusal(scope: Scope) -> Refusal | None:
     routes = ROUTES.get(scope["method"])
     if routes is None or not routes.fullmatch(scope["path"]) or ".." in scope["path"]:
         return 404, "there is nothing here"
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BODY:
+        return 413, "too much at once"
     return None
 
 
@@ -101,14 +148,27 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _bad_body(body: bytes) -> Refusal | None:
-    if len(body) > MOST_BODY:
+    if len(body) > MOST_BODY or sum(body.count(mark) for mark in (b"[", b"{", b",")) > MOST_MARKS:
         return 413, "too much at once"
     try:
         sent = json.loads(body)
         plain = _plain(sent["data"]) and _plain([*(sent.get("event_data") or {}).values()])
+        known = _is_of_the_page(sent)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        plain = False
-    return None if plain else (400, "the page sends plain values only")
+        plain = known = False
+    if not plain:
+        return 400, "the page sends plain values only"
+    return None if known else (400, NOT_THE_PAGE)
+
+
+def _is_of_the_page(sent: dict[str, Any]) -> bool:
+    """Which of its events it is, by numbers, and whose: a session has a name of letters."""
+    numbers = [sent.get("fn_index"), sent.get("trigger_id")]
+    return (
+        isinstance(sent["data"], list)
+        and all(number is None or type(number) is int for number in numbers)
+        and re.fullmatch(r"\w{1,64}", sent["session_hash"]) is not None
+    )
 
 
 def _plain(value: object) -> bool:

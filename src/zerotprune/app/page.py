@@ -11,6 +11,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from ..methods import names
+from .connections import impatient
 from .controller import METHOD, PERCENT, RIVAL, Controller, PageUpdate, TabState
 from .firewall import Firewall
 from .server import ADDRESS
@@ -147,11 +148,21 @@ def launch(blocks: gr.Blocks, port: int | None) -> str:
     theme = gr.themes.Base(
         primary_hue="violet", neutral_hue="slate", font=list(_FONTS), font_mono=list(_MONO)
     )
+
+    async def drop(session: str) -> None:
+        queue = blocks._queue
+        await queue.clean_events(session_hash=session)
+        queue.pending_messages_per_session.pop(session, None)
+        queue.pending_event_ids_session.pop(session, None)
+
     _, address, _ = blocks.launch(
         server_name=ADDRESS, server_port=port, share=False, quiet=True, prevent_thread_lock=True,
         show_error=False, footer_links=[], run_history=False, enable_monitoring=False,
         ssr_mode=False, pwa=False, mcp_server=False, allowed_paths=[], max_file_size=MOST_BYTES,
         state_session_capacity=_MOST_TABS, theme=theme, css=_script("page.css"),
-        app_kwargs={"middleware": [Middleware(Firewall)], "openapi_url": None},
+        app_kwargs={"middleware": [Middleware(Firewall, drop=drop)], "openapi_url": None},
     )  # fmt: skip
+    # For all connections from now on: gradio leaves no other way to set it.
+    config = blocks.server.config
+    config.http_protocol_class = impatient(config.http_protocol_class)
     return str(address)

@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..data.photographs import load_photographs
+from ..temporary import private_folder
 from .catalog import Catalog, CatalogEntry, generate_examples
 from .controller import Controller
 from .worker import Worker
@@ -33,9 +33,9 @@ def serve(
     Whatever gradio writes goes to a private folder, which is gone afterwards.
     """
     _check_free(port)
-    with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
+    with private_folder() as folder:
         # gradio reads both when it is imported: no sooner than here.
-        os.environ["GRADIO_TEMP_DIR"] = folder
+        os.environ["GRADIO_TEMP_DIR"] = str(folder)
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         from .page import build, launch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from ..backbones import backbone
 from ..data.models import load
 from ..interrupts import kept_from_children
 from ..method import Method
+from ..temporary import private_folder
 from .config import SearchConfig
 from .objective import Objective, Stack
 from .space import surface_of
@@ -50,8 +50,8 @@ def run_workers(
     and unlike shared memory it is not limited to a fraction of it.
     """
     log = TrialLog(study, job.config)
-    with tempfile.TemporaryDirectory(prefix="zerotprune-") as folder:
-        file = Path(folder, "images.pt")
+    with private_folder() as folder:
+        file = folder / "images.pt"
         torch.save(([each.cpu() for each in stack.images], stack.labels), file)
         context = multiprocessing.get_context("spawn")
         workers = [

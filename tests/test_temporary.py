@@ -1,0 +1,46 @@
+"""Private folders: gone afterwards; those of killed processes are cleared by the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.nursery import nursery
+from zerotprune.temporary import private_folder
+
+HOLD = """
+import sys, tempfile, time
+from pathlib import Path
+tempfile.tempdir = sys.argv[1]
+from zerotprune.temporary import private_folder
+with private_folder() as folder:
+    Path(folder, "images.pt").touch()
+    time.sleep(3600)
+"""
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks = nursery()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "zerotprune-of-somebody-else").mkdir()
+    child = forks.start(HOLD, str(tmp_path))
+    while not (held := list(tmp_path.glob("zerotprune-*/images.pt"))):
+        time.sleep(0.01)
+    with private_folder() as own, private_folder() as another:
+        assert held[0].exists()
+        assert own != another
+        (own / "x").touch()
+        os.kill(child, signal.SIGKILL)
+        forks.wait()
+        assert held[0].exists()
+        with private_folder():
+            assert not held[0].parent.exists()
+            assert (own / "x").exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["zerotprune-of-somebody-else"]
