@@ -93,13 +93,10 @@ def drop_drawn(model: nn.Module) -> None:
 def make_room(model: nn.Module, state: Mapping[str, Tensor], geometry: Geometry) -> None:
     """Put on a transformer what a state dict has learned of methods, so that it can be loaded."""
     stages: dict[str, set[int]] = {}
+    places = {str(block): block for block in range(1, geometry.depth + 1)}
     for name in state:
-        if (
-            name.startswith(f"{NEW}.")
-            and len(parts := name.split(".")) > 3
-            and parts[2].isdecimal()
-        ):
-            stages.setdefault(parts[1], set()).add(int(parts[2]))
+        if name.startswith(f"{NEW}.") and len(parts := name.split(".")) > 3 and parts[2] in places:
+            stages.setdefault(parts[1], set()).add(places[parts[2]])
     for name, blocks in stages.items():
         if name in REGISTERED:
             method = REGISTERED[name]()
