@@ -16,7 +16,7 @@ from tests.families import SMALL, build, images_for
 from zerotprune.methods import AViT, DynamicViT, TopK
 
 how, SMALL["depth"] = sys.argv[1], 3
-two = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3)))
+two = ztp.Schedule((ztp.Stage(1, 1.0, 4, 2), ztp.Stage(2, 0.8, 4, 3)))
 one = ztp.Schedule(two.stages[1:])  # after a block of the library's own
 cases = [
     ("deit", two.by(ztp.ZeroTPrune())),

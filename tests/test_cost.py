@@ -18,7 +18,7 @@ from zerotprune.backbones import backbone
 from zerotprune.cost import Load, block_macs, total_macs
 from zerotprune.methods import Slicing, TopK
 
-PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
+PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4, 5), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
 
 
 def counted_by_torch(model: Any) -> int:

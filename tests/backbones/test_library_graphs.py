@@ -31,7 +31,7 @@ for how, name, method in (
 ):
     model = build(name)
     images, others = images_for(model, 3), images_for(model, 3)
-    stage = ztp.Stage(2, 0.9 if method == "zero-tprune" else 1.0, 9)
+    stage = ztp.Stage(2, 0.9 if method == "zero-tprune" else 1.0, 9, 2)
     ztp.prune_(model, ztp.Schedule((stage,)).by(method))
     with torch.no_grad():
         expected = model(images), model(others)
@@ -59,7 +59,8 @@ logging.disable()
 torch.backends.mha.set_fastpath_enabled(False)
 for name in ("torchvision", "open_clip, own attention, scales", "open_clip, mean, then norm",
              "open_clip, attention pool", "lvvit"):
-    for schedule in (ztp.Schedule(), ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3)))):
+    stages = (ztp.Stage(1, 1.0, 4, 2), ztp.Stage(2, 0.8, 4, 3))
+    for schedule in (ztp.Schedule(), ztp.Schedule(stages)):
         model = ztp.prune_(build(name), schedule, compute="all")
         stem = next(path for path, _ in model.named_children() if path in
                     ("conv_proj", "conv1", "patch_embed"))

@@ -21,6 +21,7 @@ import zerotprune as ztp
 from tests import libraries
 from tests.families import stirred
 from tests.hf_families import build as hf_build
+from tests.nursery import said_by
 from zerotprune.export import onnx, target_named
 from zerotprune.export.facts import BatchSize, facts_of
 from zerotprune.export.target import quiet
@@ -32,7 +33,7 @@ SIDE = 64  # 16 patches
 #: where there are two stages, at the second the order counts in which the first left the tokens
 FOLDING = (ztp.Stage(1, similar=4), ztp.Stage(2, similar=3))
 DROPPING = (ztp.Stage(1, keep=0.7),)
-BOTH = (ztp.Stage(1, 0.9, 3), ztp.Stage(2, 0.8, 2, 2))
+BOTH = (ztp.Stage(1, 0.9, 3, 2), ztp.Stage(2, 0.8, 2, 2))
 METHODS = {
     "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
     "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": DROPPING,
@@ -117,7 +118,9 @@ def written(folder: Path) -> dict[str, Any]:
 def of_libraries(folder: Path) -> dict[str, Any]:
     """A model of each library, through the library's own function, in ONNX Runtime."""
     found = {}
-    models = {name: libraries.build(name) for name in LIBRARIES} | {"transformers": hf_build("vit")}
+    libraries.DEPTH = 3  # a block of the library's own, one with a stage, and the last
+    models = {name: libraries.build(name) for name in LIBRARIES}
+    models["transformers"] = hf_build("vit", depth=3)
     for name, model in models.items():
         ztp.prune_(
             model.requires_grad_(False), ztp.Schedule((ztp.Stage(2, similar=9),), resolve("fold"))
@@ -154,3 +157,9 @@ def tell() -> None:
     """What is asked for by the arguments."""
     wanted = {"written": written, "lowered": lowered, "libraries": of_libraries}[sys.argv[1]]
     print(json.dumps(wanted(Path(sys.argv[2]))))
+
+
+def told(what: str, folder: Path) -> dict[str, Any]:
+    script = "from tests.export import matrix; matrix.tell()"
+    found: dict[str, Any] = json.loads(said_by(script, what, str(folder))[-1])
+    return found

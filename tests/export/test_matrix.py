@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.export.matrix import LIBRARIES, METHODS, SMALL
-from tests.nursery import said_by
+from tests.export.matrix import LIBRARIES, METHODS, SMALL, told
 from zerotprune.export import target_named
 
-SCRIPT = "from tests.export import matrix; matrix.tell()"
 WRITTEN = ("onnx", "openvino", "torch")
-
-
-def run(what: str, folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said_by(SCRIPT, what, str(folder))[-1])
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
-    return run("written", folder)
+    return told("written", folder)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -58,40 +50,20 @@ def test_int8_is_smaller_and_near(name: str, found: dict[str, Any]) -> None:
 def test_a_file_says_what_it_is(
     name: str, ending: str, found: dict[str, Any], folder: Path
 ) -> None:
-    told = target_named(name).read(folder / f"{SMALL}{ending}")
-    assert told["method"] == {"name": SMALL, "options": {}}
-    assert [stage["similar"] for stage in told["schedule"]["stages"]] == [4]
-    assert told["input"] == {"batch": 2, "shape": [3, 64, 64]}
-    assert told["preprocessing"]["size"] == [64, 64]
-    assert told["preprocessing"]["interpolation"] == "bicubic"
-    assert told["opset"] == 20
-    assert {"zerotprune", "torch", "onnx"} <= told["versions"].keys()
-    assert target_named("onnx").read(folder / "int8" / f"{SMALL}.onnx")["method"] == told["method"]
+    facts = target_named(name).read(folder / f"{SMALL}{ending}")
+    assert facts["method"] == {"name": SMALL, "options": {}}
+    assert [stage["similar"] for stage in facts["schedule"]["stages"]] == [4]
+    assert facts["input"] == {"batch": 2, "shape": [3, 64, 64]}
+    assert facts["preprocessing"]["size"] == [64, 64]
+    assert facts["preprocessing"]["interpolation"] == "bicubic"
+    assert facts["opset"] == 20
+    assert {"zerotprune", "torch", "onnx"} <= facts["versions"].keys()
+    assert target_named("onnx").read(folder / "int8" / f"{SMALL}.onnx")["method"] == facts["method"]
 
 
 def test_a_model_of_each_library(tmp_path: Path) -> None:
-    found = run("libraries", tmp_path)
+    found = told("libraries", tmp_path)
     assert found.keys() == {*LIBRARIES, "transformers"}
     for same, typical in found.values():
         assert same == 1
         assert 0 < typical < 1e-5
-
-
-@pytest.fixture(scope="module")
-def lowered(folder: Path) -> dict[str, Any]:
-    return run("lowered", folder)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_method_in_executorch(method: str, lowered: dict[str, Any]) -> None:
-    assert lowered[f"{method}, executorch"] < 2e-5
-
-
-def test_executorch_of_equals_the_first(lowered: dict[str, Any]) -> None:
-    assert lowered["ordered, executorch"] == 0
-
-
-def test_executorch_says_where_it_is_cut(lowered: dict[str, Any], folder: Path) -> None:
-    told = target_named("executorch").read(folder / "fold.pte")
-    assert told["xnnpack_parts"] > 1
-    assert "gather" in told["portable"]

@@ -257,7 +257,7 @@ from zerotprune.methods import TopK
 
 SMALL["depth"] = 3
 model = build("deit")
-schedule = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.6)))
+schedule = ztp.Schedule((ztp.Stage(1, 1.0, 4, 2), ztp.Stage(2, 0.6, 0, 2)))
 
 class Breaks(TopK):
     def reduce(self, seen, stage):

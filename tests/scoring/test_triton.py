@@ -194,7 +194,7 @@ def test_a_layer_decides_as_with_the_reference(method: Any) -> None:
 
 
 FAMILIES = ["deit", "dinov2, registers", "eva-02, rotary", "qk norm", "siglip, no cls"]
-SCHEDULE = Schedule((Stage(1, 1.0, 4), Stage(2, 0.8, 4, 3), Stage(4, 0.5)))
+SCHEDULE = Schedule((Stage(1, 1.0, 4, 5), Stage(2, 0.8, 4, 3), Stage(4, 0.5)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

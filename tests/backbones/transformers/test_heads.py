@@ -27,8 +27,8 @@ from zerotprune.backbones.transformers.families import base_of, blocks_of
 from zerotprune.methods import ATS, Fold, ToMe
 
 MERGING = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))
-PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
-SHORT = ztp.Schedule((ztp.Stage(1, similar=9),))
+PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4, 5), ztp.Stage(2, 0.8, 4, 3), ztp.Stage(4, 0.5)))
+SHORT = ztp.Schedule((ztp.Stage(1, similar=9, rounds=2),))
 
 
 def close(one: Tensor, other: Tensor) -> bool:

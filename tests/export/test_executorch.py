@@ -1,0 +1,36 @@
+"""Every static method in ExecuTorch answers as it does in torch; equal values are no matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.matrix import METHODS, told
+from zerotprune.export import target_named
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lowered")
+
+
+@pytest.fixture(scope="module")
+def lowered(folder: Path) -> dict[str, Any]:
+    return told("lowered", folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_in_executorch(method: str, lowered: dict[str, Any]) -> None:
+    assert lowered[f"{method}, executorch"] < 2e-5
+
+
+def test_executorch_of_equals_the_first(lowered: dict[str, Any]) -> None:
+    assert lowered["ordered, executorch"] == 0
+
+
+def test_executorch_says_where_it_is_cut(lowered: dict[str, Any], folder: Path) -> None:
+    facts = target_named("executorch").read(folder / "fold.pte")
+    assert facts["xnnpack_parts"] > 1
+    assert "gather" in facts["portable"]
