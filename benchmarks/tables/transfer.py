@@ -47,7 +47,7 @@ TABLE = "transfer"
 DATA = ("pets", "flowers")
 GMACS = (0.9, 0.65)
 #: Off the shelf all of them, then trained all but ATS. The last two learn to drop: off the shelf
-#: they drop as good as by chance.
+#: what they drop means nothing.
 METHODS = ("fold", "tome", "zero-tprune", "ats", "dynamicvit", "a-vit")
 TRAINED = ("fold", "tome", "zero-tprune", "dynamicvit", "a-vit")
 OFF_THE_SHELF, AFTERWARDS = "off the shelf", "trained"  # what a row's `mode` says

@@ -31,9 +31,10 @@ PAPER = {
 READING = """Mean top-1 over the seeds with the standard error of that mean, which says how far
 training differs from seed to seed; that of one accuracy on these images is about 1.5 points. In
 brackets the change against the unpruned model of the same seed. Seconds are of one training, on a
-device that several shared. DynamicViT and A-ViT off the shelf have learned nothing: they drop as
-good as by chance. The paper's column is its Table 6, DeiT-T fine-tuned and measured on the whole
-sets, at 0.90 G: the order of the methods can be compared, not the level.
+device that several shared. DynamicViT and A-ViT off the shelf have learned nothing: what they drop
+means nothing, and they lose more than random dropping does. What is empty was not trained. The
+paper's column is its Table 6, DeiT-T fine-tuned and measured on the whole sets, at 0.90 G: the
+order of the methods can be compared, not the level.
 """
 
 
@@ -117,12 +118,14 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
                   if held and name != "fold"}  # fmt: skip
         off = _chosen(rows, model, f"fold {at}", OFF_THE_SHELF)
         if not rivals or not off or not trained["fold"]:
+            lines.append(f"- {model} {at}: no rival was trained")
             continue
         best = max(rivals, key=lambda name: rivals[name])
         for what, own in (("off the shelf", off), ("trained", trained["fold"])):
             apart = _difference(own, trained[best])
-            lines.append(f"- {model} {at}: Fold {what} − {best} trained, the best trained rival: "
-                         f"{apart.value:+.1f} ± {apart.error:.1f} points")  # fmt: skip
+            lines.append(f"- {model} {at}: Fold {what} − {best} trained, the best trained rival of "
+                         f"{', '.join(rivals)}: {apart.value:+.1f} ± {apart.error:.1f} "
+                         "points")  # fmt: skip
     return lines
 
 

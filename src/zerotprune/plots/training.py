@@ -10,6 +10,9 @@ from matplotlib.lines import Line2D
 
 from .figure_files import new_figure, style_of
 
+#: points below the unpruned model that a panel shows: what falls further would flatten all else
+SHOWN = 14.0
+
 
 class Trained(NamedTuple):
     """One method at one cost: the mean over the seeds, and its error."""
@@ -42,6 +45,7 @@ def training_figure(
         axis.axhline(top1, color="#444444", lw=1, ls=":")
         axis.plot([gmacs], [top1], "k*", ms=11)
         axis.set_xlabel("GMACs, with patch embedding and scoring")
+        _cut(axis, points, top1)
     axes[0].set_ylabel("top-1, % (mean over the seeds)")
     keys = [Line2D([], [], label=name, **cast(Any, style)) for name, style in colours.items()]
     keys += [Line2D([], [], color="#444444", ls="--", label="off the shelf"),
@@ -49,6 +53,18 @@ def training_figure(
              Line2D([], [], color="k", marker="*", ls="", ms=10, label="unpruned")]  # fmt: skip
     figure.legend(handles=keys, fontsize=8, loc="outside right center")
     return figure
+
+
+def _cut(axis: Any, points: Sequence[Trained], top1: float) -> None:
+    """Leave out what is far below, and say what it is."""
+    low = [p for p in points if p.top1 < top1 - SHOWN]
+    if not low:
+        return
+    axis.set_ylim(bottom=top1 - SHOWN - 0.5)
+    told = (f"{p.method} {'trained' if p.trained else 'off the shelf'}: {p.top1:.0f} %"
+            f" at {p.gmacs:.2g} G" for p in sorted(low, key=lambda p: -p.top1))  # fmt: skip
+    axis.text(0.98, 0.02, "below:\n" + "\n".join(told), transform=axis.transAxes, fontsize=7,
+              ha="right", va="bottom")  # fmt: skip
 
 
 def _draw(axis: Any, line: list[Any], style: dict[str, str], trained: bool) -> None:
