@@ -68,13 +68,14 @@ def main(doc: str | None, tables: Sequence[Table]) -> None:
     names = [table.name for table in tables]
     if len(names) > 1:
         options.add_argument("--only", nargs="+", choices=names, default=names)
+    options.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     chosen = parsed(options)
     run([table for table in tables if table.name in getattr(chosen, "only", names)], chosen)
 
 
 def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
     """Each model and its images are loaded once for all tables."""
-    for name in MODELS:
+    for name in getattr(chosen, "models", MODELS):
         wanted = [table for table in tables if name in table.models]
         if wanted:
             bench = Bench(name, chosen)
