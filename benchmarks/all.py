@@ -3,8 +3,8 @@
 Parts: tables, dinov2, searched, settings, throughput; and large, the paper's tables of DeiT-S and
 -B, LV-ViT, MAE and SWAG, for whoever has their weights (--weights) and ImageNet (--data). A part
 that fails is told at the end, and the others go on.
-Command: python -m benchmarks.all --shared DIR --batch 500 --jobs 12 (about ten minutes on a GPU,
-hours on a CPU; --limit 20 --settings 5 --trials 5 --speed-batch 2 --rounds 1 to try it out).
+Command: python -m benchmarks.all --shared DIR --jobs 8 (a GPU; on a CPU it takes hours, and
+--limit 20 --settings 5 --trials 5 --speed-batch 2 --rounds 1 tries it out).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+
+import torch
 
 from benchmarks.inputs import (
     DINOV2,
@@ -46,6 +48,8 @@ def main() -> None:
     settings.add_options(options)
     throughput.add_options(options)
     large.add_options(options)
+    if torch.cuda.is_available():
+        options.set_defaults(batch=500)
     chosen = parsed(options)
     parts = [part for part in chosen.only if part not in chosen.skip]
     benches = []

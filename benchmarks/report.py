@@ -55,18 +55,18 @@ commit, versions, hardware and seed. One command makes the rows, this page and i
 that are only quoted here.
 
 Top-1 on 2,000 ImageNet validation images (two of each class, `report`); where nothing that was
-chosen on the 1,000 images of `tune` takes part, on all 3,000. Float32, change against the unpruned
-model in points with its paired standard error, and the divergence of the answers from the
-unpruned model's (KL, in nats). GMACs count all matrix products with patch embedding, and the
-scoring; "needed" is what is left once the last block runs for CLS alone and what is dropped skips
-its MLP. The paper's count for DeiT-S leaves the embedding out (4.55, with it 4.61); its 1.26 for
-DeiT-T is with it. The copy of DeiT-Ti has LayerNorm parameters that whoever published it rounded
-to 1/64. DINOv2-S: 10 nearest neighbours (cosine, votes weighted by exp(cosine / 0.07)) on 555
-Oxford pets at 224 px. Where a table of ours answers one of the paper's, the paper's cells stand
-beside: its model is another and larger one, on all 50,000 images, so the order of the variants can
-be compared, not their level. A claim *agrees* or *disagrees* when the paired difference is more
-than two standard errors from zero; else the images do not tell. With so many claims some would
-pass that line by chance alone. `zero-tprune` is the method in [our form of
+chosen on the 1,000 images of `tune` takes part, on all 3,000 (older runs: 2,000). Float32, change
+against the unpruned model in points with its paired standard error, and the divergence of the
+answers from the unpruned model's (KL, in nats). GMACs count all matrix products with patch
+embedding, and the scoring; "needed" is what is left once the last block runs for CLS alone and
+what is dropped skips its MLP. The paper's count for DeiT-S leaves the embedding out (4.55, with it
+4.61); its 1.26 for DeiT-T is with it. The copy of DeiT-Ti has LayerNorm parameters that whoever
+published it rounded to 1/64. DINOv2-S: 10 nearest neighbours (cosine, votes weighted by exp(cosine
+/ 0.07)) on 555 Oxford pets at 224 px. Where a table of ours answers one of the paper's, the
+paper's cells stand beside: its model is another and larger one, on all 50,000 images, so the order
+of the variants can be compared, not their level. A claim *agrees* or *disagrees* when the paired
+difference is more than two standard errors from zero; else the images do not tell. With so many
+claims some would pass that line by chance alone. `zero-tprune` is the method in [our form of
 schedule](budgets.md#zero-tprunes-two-forms), `zero-tprune-paper` in the paper's; zero-tp-a, -b and
 -c, which the paper gives by their cost alone, are our schedules for these costs.
 

@@ -26,7 +26,7 @@ def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
         lines += quoted(table.quoted)
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
-        lines += [f"### {model}\n", *_measured(own, table.printed), "", *_claims(own), ""]
+        lines += [*_headed(model, own), *_measured(own, table.printed), "", *_claims(own), ""]
         if "@" in own[1]["name"]:
             lines += _plot(table.name, model, own, docs)
     return lines
@@ -47,6 +47,10 @@ def quoted(table: Quoted) -> list[str]:
 def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _headed(model: str, rows: Sequence[Row]) -> list[str]:
+    return [f"### {model}\n", f"{int(rows[0]['images']):,} images.\n"]
 
 
 def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
@@ -102,7 +106,7 @@ def curved(rows: list[Row], docs: Path) -> list[str]:
     lines += ["![Change in accuracy against cost, both models and methods](curve.png)", ""]
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
-        lines += [f"### {model}\n", *_measured(own, None), ""]
+        lines += [*_headed(model, own), *_measured(own, None), ""]
     return lines
 
 

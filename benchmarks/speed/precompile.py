@@ -6,6 +6,7 @@ compiling one case after the other would take most of the time.
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -34,18 +35,20 @@ class Case(NamedTuple):
 def run(cases: Sequence[Case], setup: bench.Setup, jobs: int) -> None:
     """What fails here fails again, and is reported, where it is measured."""
 
-    def alone(case: Case) -> str:
+    def compile_alone(case: Case) -> str:
         # A plain process: the parent missed the cache for what multiprocessing's children compiled.
         told = pickle.dumps((case, setup))
         command = [sys.executable, "-m", "benchmarks.speed.precompile"]
-        done = subprocess.run(command, input=told, capture_output=True)
+        # As many processes as asked for, and no more: each would start some for itself.
+        alone = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, input=told, capture_output=True, env=alone)
         if done.returncode == 0:
             return "compiled"
         lines = done.stderr.decode(errors="replace").split("\n")
         return "failed: " + next((line for line in reversed(lines) if line.strip()), "no reason")
 
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(alone, case): case for case in cases}
+        waiting = {pool.submit(compile_alone, case): case for case in cases}
         for number, done in enumerate(as_completed(waiting), start=1):
             case = waiting[done]
             about = f"{case.model}, {case.contender.name}, batch {case.batch}"

@@ -3,7 +3,8 @@
 At 0.55 of the cost, one change a row from the paper's form of schedule: five stages, rounds by its
 Sec. 4.2, keys, VHF on scores scaled to mean 1, rows scaled back. First what it leaves open, then
 its own variants, then other forms of schedule, the searched ones among them (found on other
-images, at 0.558), and Fold beside. Whatever is left of the gap is the model.
+images, at 0.558), and Fold beside. What is left of the gap is the model, and the schedule, which
+the paper does not print.
 Command: python -m benchmarks.tables.gap --shared DIR. What it gave: docs/results.md.
 """
 

@@ -58,6 +58,14 @@ def test_rows_of_an_older_run_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_older_rows_of_zero_tprune_are_of_the_papers_form(tmp_path: Path) -> None:
+    old, new = Schedule.preset("ablation-is"), Schedule((Stage(1, similar=9), Stage(10, 0.9)))
+    rows = [measured("off-the-shelf", model, "zero-tprune @ 0.7", -1.0, schedule=each.one_line())
+            for model, each in ((DEIT, old), (VIT, new))]  # fmt: skip
+    names = [row["name"] for row in newest(file_of(tmp_path, rows))]
+    assert names == ["zero-tprune-paper @ 0.7", "zero-tprune @ 0.7"]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [(0.9, "agrees"), (0.7, "does not tell"), (-0.7, "does not tell"), (-0.9, "disagrees")],

@@ -129,18 +129,18 @@ def compare(
                 for result in results:
                     _time_batch(model, result, images, setting)
             turn = [_time_batch(model, result, images, setting) for result in results]
-            true = turn[0][0].float().cpu().log_softmax(dim=-1)
+            true = turn[0][0].float().log_softmax(dim=-1)
             if not true.isfinite().all():
                 raise ValueError(
                     f"the unpruned model's outputs are not all finite in {setting.precision}: "
                     "there is no accuracy to measure"
                 )
             for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
-                outputs = outputs.float().cpu()
+                outputs = outputs.float()
                 result.index += index.tolist()
-                result.rate(outputs, labels)
+                result.rate(outputs, labels.to(outputs.device))
                 if setting.keep_outputs:
-                    result.outputs.append(outputs)
+                    result.outputs.append(outputs.cpu())
                 else:
                     result.kl += divergence(true, outputs.log_softmax(dim=-1)).tolist()
                 result.seconds_per_image.append(seconds / len(images))
