@@ -22,11 +22,12 @@ def newest(path: Path) -> list[Row]:
 
 
 def _by_form(row: Row) -> Row:
-    """`zero-tprune` had the paper's form of schedule, with an I-stage in block 9, before it had one
-    of its own."""
+    """Zero-TPrune had the paper's form of schedule, with a stage in block 9, before it had one of
+    its own."""
     name, at, cost = row["name"].partition(" @ ")
-    if name == "zero-tprune" and at and '"block": 9,' in row["schedule"]:
-        return row | {"name": f"zero-tprune-paper @ {cost}"}
+    named = {"zero-tprune": "zero-tprune-paper", "zero-tprune-uni": "zero-tprune-uni, paper's form"}
+    if at and name in named and '"block": 9,' in row["schedule"]:
+        return row | {"name": f"{named[name]} @ {cost}"}
     return row
 
 

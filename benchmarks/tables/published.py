@@ -2,8 +2,8 @@
 
 Its a, b and c are given by their cost alone, so the schedules are ours, solved for the same share
 of the cost: in the paper's form, and in ours, which goes by "early". Costs are counted as the
-paper does, without patch embedding. Ours: DeiT-Ti and ViT-Ti; how fast it is, with DeiT-S:
-[Table 2's throughput](#table-2s-throughput).
+paper does, without patch embedding. Ours: DeiT-Ti and ViT-Ti; how fast it is, with DeiT-S, says
+`python -m benchmarks.speed.throughput`.
 Command: python -m benchmarks.tables.published --shared DIR. What it gave: docs/results.md.
 """
 
