@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.inputs import MODELS
+
 Row = dict[str, str]
 Verdict = Literal["agrees", "disagrees", "does not tell"]
 
@@ -40,7 +42,9 @@ def is_claim(row: Row) -> bool:
 
 
 def models_of(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(row["model"] for row in rows))
+    """Those that have most of the tables come first, whichever ran first."""
+    found = dict.fromkeys(row["model"] for row in rows)
+    return sorted(found, key=lambda model: [*MODELS, model].index(model))
 
 
 def errors_from_zero(row: Row, value: str = "change") -> float:

@@ -17,7 +17,7 @@ def first_lines(rows: Sequence[Row], of_the_paper: Callable[[Row], bool]) -> lis
     lines = [*_by_verdict(claims), *_gap(rows), *_rivals(rows)]
     lines += [
         "- **Large models** at half of the cost: there the paper itself has ToMe ahead (Table 14). "
-        "Nothing larger than ViT-Ti was measured here for accuracy."
+        "No classifier larger than ViT-Ti was measured here."
     ]
     return [*lines, *_fold(rows), *_speed(rows)]
 
@@ -34,8 +34,13 @@ def _by_verdict(claims: Sequence[Row]) -> Iterator[str]:
     yield f"- **Holds on both models:** {_named(both)}."
     yield f"- **Holds on one,** and the other does not tell or was not measured: {_named(one)}."
     yield f"- **Does not hold,** on one model at least: {_named(against)}."
-    counts = {table: sum(each == table for each, _ in silent) for table, _ in silent}
-    tables = ", ".join(f"{table} ({count})" for table, count in counts.items())
+    texts: dict[str, list[str]] = {}
+    for table, text in silent:
+        texts.setdefault(table, []).append(text)
+    tables = ", ".join(
+        f"{table} ({'; '.join(each) if table == 'contribution' else len(each)})"
+        for table, each in texts.items()
+    )
     yield (
         f"- **Not told:** {len(silent)} of {len(found)} claims, by table: {tables}. The "
         "paper's own differences there are 0.1 to 0.9 points, mostly below 0.3; a paired "

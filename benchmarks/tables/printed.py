@@ -99,7 +99,8 @@ ATTENTION = Printed(
 
 TABLE_2 = Printed(
     "Table 2",
-    "DeiT-S; throughput on one A100 stands with ours, below",
+    "DeiT-S; images/s on one A100, over the unpruned model's: ATS +36.9 %, ToMe +50.3 %, Zero-TP-a "
+    "+45.3 %, -b +63.2 %, -c +11.1 %",
     {
         "ATS": Cell(79.2, 3.00),
         "ToMe": Cell(78.9, 2.95),
