@@ -28,10 +28,10 @@ DATA = ("images", "images/0", "bad", "tars", "tars/deep.tar", "tars/cut.tar", "t
 IMAGES = ("images/0/a.png", "bad/bomb.png", "bad/strip.png", "bad/eps.jpg", "bad/cut.png",
           "bad/fifo.png", "bad/round", "bad/\x1b[31m.png", "bad/\udcff.png", "bad", "images",
           "nowhere.png", "empty", "/dev/zero", "fifo", "loop")  # fmt: skip
-OUTPUTS = ("new.png", "new.json", "new.svg", "new.csv", "good.json", "good.safetensors", "loop",
-           "fifo", "folder", "closed/new.png", "nowhere/new.json", "/dev/null", "/dev/full",
-           "images/0/a.png", "other.csv", "nul.csv", "[/bold].png", "x" * 300 + ".png", "",
-           "new.\udcff")  # fmt: skip
+OUTPUTS = ("new.png", "new.json", "new.svg", "new.csv", "new.onnx", "good.json",
+           "good.safetensors", "loop", "fifo", "folder", "closed/new.png", "nowhere/new.json",
+           "/dev/null", "/dev/full", "images/0/a.png", "other.csv", "nul.csv", "[/bold].png",
+           "x" * 300 + ".png", "", "new.\udcff")  # fmt: skip
 
 
 def make(home: Path) -> Path:

@@ -36,7 +36,8 @@ VALUES = {
     "workers": ("0", "-1", "100000", "a"), "weights": hostile.WEIGHTS, "model": MODELS,
     "schedule": hostile.SCHEDULES, "calibration": hostile.SCHEDULES, "method": METHODS,
     "names": hostile.SCHEDULES, "mapping": hostile.SCHEDULES, "device": DEVICES,
-    "train": hostile.DATA, "teacher": (*hostile.WEIGHTS, "demo", "test_vit"),
+    "to": ("onnx", "openvino", "executorch", "torch", "tflite", ""), "samples": NUMBERS,
+    "data": hostile.DATA, "train": hostile.DATA, "teacher": (*hostile.WEIGHTS, "demo", "test_vit"),
     "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
     **dict.fromkeys(("out", "csv", "plot", "figure", "plots", "figures"), hostile.OUTPUTS),
 }  # fmt: skip
@@ -67,6 +68,9 @@ COMMANDS = {
                                              "mixup", "ema", "teacher", "batch", "precision"),
                  ("--workers", "0", "--limit", "2", "--batch", "2", "--epochs", "1", "--cost",
                   "0.5", "--out", "new.safetensors")),
+    "export": (("MODEL",), (*SHARED, *BUDGET, "method", "to", "out", "batch", "samples", "threads",
+                            "data", "limit", "int8", "random-weights"),
+               ("--to", "torch", "--samples", "0")),
     "demo": ((), ("out", "csv"), ("--images", "1")),
     "app": ((), ("model", "weights", "names"), ()),
 }  # fmt: skip
@@ -74,10 +78,12 @@ COMMANDS = {
 LAST = {
     "info": (), "show": (), "evaluate": (), "compare": ("--cost", "2"),
     "calibrate": ("--threshold", "nan"), "search": ("--finalists", "0"),
-    "finetune": ("--lr", "nan"), "bench": ("--threads", "0"), "demo": ("--images", "0"),
+    "finetune": ("--lr", "nan"), "bench": ("--threads", "0"), "export": ("--out", "new.pt"),
+    "demo": ("--images", "0"),
     "app": ("--port", "0"),
 }  # fmt: skip
-LONG = ("bench", "demo")
+FLAGS = ("strict", "tuned", "lines", "grid", "json", "int8", "random-weights")
+LONG = ("bench", "export", "demo")
 PLACES = {"MODEL": MODELS, "DATA": hostile.DATA, "IMAGE": hostile.IMAGES}
 FOREIGN = ("Traceback", "Errno", "has no attribute", "not supported between", "codec can't",
            "surrogates", "data point", "NoneType", "unexpected keyword", "RuntimeError",
@@ -92,7 +98,7 @@ def calls(draw: st.DrawFn) -> list[str]:
     words = [draw(st.sampled_from((PLACES[each][0],) * 8 + PLACES[each])) for each in places]
     for option in draw(st.lists(st.sampled_from(options), max_size=3, unique=True)):
         words.append(f"--{option}")
-        if option not in ("strict", "tuned", "lines", "grid", "json"):
+        if option not in FLAGS:
             words.append(draw(st.sampled_from(VALUES.get(option, WORDS))))
     given = {word for word in words if word.startswith("--")}
     # Most of the long ones are kept from work by a mistake of their own: 300 draws are to be quick.

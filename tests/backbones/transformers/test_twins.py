@@ -149,6 +149,15 @@ def test_folders_that_cannot_be_used(tmp_path: Path, config: Any, says: str) -> 
         load(f"hf:{tmp_path}", pretrained=True)
 
 
+def test_a_siglip_without_its_head_has_no_one_answer(tmp_path: Path) -> None:
+    build("siglip, no head").save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"a SigLIP without its head, .*: use it in Python"
+    ) as said:
+        load(f"hf:{tmp_path}", pretrained=True)
+    assert "\n" not in str(said.value)
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no folder at"):
         load(f"hf:{tmp_path / 'none'}", pretrained=True)

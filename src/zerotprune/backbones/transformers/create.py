@@ -108,6 +108,12 @@ def _kind(name: str, config: Any) -> Any:
         raise ValueError(
             f"{name} is a {known[0]}, which takes patches and not images: use it in Python"
         )
+    vision = getattr(config, "vision_config", config)
+    if known[0] == "SiglipVisionModel" and not getattr(vision, "vision_use_head", True):
+        raise ValueError(
+            f"{name} is a SigLIP without its head, and nothing else makes one answer of its "
+            "patches: use it in Python"
+        )
     return getattr(transformers, known[0])
 
 
