@@ -98,12 +98,13 @@ class FusedScorer(Scorer):
         if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
             return super().output(part)
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
-        return _sized_attention(q, k, v, part.scale, part.size)[0]
+        return self._attention(q, k, v, part)[0]
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
         """The output, and the logarithms of the row sums."""
         if part.size is not None:
-            return _sized_attention(q, k, v, part.scale, part.size)
+            by_size = whole.attend if whole.fits(q) else attend
+            return by_size(q, k, v, part.scale, part.size)
         out, sums = _attention(q, k, v, part.scale)
         return out, log_sums(q, k, part.scale) if sums is None else sums.contiguous()
 
@@ -201,16 +202,6 @@ def _why_no_attention(part: Heads) -> str | None:
     if any(x.requires_grad for x in (part.q, part.k, part.v)):
         return "gradients are asked for, and the kernel has no backward pass"
     return None
-
-
-def _sized_attention(
-    q: Float[Tensor, "batch heads tokens width"],
-    k: Float[Tensor, "batch heads tokens width"],
-    v: Float[Tensor, "batch heads tokens width"],
-    scale: float,
-    size: Float[Tensor, "batch tokens"],
-) -> tuple[Float[Tensor, "batch heads tokens width"], Float[Tensor, "batch heads tokens"]]:
-    return (whole.attend if whole.fits(q) else attend)(q, k, v, scale, size)
 
 
 def _dense_rows(x: Tensor) -> Tensor:
