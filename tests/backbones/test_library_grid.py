@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import open_clip
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor
 
 import zerotprune as ztp
-from tests.backbones.test_pooling import alike
+from tests.equal_patches import equal_patches
 from tests.keep_all import EVERYWHERE
 from tests.libraries import NAMES, PATCHES, build, images_for, stir
 from zerotprune.backbones import backbone
@@ -42,17 +40,6 @@ def shown(model: Any, images: Tensor) -> list[Tensor]:
     return seen
 
 
-@contextmanager
-def equal_pairs(model: Any) -> Iterator[None]:
-    def enter(_: Any, args: tuple[Any, ...]) -> Any:
-        x, *rest = args
-        return (torch.cat((x[:, :1], alike(x[:, 1:], 2)), dim=1), *rest)
-
-    hook = backbone(model).blocks[0].register_forward_pre_hook(enter)
-    yield
-    hook.remove()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_pruned_is_the_model(name: str) -> None:
     model = build(name)
@@ -71,7 +58,7 @@ def test_nothing_pruned_is_the_model(name: str) -> None:
 def test_equal_patches_merged_pair_by_pair_change_nothing(name: str) -> None:
     model = build(name).double()
     images = images_for(model)
-    with equal_pairs(model):
+    with equal_patches(model, 2):
         expected = shown(model, images)
         schedule = ztp.Schedule((ztp.Stage(2, similar=PATCHES // 2),)).by("fold")
         found = shown(ztp.prune_(model, schedule, outputs="grid"), images)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests.backbones.test_libraries import METHODS, every_method, models
 from tests.counting import macs_of
+from tests.equal_patches import equal_patches
 from tests.libraries import NAMES, POOLING, build, images_for, tlt, with_tlt
 from zerotprune.backbones import backbone
 from zerotprune.backbones.lvvit.create import SIZES, create
@@ -25,20 +24,6 @@ from zerotprune.methods import Fold, ToMe
 #: what costs as another one does
 ALIKE = ("open_clip", "open_clip, layer scale, quick gelu", "open_clip, own attention",
          "open_clip, attention pool", "torchvision")  # fmt: skip
-
-
-@contextmanager
-def equal_patches(model: nn.Module, group: int) -> Iterator[None]:
-    """While it is open, every so many patch tokens in a row are one and the same to the model."""
-
-    def enter(block: nn.Module, args: tuple[Any, ...]) -> Any:
-        x, *rest = args
-        at = torch.arange(x.shape[1] - 1)
-        return (torch.cat((x[:, :1], x[:, 1 + at - at % group]), dim=1), *rest)
-
-    hook = backbone(model).blocks[0].register_forward_pre_hook(enter)
-    yield
-    hook.remove()
 
 
 @models

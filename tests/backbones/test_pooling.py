@@ -6,16 +6,14 @@ token that was merged from some of them is each of them. Then merging changes no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
 
 import zerotprune as ztp
+from tests.equal_patches import equal_patches
 from tests.families import FAMILIES, SMALL, build, images_for, precise, stirred
 from tests.methods.rivals import travelling
 from tests.test_cost import counted_by_torch
@@ -52,35 +50,6 @@ def model_with(head: str) -> Any:
     name, options = HEADS[head]
     torch.manual_seed(0)
     return precise(stirred(timm.create_model(name, **(SMALL | options))).eval())
-
-
-@contextmanager
-def equal_patches(model: Any, group: int) -> Iterator[None]:
-    """While it is open, every so many patch tokens in a row are one and the same to the model."""
-    prefix = model.num_prefix_tokens
-
-    def enter(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        x, *rest = args
-        return (torch.cat((x[:, :prefix], alike(x[:, prefix:], group)), dim=1), *rest), given
-
-    hook = model.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
-    rope = getattr(model, "rope", None)
-    if rope is not None:
-        own = rope.get_embed
-        rope.get_embed = lambda *args, **given: alike(own(*args, **given), group)
-    with torch.no_grad():
-        for name, table in model.named_parameters():
-            if name.endswith("relative_position_bias_table"):
-                table[:-3] = table[:1]  # the last three are between CLS and the patches
-    yield
-    hook.remove()
-    if rope is not None:
-        del rope.get_embed
-
-
-def alike(rows: Tensor, group: int) -> Tensor:
-    at = torch.arange(rows.shape[-2], device=rows.device)
-    return rows[..., at - at % group, :]
 
 
 def at_block(block: int, similar: int) -> ztp.Schedule:

@@ -10,8 +10,8 @@ import transformers
 from torch import Tensor
 
 import zerotprune as ztp
-from tests.backbones.transformers.test_heads import equal_patches
 from tests.counting import macs_of
+from tests.equal_patches import equal_patches
 from tests.hf_families import BACKBONES, FEW, SMALL, TOWERS, answers, build, images_for
 from tests.keep_all import EVERYWHERE
 from tests.nursery import said_by

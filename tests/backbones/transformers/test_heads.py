@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,13 @@ import torch
 from torch import Tensor
 
 import zerotprune as ztp
-from tests.backbones.test_pooling import alike, at_block
+from tests.backbones.test_pooling import at_block
 from tests.counting import macs_of
+from tests.equal_patches import equal_patches
 from tests.hf_families import CLASSIFIERS, FAMILIES, FEW, TOWERS, answers, build, images_for
 from tests.nursery import said_by
 from zerotprune.backbones import backbone
-from zerotprune.backbones.transformers.families import base_of, blocks_of
+from zerotprune.backbones.transformers.families import base_of
 from zerotprune.methods import ATS, Fold, ToMe
 
 MERGING = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(4, similar=9)))
@@ -33,30 +32,6 @@ SHORT = ztp.Schedule((ztp.Stage(1, similar=9, rounds=2),))
 
 def close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
-@contextmanager
-def equal_patches(model: Any, group: int) -> Iterator[None]:
-    """While it is open, every so many patch tokens in a row are one and the same to the model."""
-    prefix = backbone(model).geometry.prefix
-
-    def enter(_: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        x, *rest = args
-        return (torch.cat((x[:, :prefix], alike(x[:, prefix:], group)), dim=1), *rest), given
-
-    hook = blocks_of(model)[0].register_forward_pre_hook(enter, with_kwargs=True)
-    rope = getattr(model, "rope_embeddings", None)
-    if rope is not None:
-        own = type(rope).forward
-        rope.forward = lambda x: tuple(alike(each, group) for each in own(rope, x))
-    with torch.no_grad():
-        for name, table in model.named_parameters():
-            if name.endswith("relative_position_bias_table"):
-                table[:-3] = table[:1]  # the last three are between CLS and the patches
-    yield
-    hook.remove()
-    if rope is not None:
-        del rope.forward
 
 
 def pooled(out: Any) -> list[Any]:
