@@ -108,3 +108,20 @@ def test_names_that_are_no_text_are_told(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"neither a preset" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def test_an_interrupt_that_a_callback_swallows_comes_again() -> None:
+    """Python drops what is raised in a weak reference's callback."""
+    script = """
+import os, signal, sys, time, weakref
+from zerotprune.cli.ending import ending
+class Held: pass
+with ending() as interrupts:
+    interrupts.running()
+    held = Held()
+    watch = weakref.ref(held, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del held
+    time.sleep(20)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (130, False)

@@ -83,8 +83,8 @@ def test_the_section(tmp_path: Path) -> None:
     text = transfer_report.section(tmp_path / "rows.csv", tmp_path)
     assert "| unpruned | 90.5 ± 0.5 |  | 8 | 88.6 |" in text
     assert "| fold @ 0.65 G | 85.5 ± 0.5 (-5.0) | 88.5 ± 0.5 (-2.0) | 4 |  |" in text
-    assert "Fold off the shelf − tome trained, the best trained rival: -1.0 ± 0.0" in text
-    assert "Fold trained − tome trained, the best trained rival: +2.0 ± 0.0" in text
+    assert "Fold off the shelf − tome trained, the best trained rival of tome: -1.0 ± 0.0" in text
+    assert "Fold trained − tome trained, the best trained rival of tome: +2.0 ± 0.0" in text
     assert (tmp_path / "transfer-pets.png").stat().st_size > 10_000
     assert transfer_report.section(_empty(tmp_path), tmp_path) == ""
 

@@ -22,6 +22,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.came = False
         self._before: Any = None
+        self._told: Any = None
 
     def __enter__(self) -> Interrupts:
         """Until the command runs nothing has been done: an end at once is the cleanest one. An
@@ -33,11 +34,22 @@ class Interrupts:
     def running(self) -> None:
         """From now on it is an exception. It is remembered as well: some code swallows it."""
         if self._before is not None:
+            self._told, sys.unraisablehook = sys.unraisablehook, self._swallowed
             signal.signal(signal.SIGINT, self._note)
 
     def _note(self, *_: object) -> NoReturn:
         self.came = True
         raise KeyboardInterrupt
+
+    def _swallowed(self, what: Any) -> None:
+        """In a weak reference's callback, or where an object is deleted, Python drops exceptions:
+        an interrupt that fell there comes again a moment later."""
+        if what.exc_type is KeyboardInterrupt:
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            self._told(what)
 
     def over(self) -> None:
         """What is done is done: nothing can be interrupted any more."""
@@ -49,6 +61,8 @@ class Interrupts:
         if self._before is not None:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGINT, self._before)
+        if self._told is not None:
+            sys.unraisablehook = self._told
 
 
 @contextmanager
