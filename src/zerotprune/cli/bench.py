@@ -156,7 +156,7 @@ def bench(
     whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
     accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
 
-    about = {"model": model, "threads": "" if gpu else torch.get_num_threads()}
+    about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
     rows = [row for group in groups
             for row in rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip

@@ -145,15 +145,22 @@ def surroundings() -> dict[str, object]:
         name = f"python -m {main.name.removesuffix('.__main__')}"
     return _told({
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join([name, *map(_shown, sys.argv[1:])]),
+        "command": " ".join([name, *map(shown, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
         "hardware": hardware(),
     })  # fmt: skip
 
 
-def _shown(argument: str) -> str:
-    """Where a file lies on one machine says nothing on another: its name does."""
+def shown(argument: str) -> str:
+    """Where a file lies on one machine says nothing on another: its name does.
+
+    >>> shown("/data/deit.safetensors"), shown("hf:/data/vit"), shown("torchvision:vit_b_16")
+    ('deit.safetensors', 'hf:vit', 'torchvision:vit_b_16')
+    """
+    library, colon, place = argument.partition(":")
+    if Path(place).is_absolute():
+        return library + colon + Path(place).name
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
