@@ -47,8 +47,8 @@ class ZeroTPrune(Method):
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
     draw:       for these: one draw "shared" by all images, or one for each "image"
-    form:       of a budget's schedule: "early", S-stages in the first blocks and two I-stages after
-                them, or that of the "paper", five stages
+    form:       of a budget's schedule: "early", two S-stages in the first blocks and two I-stages
+                after them, or that of the "paper", five stages of both
 
     Readings: where the paper can be read in two ways, the default first.
 
