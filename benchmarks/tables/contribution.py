@@ -14,9 +14,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from benchmarks.tables.printed import CONTRIBUTION
-from benchmarks.tables.table import ALL_IMAGES, Claim, Table, about, draws, main
+from benchmarks.tables.table import ALL_IMAGES, Claim, Table, about, draws, main, solved
 from zerotprune import Schedule, ZeroTPrune, gmacs
-from zerotprune.budgets.bisection import bisect
 from zerotprune.measure.accuracy import Contender
 
 
@@ -46,10 +45,7 @@ def costing(model: nn.Module, target: Schedule, schedule: Schedule) -> Schedule:
         eased = Schedule(tuple(stages), schedule.method)
         return eased, gmacs(model, eased)
 
-    found = bisect(turn, gmacs(model, target))
-    assert found is not None
-    assert found.miss < 0.005
-    return found.setting
+    return solved(turn, gmacs(model, target), within=0.005)
 
 
 TABLE = Table(

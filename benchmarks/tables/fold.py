@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from benchmarks.tables.table import Claim, Table, about, main
+from benchmarks.tables.table import Claim, Table, about, main, solved
 from zerotprune import Method, Schedule, gmacs, methods, schedule_for
-from zerotprune.budgets.bisection import bisect
 from zerotprune.measure.accuracy import Contender
 
 NEEDED = (0.80, 0.65, 0.55)
@@ -36,10 +35,7 @@ def needing(model: nn.Module, target: float, method: Method) -> Schedule:
             return None
         return schedule, gmacs(model, schedule, compute="needed")
 
-    found = bisect(turn, target)
-    assert found is not None
-    assert found.miss < 0.01
-    return found.setting
+    return solved(turn, target)
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:

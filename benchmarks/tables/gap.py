@@ -16,9 +16,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from benchmarks.tables.printed import GAP
-from benchmarks.tables.table import Claim, Table, about, main
+from benchmarks.tables.table import Claim, Table, about, main, solved
 from zerotprune import Method, Schedule, Stage, ZeroTPrune, gmacs, methods, schedule_for
-from zerotprune.budgets.bisection import bisect
 from zerotprune.budgets.tuned import tuned_at
 from zerotprune.measure.accuracy import Contender
 
@@ -82,10 +81,7 @@ def even(model: nn.Module, blocks: tuple[int, ...], similar: int) -> Schedule:
         except ValueError:  # no token is left somewhere
             return None
 
-    found = bisect(turn, COST * gmacs(model))
-    assert found is not None
-    assert found.miss < 0.01
-    return found.setting
+    return solved(turn, COST * gmacs(model))
 
 
 TABLE = Table(

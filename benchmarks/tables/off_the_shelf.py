@@ -10,12 +10,13 @@ docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
 from benchmarks.inputs import measuring_images, parsed
-from benchmarks.tables.table import Claim, Table, about, run
+from benchmarks.tables.table import Claim, Table, about, run, within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.measure.accuracy import Contender
 
@@ -26,22 +27,19 @@ def table(name: str, doc: str, among: Sequence[str], models: Sequence[str] = ())
     """Of some methods; the paper's claims about those that it compares Zero-TPrune with."""
 
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-        return list(_contenders(model, some, among))
+        wanted = [
+            (
+                f"{name} @ {cost:g}",
+                partial(schedule_for, model, cost=cost, method=name, images=some),
+            )
+            for cost in COSTS
+            for name in among
+        ]
+        return list(within_reach(wanted))
 
     if models:
         return Table(name, doc, contenders, models=models)
     return Table(name, doc, contenders, _claims(among) if "zero-tprune-paper" in among else ())
-
-
-def _contenders(model: nn.Module, some: Tensor, among: Sequence[str]) -> Iterable[Contender]:
-    for cost in COSTS:
-        for name in among:
-            try:
-                schedule = schedule_for(model, cost=cost, method=name, images=some)
-            except ValueError as error:
-                print(f"{name} at {cost:g} is left out: {error}", flush=True)
-            else:
-                yield Contender(f"{name} @ {cost:g}", schedule)
 
 
 def _claims(among: Sequence[str]) -> tuple[Claim, ...]:

@@ -10,12 +10,12 @@ Command: python -m benchmarks.tables.published --shared DIR. What it gave: docs/
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from torch import Tensor, nn
 
-from benchmarks.inputs import say
 from benchmarks.tables.printed import TABLE_2
-from benchmarks.tables.table import Claim, Table, about, main
+from benchmarks.tables.table import Claim, Table, about, main, within_reach
 from zerotprune import Method, Schedule, ZeroTPrune, gmacs, methods, schedule_for
 from zerotprune.cost import Convention
 from zerotprune.measure.accuracy import Contender
@@ -51,14 +51,12 @@ def entered(
     some: Tensor,
     counted: Convention = "paper",
 ) -> list[Contender]:
-    """Name, percent less of the cost, method; without those that cannot be had."""
-    found = []
-    for name, saved, method in rows:
-        try:
-            found.append(Contender(name, at_share(model, saved, method, some, counted)))
-        except ValueError as error:  # of images of noise ATS may keep too much or too little
-            say(f"{name} is left out: {error}")
-    return found
+    """Name, percent less of the cost, method; of images of noise ATS may keep too much or too
+    little, and is then left out."""
+    return list(within_reach(
+        (name, partial(at_share, model, saved, method, some, counted))
+        for name, saved, method in rows
+    ))  # fmt: skip
 
 
 TABLE = Table(

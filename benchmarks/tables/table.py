@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, REPORT, TUNE, Bench, measuring_images, parsed, say, spread
 from benchmarks.tables.printed import Printed, Quoted
+from zerotprune import Schedule
+from zerotprune.budgets.bisection import bisect
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from zerotprune.measure.statistics import Mean
@@ -61,6 +63,27 @@ def draws(contender: Callable[[int], Contender]) -> list[Contender]:
     """The same by several seeds; `pooled` makes one row of them."""
     made = [contender(seed) for seed in range(DRAWS)]
     return [replace(each, name=f"{each.name}{_DRAW}{at}") for at, each in enumerate(made, start=1)]
+
+
+def within_reach(wanted: Iterable[tuple[str, Callable[[], Schedule]]]) -> Iterator[Contender]:
+    """By name and the making of a schedule; without those whose method cannot meet the budget."""
+    for name, make in wanted:
+        try:
+            schedule = make()
+        except ValueError as error:
+            say(f"{name} is left out: {error}")
+        else:
+            yield Contender(name, schedule)
+
+
+def solved(
+    turn: Callable[[float], tuple[Schedule, float] | None], target: float, within: float = 0.01
+) -> Schedule:
+    """By bisection; what misses the target by more is no row of a table at matched costs."""
+    found = bisect(turn, target)
+    assert found is not None
+    assert found.miss < within
+    return found.setting
 
 
 def main(doc: str | None, tables: Sequence[Table]) -> None:

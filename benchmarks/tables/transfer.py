@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, decoded, measuring_images, parsed, real_model, spread
 from benchmarks.tables.held_images import HeldImages, held
+from benchmarks.tables.table import within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.backbones import backbone
 from zerotprune.batching import Batch
@@ -141,14 +143,14 @@ def _rows(job: Job) -> Iterator[Row]:
 
 
 def _contenders(job: Job, model: nn.Module, some: Tensor) -> Iterator[Contender]:
-    for gmacs in GMACS:
-        for name in job.chosen.methods:
-            try:
-                schedule = schedule_for(model, gmacs=gmacs, method=name, images=some)
-            except ValueError as error:
-                print(f"{name} at {gmacs:g} G is left out: {error}", flush=True)
-            else:
-                yield Contender(f"{name} @ {gmacs:g} G", schedule)
+    return within_reach(
+        (
+            f"{name} @ {gmacs:g} G",
+            partial(schedule_for, model, gmacs=gmacs, method=name, images=some),
+        )
+        for gmacs in GMACS
+        for name in job.chosen.methods
+    )
 
 
 def _after(
