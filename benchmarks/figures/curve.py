@@ -13,9 +13,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.claims import Row, models_of, newest
-from benchmarks.inputs import RESULTS, parser
+from benchmarks.figures.from_rows import asked
 from benchmarks.summary import SHORT
-from zerotprune.plots.figure_files import check_figure_file, save, single_axis, style_of
+from zerotprune.plots.figure_files import save, single_axis, style_of
 
 
 def drawn(rows: Sequence[Row]) -> Figure:
@@ -43,11 +43,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
-    options.add_argument("--out", type=Path, default=Path("curve.png"))
-    chosen = options.parse_args()
-    check_figure_file(chosen.out)
+    chosen = asked(__doc__, Path("curve.png"))
     save(drawn([row for row in newest(chosen.csv) if row["table"] == "curve"]), chosen.out)
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.claims import Row, models_of, newest, signed
-from benchmarks.inputs import RESULTS, parser
+from benchmarks.figures.from_rows import asked
 from benchmarks.summary import SHORT
-from zerotprune.plots.figure_files import COLOURS, check_figure_file, new_figure, save
+from zerotprune.plots.figure_files import COLOURS, new_figure, save
 
 REFERENCES = {"paper's ablation": "--", "early form": "-", "searched": ":"}
 
@@ -76,11 +76,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
-    options.add_argument("--out", type=Path, default=Path("sensitivity.png"))
-    chosen = options.parse_args()
-    check_figure_file(chosen.out)
+    chosen = asked(__doc__, Path("sensitivity.png"))
     rows = [row for row in newest(chosen.csv) if row["table"] == "random settings"]
     for line in told(rows):
         print(line)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from benchmarks.inputs import DOCS, RESULTS, parser
+from benchmarks.figures.from_rows import asked
+from benchmarks.inputs import DOCS
 from benchmarks.speed.speedup import SECTIONS
 from zerotprune.measure.speed import LIMIT, UNPRUNED
 from zerotprune.methods import DEFAULT
-from zerotprune.plots.figure_files import COLOURS, check_figure_file, new_figure, save
+from zerotprune.plots.figure_files import COLOURS, new_figure, save
 
 
 class Line(NamedTuple):
@@ -30,11 +30,7 @@ class Line(NamedTuple):
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
-    options.add_argument("--out", type=Path, default=DOCS / "pays.png")
-    chosen = options.parse_args()
-    check_figure_file(chosen.out)
+    chosen = asked(__doc__, DOCS / "pays.png")
     with chosen.csv.open(newline="", encoding="utf-8") as file:
         lines = lines_of(row for row in csv.DictReader(file) if as_usual(row))
     save(drawn(lines), chosen.out)
