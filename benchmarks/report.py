@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks import sections
 from benchmarks.claims import Row, is_claim, newest, verdict
+from benchmarks.figures import listing as figures
 from benchmarks.inputs import DOCS, RESULTS, parser
 from benchmarks.inserts import refresh
 from benchmarks.search import searched, settings
@@ -99,8 +100,11 @@ def write(path: Path, docs: Path) -> None:
             parts += special[name](found, docs)
         elif found:
             parts += sections.usual(BY_NAME[name], found, docs)
+    tables = {row["table"] for row in rows}
     if transferred := transfer_report.section(path, docs):
         parts.append(transferred)
+        tables.add(transfer_report.TABLE)
+    parts += figures.section(tables)
     parts.append("## What only the paper has\n")
     parts.append(
         "Quoted. Of these models only those that have a section above were measured here: no "

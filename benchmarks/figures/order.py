@@ -16,7 +16,10 @@ from zerotprune.show.layout import lay_out_strips
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story, tell
 
-ORDERS = (("I → S", ZeroTPrune(order="i-s")), ("I′ → S → I", ZeroTPrune()))
+ORDERS = (
+    ("I → S", ZeroTPrune(order="i-s", form="paper")),
+    ("I′ → S → I", ZeroTPrune(form="paper")),
+)
 
 
 def tell_all(given: Subject, schedule: Schedule) -> list[Story]:
