@@ -12,8 +12,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.claims import Row, models_of, newest
-from benchmarks.figures.from_rows import asked
+from benchmarks.claims import Row, models_of
+from benchmarks.figures.from_rows import asked, rows_of
 from benchmarks.summary import SHORT
 from zerotprune.plots.figure_files import save, single_axis, style_of
 
@@ -44,7 +44,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
 
 def main() -> None:
     chosen = asked(__doc__, Path("curve.png"))
-    save(drawn([row for row in newest(chosen.csv) if row["table"] == "curve"]), chosen.out)
+    save(drawn(rows_of("curve", chosen.csv)), chosen.out)
 
 
 if __name__ == "__main__":

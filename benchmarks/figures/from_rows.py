@@ -1,10 +1,11 @@
-"""Options of figures that are drawn from the rows of results.csv, and measure nothing."""
+"""Figures that are drawn from the rows of results.csv: their options, and their rows."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from benchmarks.claims import Row, newest
 from benchmarks.inputs import RESULTS, parser
 from zerotprune.plots.figure_files import check_figure_file
 
@@ -17,3 +18,11 @@ def asked(about: str | None, out: Path) -> argparse.Namespace:
     chosen = options.parse_args()
     check_figure_file(chosen.out)
     return chosen
+
+
+def rows_of(table: str, path: Path) -> list[Row]:
+    """Those of the newest run, of which there must be some."""
+    rows = [row for row in newest(path) if row["table"] == table]
+    if not rows:
+        raise SystemExit(f"{path} has no rows of {table!r}")
+    return rows

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.claims import Row, models_of, newest, signed
-from benchmarks.figures.from_rows import asked
+from benchmarks.claims import Row, models_of, signed
+from benchmarks.figures.from_rows import asked, rows_of
 from benchmarks.summary import SHORT
 from zerotprune.plots.figure_files import COLOURS, new_figure, save
 
@@ -77,7 +77,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
 
 def main() -> None:
     chosen = asked(__doc__, Path("sensitivity.png"))
-    rows = [row for row in newest(chosen.csv) if row["table"] == "random settings"]
+    rows = rows_of("random settings", chosen.csv)
     for line in told(rows):
         print(line)
     save(drawn(rows), chosen.out)
