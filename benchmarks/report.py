@@ -25,6 +25,7 @@ from benchmarks.tables import (
     off_the_shelf,
     published,
     scaling,
+    transfer,
     transfer_report,
 )
 from benchmarks.tables.listing import TABLES
@@ -103,7 +104,7 @@ def write(path: Path, docs: Path) -> None:
     tables = {row["table"] for row in rows}
     if transferred := transfer_report.section(path, docs):
         parts.append(transferred)
-        tables.add(transfer_report.TABLE)
+        tables.add(transfer.TABLE)
     parts += figures.section(tables)
     parts.append("## What only the paper has\n")
     parts.append(
