@@ -37,6 +37,7 @@ BOTH = (ztp.Stage(1, 0.9, 3, 2), ztp.Stage(2, 0.8, 2, 2))
 METHODS = {
     "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
     "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": DROPPING,
+    "dynamicvit": DROPPING,
 }  # fmt: skip
 #: beside timm and transformers
 LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")

@@ -12,11 +12,6 @@ from zerotprune.export import target_named
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lowered")
-
-
-@pytest.fixture(scope="module")
 def lowered(folder: Path) -> dict[str, Any]:
     return told("lowered", folder)
 

@@ -16,7 +16,7 @@ from tests.families import build
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.agreement import agreement
 from zerotprune.export.facts import preprocessing
-from zerotprune.methods import ATS, Fold
+from zerotprune.methods import ATS, AViT, Fold, Method
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,11 @@ def test_refusals(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_adaptive_methods_are_refused(tmp_path: Path) -> None:
-    model = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.5),), ATS()))
-    with pytest.raises(ValueError, match="ats keeps as many tokens as an image needs, and an"):
+@pytest.mark.parametrize("method", [ATS(), AViT()])
+def test_adaptive_methods_are_refused(method: Method, tmp_path: Path) -> None:
+    model = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.5),), method))
+    says = f"^{method.name} keeps as many tokens as an image needs, and an exported model has fixed"
+    with pytest.raises(ValueError, match=says):
         ztp.export_model(model, tmp_path / "model.onnx")
 
 

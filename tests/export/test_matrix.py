@@ -14,11 +14,6 @@ WRITTEN = ("onnx", "openvino", "torch")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exported")
-
-
-@pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
     return told("written", folder)
 
