@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
@@ -19,9 +18,10 @@ from ..scoring.precision import no_autocast
 from ..shapes import Float
 from ..surgery import retask
 from ..tokens import Tokens
+from .forms import Form
 
 
-class InPlace(ABC):
+class InPlace(Form):
     """While the model is in training mode its blocks run so, from the first stage on: what leaves a
     stage are all tokens, with a mask as their `size` or `valid`. In eval mode the model is
     hard-pruned, as ever.
@@ -60,16 +60,6 @@ class InPlace(ABC):
     def left(self, stage: Stage, patches: int) -> int:
         """How many of so many patch tokens a stage leaves while the model learns."""
         return self.method.kept(stage, patches)
-
-    def take_off(self, model: nn.Module, schedule: Schedule) -> None:
-        prune_(model, schedule)
-
-    def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
-        return []
-
-    def extra_loss(self, model: nn.Module) -> Tensor:
-        first = next(backbone(model).model.parameters())
-        return torch.zeros((), device=first.device)
 
     def kept(self, model: nn.Module) -> Float[Tensor, "batch patches"] | None:
         return self._final
