@@ -22,7 +22,8 @@ from zerotprune.backbones import backbone
 from zerotprune.data.images import open_data
 from zerotprune.finetune.images import Feed, ShownImages
 from zerotprune.finetune.recipe import Recipe
-from zerotprune.finetune.training import Trainer, top1
+from zerotprune.finetune.tally import top1
+from zerotprune.finetune.training import Trainer
 
 RECIPE = Recipe(epochs=3, lr=1e-3)
 

@@ -13,7 +13,7 @@ from ..files import check_writable
 from ..finetune import weights
 from ..finetune.checkpoint import Checkpoint, beside
 from ..finetune.recipe import Recipe
-from ..finetune.training import Progress
+from ..finetune.tally import Tally
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..schedule import Schedule
@@ -114,7 +114,7 @@ def _train(made: Finetuning, held: Checkpoint) -> None:
         bar = progress.add_task("training", total=epochs * steps, completed=held.epochs * steps,
                                 note="")  # fmt: skip
 
-        def advance(epoch: int, so_far: Progress) -> None:
+        def advance(epoch: int, so_far: Tally) -> None:
             nonlocal seen
             seen += 1
             progress.advance(bar)

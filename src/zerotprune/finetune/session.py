@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from .checkpoint import Checkpoint
 from .images import Feed
-from .training import Progress, Trainer, top1
+from .tally import Tally, top1
+from .training import Trainer
 
 #: what is validated on: its batches, as often as they are asked for
 Validation = Callable[[], Iterable[tuple[Tensor, ...]]]
@@ -35,7 +36,7 @@ class Session:
     def run(
         self,
         held: Checkpoint,
-        advance: Callable[[int, Progress], None] = lambda epoch, progress: None,
+        advance: Callable[[int, Tally], None] = lambda epoch, tally: None,
         tell: Callable[[dict[str, float]], None] = lambda row: None,
     ) -> None:
         """The epochs that are left; `held` has the history of all of them in the end."""
@@ -44,12 +45,12 @@ class Session:
             trainer.resume(held.state)
         for number in range(held.epochs, trainer.recipe.epochs):
             started = time.perf_counter()
-            progress = trainer.epoch(number, self.feed.epoch(number), partial(advance, number))
+            tally = trainer.epoch(number, self.feed.epoch(number), partial(advance, number))
             seconds = time.perf_counter() - started
             row = {
                 "epoch": number + 1,
-                "loss": progress.loss,
-                "train_top1": progress.top1,
+                "loss": tally.loss,
+                "train_top1": tally.top1,
                 "top1": self.measure(trainer.trained()),
                 "seconds": seconds,
             }
@@ -64,15 +65,14 @@ def check_teacher(student: nn.Module, teacher: nn.Module, tokens: bool) -> None:
     """Refuse a teacher that speaks of other classes; or, where its tokens are to be matched, of
     others than the student has."""
     own, other = backbone(student), backbone(teacher)
-    wanted = [("classes", own.outputs, other.outputs)]
-    wanted.append(("pixels", own.input_shape[1], other.input_shape[1]))
+    wanted = [
+        ("classes", own.outputs, other.outputs, ""),
+        ("pixels", own.input_shape[1], other.input_shape[1], ""),
+    ]
     if tokens:
-        hint = "; --token-weight 0 leaves the tokens out"
-        wanted.append((f"channels{hint}", own.geometry.dim, other.geometry.dim))
-        wanted.append((f"patches{hint}", own.geometry.patches, other.geometry.patches))
-    for what, ours, theirs in wanted:
+        hint = ": --token-weight 0 leaves the tokens out"
+        wanted.append(("channels", own.geometry.dim, other.geometry.dim, hint))
+        wanted.append(("patches", own.geometry.patches, other.geometry.patches, hint))
+    for what, ours, theirs, hint in wanted:
         if ours != theirs:
-            what, _, hint = what.partition("; ")
-            raise ValueError(
-                f"the teacher has {theirs} {what}, the model {ours}" + (f": {hint}" if hint else "")
-            )
+            raise ValueError(f"the teacher has {theirs} {what}, the model {ours}{hint}")

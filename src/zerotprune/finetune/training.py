@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from .final_tokens import FinalTokens, Watch
 from .forms import Form, Hard, form_for
 from .losses import label_loss, logit_loss, token_loss
 from .recipe import Recipe
+from .tally import Tally
 
 #: longest gradient, of all weights together
 _LONGEST = 1.0
@@ -48,30 +49,6 @@ class Student(nn.Module):
         if kept is not None:
             tokens = tokens._replace(weight=kept.detach())
         return Answer(logits, tokens, self.form.extra_loss(self.model))
-
-
-@dataclass
-class Progress:
-    """Of one epoch so far; on the device, since to ask for a number is to wait for it."""
-
-    images: int = 0
-    _loss: Tensor | float = 0.0
-    _hits: Tensor | float = 0.0
-
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        self.images += len(labels)
-        self._loss = self._loss + loss.detach() * len(labels)
-        self._hits = self._hits + (logits.argmax(dim=-1) == labels).sum()
-
-    @property
-    def loss(self) -> float:
-        """The mean over the images."""
-        return float(self._loss) / max(1, self.images)
-
-    @property
-    def top1(self) -> float:
-        """In percent, by the labels that the images had before they were mixed."""
-        return 100 * float(self._hits) / max(1, self.images)
 
 
 class Trainer:
@@ -113,20 +90,24 @@ class Trainer:
         self,
         number: int,
         batches: Iterable[tuple[Tensor, Tensor]],
-        advance: Callable[[Progress], None] = lambda progress: None,
-    ) -> Progress:
+        advance: Callable[[Tally], None] = lambda tally: None,
+    ) -> Tally:
         """One epoch, counted from 0. What is drawn by chance depends on its number alone."""
         set_seed((self.seed + _APART * (number + 1)) % 2**32, device_specific=True)
         self.student.train()
-        progress = Progress()
+        tally = Tally()
         for step, (images, labels) in enumerate(batches):
             self.rates.step_update(number * self.steps + step + 1)
-            self._step(images, labels, number * self.steps + step, progress)
-            advance(progress)
-        self.check(progress, number)
-        return progress
+            self._step(images, labels, number * self.steps + step, tally)
+            advance(tally)
+        if not math.isfinite(tally.loss):
+            raise ValueError(
+                f"the loss is no longer finite in epoch {number + 1}: try a smaller --lr, or "
+                "--precision float32"
+            )
+        return tally
 
-    def _step(self, images: Tensor, labels: Tensor, at: int, progress: Progress) -> None:
+    def _step(self, images: Tensor, labels: Tensor, at: int, tally: Tally) -> None:
         device = self.accelerator.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         target = labels
@@ -144,7 +125,7 @@ class Trainer:
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model, at + 1)
-        progress.add(loss, answer.logits, labels)
+        tally.add(loss, answer.logits, labels)
 
     def _teach(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
         """What the teacher says of the images: classes and tokens."""
@@ -163,14 +144,6 @@ class Trainer:
             if recipe.token_weight:
                 loss = loss + recipe.token_weight * token_loss(answer.tokens, tokens)
         return loss
-
-    def check(self, progress: Progress, number: int) -> None:
-        """Refuse to go on with weights that are none."""
-        if not torch.isfinite(torch.tensor(progress.loss)):
-            raise ValueError(
-                f"the loss is no longer finite in epoch {number + 1}: try a smaller --lr, or "
-                "--precision float32"
-            )
 
     def trained(self) -> nn.Module:
         """The model as it is used, hard-pruned and in eval mode; it shares the weights."""
@@ -207,20 +180,3 @@ def _freeze(model: nn.Module, new: list[nn.Parameter]) -> None:
     model.requires_grad_(False)
     for each in learning:
         each.requires_grad_(True)
-
-
-@torch.no_grad()
-def top1(
-    model: nn.Module, batches: Iterable[tuple[Tensor, ...]], accelerator: Accelerator
-) -> float:
-    """In percent, over the shares of all processes."""
-    counts = torch.zeros(2, device=accelerator.device)
-    for images, labels, *_ in batches:
-        images, labels = images.to(accelerator.device), labels.to(accelerator.device)
-        with accelerator.autocast():
-            found = model(images).argmax(dim=-1)
-        counts += torch.stack(((found == labels).sum(), torch.tensor(len(labels)).to(found)))
-    hits, seen = accelerator.reduce(counts).tolist()
-    if not seen:
-        raise ValueError("none of the images to validate on can be read")
-    return float(100 * hits / seen)
