@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from .backbones import Backbone, BlockCall, backbone, transformer
 from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
@@ -198,14 +198,14 @@ def _pruned_forward(
     prefix_only: bool = False,
     left: list[Tokens] | None = None,
     **given: Any,
-) -> Any:
+) -> Tensor | Tokens:
     """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
     x, others = call.read(args, given)
     if task.learning is not None and task.learning.on:
-        return call.give(task.learning.run(parts, task, x, others, left))
+        return task.learning.run(parts, task, x, others, left)
     if prefix_only and task.last:  # some libraries hand a keyword to all blocks alike
-        return call.give(run_prefix_only(parts, task, x, others))
-    return call.give(run(parts, task, x, others, left))
+        return run_prefix_only(parts, task, x, others)
+    return run(parts, task, x, others, left)
 
 
 def _described(plan: Plan, others: str) -> str:

@@ -87,8 +87,8 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
     calls: list[list[Tensor]] = []
     watched = _staged_blocks(model)
 
-    def look(block: nn.Module, task: Task, call: BlockCall, out: Any) -> None:
-        tokens = Tokens.of(call.given(out), task.geometry.prefix)
+    def look(block: nn.Module, task: Task, out: Any) -> None:
+        tokens = Tokens.of(out, task.geometry.prefix)
         patches = tokens.source.shape[1]
         if tokens.valid is None:
             counts = torch.full((len(tokens.source),), patches)
@@ -99,10 +99,8 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
         calls[-1].append(counts)
 
     hooks = [
-        block.register_forward_hook(
-            lambda block, _, out, task=task, call=call: look(block, task, call, out)
-        )
-        for block, task, call in watched
+        block.register_forward_hook(lambda block, _, out, task=task: look(block, task, out))
+        for block, task, _ in watched
     ]
     try:
         yield calls
@@ -134,12 +132,11 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
     block.forward = functools.partial(ours.func, parts, replace(task, last=False), plan, call)
 
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> Any:
-        tokens = call.given(out)
-        if isinstance(tokens, Tokens):
-            noted.append(tokens.source)
-            return call.give(tokens.read(task.geometry.prefix))
-        if hasattr(tokens, CARRIED):
-            noted.append(Tokens.of(tokens, task.geometry.prefix).source)
+        if isinstance(out, Tokens):
+            noted.append(out.source)
+            return out.read(task.geometry.prefix)
+        if hasattr(out, CARRIED):
+            noted.append(Tokens.of(out, task.geometry.prefix).source)
             return out
         before = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
         noted.append(before.source)
@@ -177,7 +174,7 @@ def _watch(block: nn.Module, task: Task, call: BlockCall, seen: list[_Sight]) ->
         if threading.get_ident() != thread:
             return
         prefix = task.geometry.prefix
-        tokens = Tokens.of(call.given(out), prefix)
+        tokens = Tokens.of(out, prefix)
         assert tokens.reduction is not None
         assert task.stage is not None
         shown = Tokens.of(call.read(args, given)[0], prefix)

@@ -19,7 +19,7 @@ from .stand_in import StandIn
 
 
 class BlockCall:
-    """How a model calls its blocks, and what it wants back. This one: x and keywords, for x."""
+    """How a model calls its blocks: this one by x and keywords. All want x alone back."""
 
     def read(
         self, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -27,15 +27,6 @@ class BlockCall:
         """The residual stream, and what else the parts may need of the call."""
         (x,) = args
         return x, dict(given)
-
-    def give(self, x: Tensor | Tokens) -> Any:
-        """What the block hands back."""
-        return x
-
-    def given(self, out: Any) -> Tensor | Tokens:
-        """The residual stream in what a block handed back."""
-        stream: Tensor | Tokens = out
-        return stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +39,8 @@ class Backbone(ABC):
 
     call: ClassVar[BlockCall] = BlockCall()
     #: methods of the model that want the whole grid: they cannot serve while it is pruned, unless
-    #: with outputs="grid", where every block gives a full-length tensor (`grid.carrying`). Of a
-    #: library that asks nothing but to hand each block the very tensor that the last one gave.
+    #: with outputs="grid", where every block gives a full-length tensor (`grid.carrying`); for that
+    #: the library must hand each block the very tensor that the one before gave
     unserved: ClassVar[tuple[str, ...]] = ()
     #: those that cannot serve while the head must pool by size: they get tokens without their sizes
     unweighed: ClassVar[tuple[str, ...]] = ()

@@ -37,7 +37,7 @@ class Watch:
 
     def __init__(self, model: nn.Module) -> None:
         vit = backbone(model)
-        self._last, self._call, self._prefix = vit.blocks[-1], vit.call, vit.geometry.prefix
+        self._last, self._prefix = vit.blocks[-1], vit.geometry.prefix
 
     @contextmanager
     def looking(self) -> Iterator[list[FinalTokens]]:
@@ -50,7 +50,7 @@ class Watch:
 
         def look(_: nn.Module, args: Any, given: dict[str, Any], out: Any) -> None:
             left: list[Tokens] | None = given.get("left")
-            tokens = left[-1] if left else Tokens.of(self._call.given(out), self._prefix)
+            tokens = left[-1] if left else Tokens.of(out, self._prefix)
             seen.append(self._final(tokens))
 
         hooks = (
