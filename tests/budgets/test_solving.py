@@ -19,7 +19,7 @@ from zerotprune.budgets.adaptive import measured_gmacs
 from zerotprune.budgets.bisection import bisect
 from zerotprune.knobs import spread_evenly
 from zerotprune.methods import names, resolve
-from zerotprune.methods.zero_tprune import Form
+from zerotprune.methods.zero_tprune import ScheduleForm
 from zerotprune.plan import Plan
 
 
@@ -39,10 +39,10 @@ def test_presets_by_budget_are_what_the_solver_gives(name: str, budget: float) -
     st.integers(0, 5),
     st.sampled_from([64, 192, 384, 768]),
     st.floats(0.05, 1.0),
-    st.sampled_from(get_args(Form)),
+    st.sampled_from(get_args(ScheduleForm)),
 )
 def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
-    depth: int, side: int, prefix: int, dim: int, share: float, form: Form
+    depth: int, side: int, prefix: int, dim: int, share: float, form: ScheduleForm
 ) -> None:
     shape = plain_geometry(depth, side, prefix, dim)
 

@@ -26,7 +26,7 @@ Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
-Form = Literal["early", "paper"]
+ScheduleForm = Literal["early", "paper"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ZeroTPrune(Method):
     ranking: Ranking = "wpr"
     seed: int = 0
     draw: Draw = "shared"
-    form: Form = "early"
+    form: ScheduleForm = "early"
     rescale: bool = True
     vhf_over: Over = "patches"
     pre_vhf: bool = False
@@ -252,6 +252,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "metric": get_args(Metric),
     "ranking": ("wpr", *get_args(Score)),
     "draw": get_args(Draw),
-    "form": get_args(Form),
+    "form": get_args(ScheduleForm),
     "vhf_over": get_args(Over),
 }
