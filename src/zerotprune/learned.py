@@ -64,8 +64,7 @@ def learned_for(
     drawn = {block: weights for block, weights in stages.items() if weights is not None}
     if not drawn:
         return None
-    floating = (held for held in model.parameters() if held.is_floating_point())
-    like = next(floating, None)
+    like = next((each for each in model.parameters() if each.is_floating_point()), None)
     made = Learned(drawn, drawn=True).train(model.training)
     return made if like is None else made.to(like.device, like.dtype)
 

@@ -74,8 +74,8 @@ def _named(name: str) -> tuple[ModuleType, str]:
             return _package(home), own
     prefixes = ", ".join(library.prefix for library in LIBRARIES.values() if library.prefix)
     raise ValueError(
-        f"unknown model {name!r}: give 'demo' or the name of a timm model"
-        + (f", or one with a prefix ({prefixes})" if prefixes else "")
+        f"unknown model {name!r}: give 'demo' or the name of a timm model, or one with a prefix "
+        f"({prefixes})"
     )
 
 

@@ -29,7 +29,7 @@ class Predictor(nn.Module):
         # Not from the generator that all share: drawing them twice gives the same.
         source = torch.Generator().manual_seed(seed)
         self.inner = _linear(width, width, source)
-        self.first = _linear(width // 2 + width - width // 2, width // 2, source)
+        self.first = _linear(width, width // 2, source)
         self.second = _linear(width // 2, width // 4, source)
         self.last = _linear(width // 4, 2, source)
 
@@ -66,7 +66,7 @@ class DynamicViT(Method):
     stage's share with the highest stays.
 
     The predictors are weights of the model, under `model.zerotprune.dynamicvit`. Until they are
-    trained they are drawn from `seed`, and drop whatever looks alike to them.
+    trained they are drawn from `seed`, and what they drop means nothing.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("deit_tiny_patch16_224")
