@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from benchmarks.inputs import parser
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
-from zerotprune.block import Parts
 from zerotprune.data import demo
 from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
@@ -33,6 +32,7 @@ from zerotprune.show.pixels import as_image
 from zerotprune.show.raster import rasterize
 from zerotprune.show.sheet import Sheet
 from zerotprune.show.svg import write_svg
+from zerotprune.task import Parts
 from zerotprune.tokens import Tokens
 
 SEED = 2025

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
 from .grid import Outputs, check_outputs
 from .schedule import Schedule, Stage
 from .scoring.backends import Backend
+from .task import Task
 
 
 class Plan:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .backbones import Backbone, BlockCall, backbone, transformer
 from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
-from .block import Parts, Task, run, run_prefix_only
+from .block import run, run_prefix_only
 from .cost import Compute
 from .grid import Outputs
 from .learned import Learned, drop_drawn, learned_for, put_on
@@ -22,6 +22,7 @@ from .methods import name_of
 from .plan import Plan
 from .schedule import Schedule
 from .scoring.backends import Backend, prepare
+from .task import Parts, Task
 from .tokens import Tokens
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones import BlockCall, unwrap
-from .block import Task
 from .shapes import Float, Int, Shaped
 from .surgery import pruned_blocks
+from .task import Task
 from .tokens import CARRIED, Reduction, Tokens
 
 

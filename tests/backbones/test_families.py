@@ -15,7 +15,8 @@ import zerotprune as ztp
 from tests.families import FAMILIES, build, images_for, precise
 from tests.oracle import pruning_layer
 from zerotprune.backbones import backbone
-from zerotprune.block import Task, run
+from zerotprune.block import run
+from zerotprune.task import Task
 from zerotprune.tracing import Fate, StageTrace
 
 SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.Stage(4, 0.9)))

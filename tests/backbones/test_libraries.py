@@ -16,9 +16,10 @@ import zerotprune as ztp
 from tests.families import same
 from tests.libraries import CLS, DEPTH, NAMES, PATCHES, build, images_for
 from zerotprune.backbones import backbone
-from zerotprune.block import Task, run
+from zerotprune.block import run
 from zerotprune.method import Method
 from zerotprune.methods import ATS, Fold, ToMe
+from zerotprune.task import Task
 
 models = pytest.mark.parametrize("name", NAMES)
 DROPS = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))

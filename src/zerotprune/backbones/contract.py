@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..block import Parts
 from ..cost import Geometry
+from ..task import Parts
 from ..tokens import Tokens
 from .midway import Midway
 from .prefix_only import PrefixOnly

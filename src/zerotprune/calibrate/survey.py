@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from ..backbones import BlockCall, backbone
 from ..batching import Batch, concat, select
-from ..block import AT_ONCE, Parts
+from ..block import AT_ONCE
 from ..measure.statistics import Mean, divergence
 from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..shapes import Float
 from ..surgery import current_plan
+from ..task import Parts
 from ..tokens import Tokens
 
 ROUNDS = (1, 5, 10, 30, 50)

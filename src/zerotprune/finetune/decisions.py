@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..block import Task
 from ..learned import learned_by
 from ..method import Method
 from ..methods import DynamicViT
@@ -15,6 +14,7 @@ from ..schedule import Schedule
 from ..scoring.attention import Heads, output
 from ..scoring.precision import no_autocast, widened
 from ..shapes import Float
+from ..task import Task
 from ..tokens import Tokens
 from .forms import FORMS
 from .in_place import InPlace

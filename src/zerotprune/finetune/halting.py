@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..block import Task
 from ..method import Method
 from ..methods import AViT
 from ..scoring.attention import Heads
 from ..shapes import Bool, Float
+from ..task import Task
 from ..tokens import Tokens, mixed
 from .forms import FORMS
 from .in_place import InPlace

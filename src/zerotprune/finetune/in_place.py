@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..backbones.stand_in import as_forward
-from ..block import Parts, Task
 from ..method import Method
 from ..pruning import prune_
 from ..schedule import Schedule, Stage
@@ -17,6 +16,7 @@ from ..scoring.attention import Heads, output
 from ..scoring.precision import no_autocast
 from ..shapes import Float
 from ..surgery import retask
+from ..task import Parts, Task
 from ..tokens import Tokens
 from .forms import Form
 

@@ -14,8 +14,9 @@ from tests.hf_families import CLASSIFIERS, FAMILIES, SMALL, answers, build, imag
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers import refuse_old
 from zerotprune.backbones.transformers.families import blocks_of
-from zerotprune.block import Task, run
+from zerotprune.block import run
 from zerotprune.surgery import pruned_blocks
+from zerotprune.task import Task
 from zerotprune.tokens import Tokens
 from zerotprune.tracing import patches_left
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...block import Parts
 from ...cost import Geometry
+from ...task import Parts
 from ..contract import Backbone
 from ..counting import linear_macs, module_macs, norm_values
 from ..prefix_only import PrefixOnly

@@ -14,8 +14,8 @@ import open_clip.transformer as clip
 from open_clip.model import resize_pos_embed
 from torch import Tensor, nn
 
-from ...block import Parts
 from ...cost import Geometry
+from ...task import Parts
 from ...tokens import Tokens
 from ..contract import Backbone, BlockCall
 from ..counting import module_macs, norm_values

@@ -15,7 +15,7 @@ import timm.models.vision_transformer as vit
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
-from ...block import Parts
+from ...task import Parts
 from ...tokens import Tokens
 from ..contract import Backbone, BlockCall
 from ..size_weighted import SizeWeighted

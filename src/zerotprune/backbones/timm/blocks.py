@@ -12,8 +12,8 @@ import timm.models.vision_transformer as vit
 import torch
 from torch import Tensor
 
-from ...block import Parts
 from ...scoring.attention import Heads
+from ...task import Parts
 from ...tokens import Tokens
 from .attention import SPLITS, dropout_of, linear_by_parts, project
 

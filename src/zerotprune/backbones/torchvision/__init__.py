@@ -8,8 +8,8 @@ from typing import Any, cast
 import torchvision.models.vision_transformer as vit
 from torch import Tensor, nn
 
-from ...block import Parts
 from ...cost import Geometry
+from ...task import Parts
 from ..contract import Backbone
 from ..counting import linear_macs, module_macs, norm_values
 from ..packed_attention import PackedBlock, packed_shape, why_not

@@ -12,7 +12,7 @@ from typing import Any
 import transformers
 from torch import Tensor, nn
 
-from ...block import Parts
+from ...task import Parts
 from ..contract import Backbone
 from ..size_weighted import SizeWeighted
 from .attention import attention_of
