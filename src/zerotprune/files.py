@@ -79,10 +79,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     check_writable(Path(path))
     temporary = whole.with_name(f".zerotprune-{uuid.uuid4().hex[:12]}.tmp")
     try:
-        if whole.exists():  # from the start: what is private is so while it is written, too
+        mode = stat.S_IMODE(whole.stat().st_mode) if whole.exists() else None
+        if mode is not None:  # from the start: what is private is so while it is written, too
             temporary.touch()
-            temporary.chmod(stat.S_IMODE(whole.stat().st_mode))
+            temporary.chmod(mode)
         yield temporary
+        if mode is not None:  # whoever wrote it may have put another file there
+            temporary.chmod(mode)
         temporary.replace(whole)
     finally:
         temporary.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from zerotprune.methods import ATS, AViT, Fold, Method
     ("given", "says"),
     [
         ({"to": "tflite"}, "unknown target 'tflite': the targets are onnx, openvino"),
-        ({"path": "model.pt"}, "onnx writes files that end in .onnx, got model.pt"),
+        ({"path": "model.pt"}, "onnx writes files that end in .onnx, such as"),
         ({"path": "no/such/model.onnx"}, "no folder"),
         ({"batch": 0}, "batch must be a number of images"),
         ({"batch": "any"}, "batch must be a number of images"),

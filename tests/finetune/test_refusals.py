@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
+from torch.optim import Optimizer
 
 from tests.commands import zerotprune
 from tests.finetune.test_command import save_images
 from zerotprune.cli import main
-from zerotprune.finetune.checkpoint import Checkpoint
+from zerotprune.data.images import open_data
+from zerotprune.finetune.checkpoint import ROW, Checkpoint
+from zerotprune.finetune.images import seen_in_training
 
 OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--epochs": "2",
            "--out": "new.safetensors", "--cost": "0.7"}  # fmt: skip
@@ -139,6 +143,68 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     assert "goes on after epoch 1 of 2" in capsys.readouterr().out
     assert not kept.exists()
     assert (home / "full.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"version": 9}, {"identity": None}, {"schedule": 5}, {"history": None}, {"history": [1]},
+        {"history": [{}]}, {"before": {"before": "x"}}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_of_other_things(spoil: dict[str, object], tmp_path: Path) -> None:
+    file = tmp_path / "a.checkpoint"
+    whole = vars(Checkpoint({"model": "a"}, "{}", {}, [dict.fromkeys(ROW, 1.0)]))
+    torch.save({"version": 1, **whole, **spoil}, file)
+    with pytest.raises(ValueError, match=r"no checkpoint of a fine-tuning|of another release"):
+        Checkpoint.load(file, {"model": "a"})
+    for odd in (None, [1], torch.zeros(2)):
+        torch.save(odd, file)
+        with pytest.raises(ValueError, match="no checkpoint of a fine-tuning"):
+            Checkpoint.load(file, {"model": "a"})
+
+
+@pytest.mark.parametrize("spoil", ["nan", "names", "optimizer", "empty", "epochs"])
+def test_a_checkpoint_that_does_not_fit(
+    spoil: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All says that it is this training's, but what it holds of the model."""
+    own = Checkpoint.load
+
+    def load(path: Path, identity: dict[str, object]) -> Checkpoint:
+        trained = {"model": timm.create_model("test_vit", num_classes=3).state_dict()}
+        state: dict[str, Any] = {**trained, "optimizer": {}, "average": None, "scaler": None}
+        if spoil == "nan":
+            state["model"]["head.bias"] *= float("nan")
+        elif spoil == "names":
+            del state["model"]["head.bias"]
+        schedule = '{"version": 1, "stages": []}'
+        history = [dict.fromkeys(ROW, 1.0)] * (9 if spoil == "epochs" else 1)
+        Checkpoint(identity, schedule, {} if spoil == "empty" else state, history).save(path)
+        return own(path, identity)
+
+    monkeypatch.setattr(Checkpoint, "load", load)
+    if spoil == "nan":  # all else fits
+        monkeypatch.setattr(Optimizer, "load_state_dict", lambda self, state: None)
+    monkeypatch.chdir(home)
+    file = home / "odd.safetensors.checkpoint"
+    file.touch()
+    given = options(["train", "val", "--cost", "1", "--out", "odd.safetensors"])
+    monkeypatch.setattr(sys, "argv", ["zerotprune", "finetune", "test_vit", *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    file.unlink()
+    assert ended.value.code == 2, said
+    assert "odd.safetensors.checkpoint does not fit this training: remove it" in said
+    assert not (home / "odd.safetensors").exists()
+
+
+def test_images_that_are_known_from_training_are_told(home: Path) -> None:
+    train, val = (open_data(home / name) for name in ("train", "val"))
+    assert seen_in_training(train, val) == 0
+    assert seen_in_training(train, open_data(home / "train", limit=4)) == 4
 
 
 def test_the_checkpoint_of_another_model(tmp_path: Path) -> None:

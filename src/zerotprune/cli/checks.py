@@ -34,9 +34,22 @@ def check_call(arguments: Mapping[str, Any]) -> None:
         if name not in WRITTEN_FOLDERS
     ]
     read = [(name, path) for name, path, written in paths if not written]
-    written = [(name, path) for name, path, written in paths if written]
+    written = [(name, each) for name, path, written in paths if written for each in _with(path)]
     _check_folders(read, written)
     check_apart(_named(read), _named(written))
+
+
+def _with(path: Path) -> list[Path]:
+    """A file to write, and those that are written beside it."""
+    from ..export import target_of
+
+    if (target := target_of(path.name)) is not None:
+        return target.files(path)
+    if path.suffix == ".safetensors":
+        from ..finetune.checkpoint import beside
+
+        return [path, beside(path)]
+    return [path]
 
 
 def _flat(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -119,8 +119,9 @@ def _say(text: str) -> None:
 def sentence(error: BaseException) -> str:
     """What went wrong, on one line; an error of the system by its words, not by its number."""
     text = str(error)
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        text = f"{named}{error.strerror}"
     return " ".join(text.split()) or type(error).__name__
 
 

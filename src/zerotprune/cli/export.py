@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..data.images import batches
 from ..data.models import load
-from ..export.exporting import Report, export_model
+from ..export import target_named
+from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.facts import BatchSize
 from ..measure.speed import noise
 from ..methods import name_of
@@ -92,13 +93,18 @@ def export(
         Threads of the runtime; default its own choice.
     """
     refuse_torchrun("export writes one file")
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions(device="cpu")
+    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading = reading or ImageOptions()
     budget.check()
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
     if method is not None and not budget.given:
         raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+    if loading.device not in ("auto", "cpu"):
+        raise ValueError("what is exported is made and timed on the CPU: leave --device out")
+    check_target(target_named(to), out, batch, int8)
+    if budget.given:
+        check_method(budget.acting(method))
     console = console_for()
     given = loading.named(model)
     given["pretrained"] = given["pretrained"] and not random_weights

@@ -21,7 +21,7 @@ from ..backbones import backbone
 from ..data.images import ImageDataset, batches, open_data
 from ..data.models import load, outline, weights_hash
 from ..finetune.checkpoint import Checkpoint
-from ..finetune.images import Feed, ShownImages, check_pair
+from ..finetune.images import Feed, ShownImages, check_pair, seen_in_training
 from ..finetune.recipe import Recipe
 from ..finetune.session import Session, check_teacher
 from ..finetune.training import Trainer
@@ -112,6 +112,9 @@ def prepare(
     console = console_for()
     built = load(**loading.named(asked.model))
     train, val = _images(asked, loading, reading, built)
+    if accelerator.is_main_process and (known := seen_in_training(train, val)):
+        console.print(f"{known} of the {len(val)} images to validate on are among those to learn "
+                      "from: top-1 flatters", style="yellow", highlight=False)  # fmt: skip
     weights = weights_hash(built)
     fresh = _fit_head(built, train, asked.seed)
     teacher = _named_teacher(asked, loading, built)
@@ -133,7 +136,7 @@ def prepare(
         found = _solved(asked, built, some, console.print) or Schedule()
         # What was measured may differ between processes.
         (held,) = broadcast_object_list([Checkpoint(identity, found.to_json())])
-    schedule = Schedule.from_json(held.schedule)
+    schedule = _schedule_in(held, file)
     unpruned = copy.deepcopy(built) if schedule.stages and not fresh else None
     share = {"report": left_out(console), "workers": reading.workers, "strict": reading.strict,
              "rank": accelerator.process_index, "world": accelerator.num_processes}  # fmt: skip
@@ -216,6 +219,13 @@ def _some(images: ShownImages, transform: Any, count: int = 32) -> Tensor:
 def _solved(asked: Asked, model: nn.Module, some: Tensor, say: Any) -> Schedule | None:
     with torch.no_grad():
         return asked.budget.solve(model, asked.method, lambda: some, say)
+
+
+def _schedule_in(held: Checkpoint, file: Path) -> Schedule:
+    try:
+        return Schedule.from_json(held.schedule)
+    except ValueError as error:
+        raise ValueError(f"the schedule in {file}: {error}") from None
 
 
 def _told(asked: Asked) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..cost import Load, block_macs
 from ..data.models import DEMO, load, outline, resize_
 from ..export import target_of
 from ..export.target import Target
+from ..files import printable
 from ..measure.latency import cost_for
 from ..measure.speed import noise
 from ..methods import name_of, names, resolve
@@ -63,6 +64,8 @@ def info(
         raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
     if (exported := target_of(model)) is not None:
+        if budget.given or method or calibration or loading != ModelOptions():
+            raise ValueError(f"{model} is an exported file, and says what it is: give no options")
         _print_file(console, Path(model), exported)
         return
     built = outline(**loading.outlined(model))
@@ -102,13 +105,15 @@ def _print_file(console: Console, path: Path, exported: Target) -> None:
     """What an exported file says of itself, without most of the classes."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    console.print(f"[bold]{path}[/bold]", highlight=False)
-    for name, value in exported.read(path).items():
+    facts = exported.read(path)
+    console.print(printable(str(path)), style="bold", highlight=False, markup=False)
+    for name, value in facts.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "class_names":
             some = ", ".join(value[:3]) + (", …" if len(value) > 3 else "")
             text = f"{len(value)}: {some}" if value else "none"
-        console.print(f"  {name:<15}{text}", highlight=False, soft_wrap=True, markup=False)
+        line = printable(f"{name:<15}{text}")  # it may be a stranger's
+        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _measure_cost(

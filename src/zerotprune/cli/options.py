@@ -170,6 +170,12 @@ class BudgetOptions:
         if self.time is None and self.schedule is not None:
             preset_or_file(self.schedule)
 
+    def acting(self, method: str | None) -> Method:
+        """The method that is named; else the one that the schedule was made for, or the default."""
+        if method is None and self.schedule is not None:
+            return preset_or_file(self.schedule).method
+        return resolve(method or DEFAULT)
+
     def solve(
         self,
         model: nn.Module,

@@ -15,7 +15,7 @@ from ..data import demo as built_in
 from ..data.models import DEMO, load, outline
 from ..data.photographs import load_photographs
 from ..files import names_in
-from ..methods import DEFAULT, name_of, resolve
+from ..methods import name_of
 from ..show.gallery import NamedImage, check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
@@ -27,7 +27,6 @@ from .options import (
     ModelName,
     ModelOptions,
     chosen_device,
-    preset_or_file,
 )
 
 COST = 0.65
@@ -107,10 +106,7 @@ def _check(images: tuple[Path, ...], model: dict[str, Any], limit: int | None) -
 
 def _check_method(budget: BudgetOptions, method: str | None, heads: bool) -> None:
     """A schedule that was made for a method keeps it, unless another one is named."""
-    if method is None and budget.schedule is not None:
-        named = preset_or_file(budget.schedule).method
-    else:
-        named = resolve(method or DEFAULT)
+    named = budget.acting(method)
     if heads:
         check_heads(named)
 

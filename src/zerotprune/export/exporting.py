@@ -6,16 +6,18 @@ import copy
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..files import check_writable
+from ..files import check_writable, replacing
 from ..measure.speed import UNPRUNED, noise
+from ..method import Method
 from ..methods import name_of
 from ..surgery import current_plan
 from . import target_named
@@ -73,7 +75,8 @@ def export_model(
     1.0
     """
     target, whole = target_named(to), Path(path)
-    _check(model, target, whole, batch, images, int8)
+    check_target(target, whole, batch, int8)
+    _check(model, batch, images, int8)
     fixed = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
     if backbone(fixed).model is fixed:
         fixed = backbone(fixed).giving_tensors()
@@ -93,37 +96,57 @@ def export_model(
             cases = {name: write(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
             timings = timed(job, {**cases, own: files}, rounds)
-        written = target.files(files[precisions[-1]])
+        written = [file for file in target.files(files[precisions[-1]]) if file.exists()]
         size = sum(file.stat().st_size for file in written)
-        for file in written:
-            file.replace(whole.with_name(file.name))
+        with ExitStack() as finished:
+            for file in written:
+                place = finished.enter_context(replacing(whole.with_name(file.name)))
+                shutil.move(file, place)
     return Report(whole, target.runtime, precisions[-1], batch, found, size, tuple(timings))
 
 
-def _check(
-    model: nn.Module,
-    target: Target,
-    path: Path,
-    batch: BatchSize,
-    images: Tensor | None,
-    int8: bool,
-) -> None:
-    """Say what is wrong before anything is done."""
+def check_target(target: Target, path: Path, batch: BatchSize, int8: bool) -> None:
+    """Say what is wrong before there is a model."""
     target.check(int8)
-    vit, plan = backbone(model), current_plan(model)
-    if plan is not None and plan.method.adaptive:
-        raise ValueError(
-            f"{name_of(plan.method)} keeps as many tokens as an image needs, and an exported model "
-            "has fixed counts: take a method that is not adaptive"
-        )
     if path.suffix != target.ending:
-        raise ValueError(f"{target.name} writes files that end in {target.ending}, got {path.name}")
-    check_writable(path)
+        raise ValueError(
+            f"{target.name} writes files that end in {target.ending}, such as model{target.ending}"
+            f"; got {path.name!r}"
+        )
+    if not _is_text(path):
+        raise ValueError(f"{path.name!r} is no name for {target.runtime}: it is not UTF-8")
+    for each in target.files(path):
+        check_writable(each)
     if batch == "dynamic":
         if not target.dynamic:
             raise ValueError(f"{target.name} takes batches of one size: give a number of images")
     elif isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise ValueError(f'batch must be a number of images, or "dynamic", got {batch!r}')
+
+
+def check_method(method: Method) -> None:
+    """Refuse one that has no fixed counts."""
+    if method.adaptive:
+        raise ValueError(
+            f"{name_of(method)} keeps as many tokens as an image needs, and an exported model "
+            "has fixed counts: take a method that is not adaptive"
+        )
+
+
+def _is_text(path: Path) -> bool:
+    """Names of files may be any bytes; C++ ends the process where they are not UTF-8."""
+    try:
+        os.path.realpath(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check(model: nn.Module, batch: BatchSize, images: Tensor | None, int8: bool) -> None:
+    """Say what is wrong with the model, or with the images for it, before anything is done."""
+    vit, plan = backbone(model), current_plan(model)
+    if plan is not None:
+        check_method(plan.method)
     if images is None:
         if int8:
             raise ValueError("int8 is calibrated on images: give some of those it is for")
@@ -138,12 +161,12 @@ def _check(
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A folder for what is not finished, on the same disk; gone in any case."""
-    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    folder.mkdir()
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with TemporaryDirectory(prefix=".zerotprune-", suffix=".tmp", dir=path.parent,
+                                ignore_cleanup_errors=True) as folder:  # fmt: skip
+            yield Path(folder)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _compare(job: Job, model: nn.Module, file: Path, precision: Precision) -> Agreement:

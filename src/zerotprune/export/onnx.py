@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from .target import Facts, Run, Target, quiet
+from ..files import parsed
+from .target import Facts, Run, Target, facts_in, quiet
 
 #: has Gelu, and ScatterElements that add
 OPSET = 20
 _PREFIX = "zerotprune."
+_LARGEST = 2**31 - 1  # bytes of a protobuf
 
 
 class Onnx(Target):
@@ -81,22 +83,27 @@ class Onnx(Target):
 
     def files(self, path: Path) -> list[Path]:
         """Weights of more than 2 GB lie in a second file."""
-        return [path, *path.parent.glob(f"{path.name}.data")]
+        return [path, path.with_name(f"{path.name}.data")]
 
     def read(self, path: Path) -> dict[str, Any]:
         self.check()
         import onnx
         from google.protobuf.message import DecodeError
 
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"{path} is not an ONNX file: none has more than 2 GB")
         try:
             held = onnx.load(path, load_external_data=False)
-        except DecodeError:
+            told = {each.key: each.value for each in held.metadata_props}
+        except (DecodeError, UnicodeDecodeError):
             raise ValueError(f"{path} is not an ONNX file") from None
-        told = {each.key: each.value for each in held.metadata_props}
         own = {key: text for key, text in told.items() if key.startswith(_PREFIX)}
         if not own:
             raise ValueError(f"{path} was not written by zerotprune: it says nothing of itself")
-        return {key.removeprefix(_PREFIX): json.loads(text) for key, text in own.items()}
+        return facts_in(
+            path,
+            lambda: {key.removeprefix(_PREFIX): parsed(text) for key, text in own.items()},
+        )
 
 
 def _written(facts: Facts) -> dict[str, str]:

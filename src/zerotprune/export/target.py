@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import text_of
+from ..files import parsed, text_of
 
 #: what an exported file says of itself, as JSON has it
 Facts = dict[str, Any]
@@ -62,7 +62,7 @@ class Target(ABC):
         raise NotImplementedError
 
     def files(self, path: Path) -> list[Path]:
-        """All files that make up the one of that name."""
+        """All files that may make up the one of that name."""
         return [path, beside(path)]
 
     def read(self, path: Path) -> dict[str, Any]:
@@ -70,11 +70,7 @@ class Target(ABC):
         told = beside(path)
         if not told.is_file():
             raise ValueError(f"nothing is told of {path}: there is no {told.name} beside it")
-        try:
-            facts: dict[str, Any] = json.loads(text_of(told, "description of a model"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{told} is no description of a model: bad JSON ({error})") from None
-        return facts
+        return facts_in(told, lambda: parsed(text_of(told, "description of a model")))
 
 
 def beside(path: Path) -> Path:
@@ -84,6 +80,20 @@ def beside(path: Path) -> Path:
 
 def tell(path: Path, facts: Facts) -> None:
     beside(path).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def facts_in(path: Path, read: Callable[[], Any]) -> Facts:
+    """What a stranger's file says of itself; ValueError where that cannot be."""
+    try:
+        facts = read()
+    except ValueError as error:
+        raise ValueError(f"{path} is no description of a model: {error}") from None
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path} is no description of a model: it is no JSON object")
+    names = facts.get("class_names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path} is no description of a model: class_names is no list of names")
+    return facts
 
 
 @contextmanager

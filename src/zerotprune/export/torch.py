@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import torch
@@ -15,8 +16,10 @@ class Torch(Target):
     name, runtime, ending = "torch", "torch", ".pt2"
 
     def write(self, program: ExportedProgram, path: Path, facts: Facts) -> None:
+        made = io.BytesIO()  # torch ends the process where a disk is full
         with quiet():
-            torch.export.save(program, path)
+            torch.export.save(program, made)
+        path.write_bytes(made.getbuffer())
         tell(path, facts)
 
     def load(self, path: Path, threads: int | None) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,9 @@ import torch
 from ..files import replacing
 
 _VERSION = 1
+_KINDS = {"identity": dict, "schedule": str, "state": dict, "history": list, "before": dict}
+#: what is told of each epoch
+ROW = {"epoch", "loss", "train_top1", "top1", "seconds"}
 
 
 @dataclass
@@ -50,16 +53,14 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path, identity: Mapping[str, Any]) -> Checkpoint:
         """That of the same training; another one's is refused, naming the difference."""
-        try:
-            held = torch.load(path, map_location="cpu", weights_only=True)
-            version = held.pop("version")
-            found = cls(**held)
-        except (RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError):
+        held = _read(path)
+        if isinstance(held, dict) and held.get("version", _VERSION) != _VERSION:
+            raise ValueError(f"{path} is of another release: remove it to begin anew")
+        if not _is_whole(held):
             raise ValueError(
                 f"{path} is no checkpoint of a fine-tuning: move it away, or give another --out"
-            ) from None
-        if version != _VERSION:
-            raise ValueError(f"{path} is of another release: remove it to begin anew")
+            )
+        found = cls(**{name: value for name, value in held.items() if name != "version"})
         for name in [*identity, *sorted(set(found.identity) - set(identity))]:
             there, here = found.identity.get(name), identity.get(name)
             if there != here:
@@ -68,6 +69,34 @@ class Checkpoint:
                     "here; remove it to begin anew, or give another --out"
                 )
         return found
+
+
+def _read(path: Path) -> Any:
+    """What a file of tensors and plain values holds; None where it is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on pickles that we refuse
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception:  # the unpickler may fail in any way on a foreign file
+        return None
+
+
+def _is_whole(held: Any) -> bool:
+    """Does it hold what a checkpoint holds? Not, does it fit the training."""
+    if not isinstance(held, dict) or held.keys() != {"version", *_KINDS}:
+        return False
+    if not all(isinstance(held[name], kind) for name, kind in _KINDS.items()):
+        return False
+    rows = [held["before"], *held["history"]]
+    if not all(isinstance(row, dict) and _numbers(row) for row in rows):
+        return False
+    return all(row.keys() == ROW for row in held["history"])
+
+
+def _numbers(row: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, (int, float)) for value in row.values())
 
 
 def beside(out: Path) -> Path:

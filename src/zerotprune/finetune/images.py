@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -107,3 +108,10 @@ def check_pair(train: ImageDataset, val: ImageDataset) -> None:
         raise ValueError(
             f"{val.name} has at least {val.classes} classes, {train.name} has {train.classes}"
         )
+
+
+def seen_in_training(train: ImageDataset, val: ImageDataset) -> int:
+    """How many files of the one are in the other. Rows of a data set are none: they have the same
+    numbers in all of its parts."""
+    both = set(train.paths).intersection(val.paths)
+    return sum(Path(path).exists() for path in both)

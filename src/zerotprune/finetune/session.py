@@ -33,6 +33,18 @@ class Session:
         """Top-1 on the images to validate on."""
         return top1(model, self.validation(), self.trainer.accelerator)
 
+    def _resume(self, held: Checkpoint) -> None:
+        """Go on from there. A file that was spoiled is as likely as one that is a stranger's."""
+        odd = ValueError(f"{self.file} does not fit this training: remove it to begin anew")
+        if held.epochs > self.trainer.recipe.epochs:
+            raise odd
+        try:
+            self.trainer.resume(held.state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            raise odd from None
+        if not all(each.isfinite().all() for each in self.trainer.model.parameters()):
+            raise odd
+
     def run(
         self,
         held: Checkpoint,
@@ -42,7 +54,7 @@ class Session:
         """The epochs that are left; `held` has the history of all of them in the end."""
         trainer = self.trainer
         if held.epochs:
-            trainer.resume(held.state)
+            self._resume(held)
         for number in range(held.epochs, trainer.recipe.epochs):
             started = time.perf_counter()
             tally = trainer.epoch(number, self.feed.epoch(number), partial(advance, number))

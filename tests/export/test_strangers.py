@@ -1,0 +1,129 @@
+"""Exported files that a stranger wrote, and places where none can be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import onnx
+import pytest
+
+import zerotprune as ztp
+from tests.commands import quickly
+from tests.families import build
+from zerotprune.export import exporting, target_named
+
+DEEP = "[" * 200_000
+#: what a JSON may say, and what is said of it
+TOLD = {
+    DEEP: "bad JSON (it is nested too deeply)",
+    "[1]": "it is no JSON object",
+    "": "bad JSON",
+    "1" * 5000: "bad JSON",
+    '{"class_names": 5}': "class_names is no list of names",
+    '{"class_names": {"a": 1}}': "class_names is no list of names",
+    '{"class_names": ["a", null]}': "class_names is no list of names",
+}
+
+
+def onnx_with(path: Path, notes: dict[str, str]) -> Path:
+    held = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
+    onnx.helper.set_model_props(held, notes)
+    path.write_bytes(held.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_a_description_that_is_none(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.pte"
+    file.touch()
+    (tmp_path / "model.pte.json").write_text(text)
+    with pytest.raises(ValueError, match=r"model\.pte\.json is no description of a model") as said:
+        target_named("executorch").read(file)
+    assert TOLD[text] in str(said.value)
+
+
+@pytest.mark.parametrize("text", [DEEP, "", "5", '["a", null]'])
+def test_notes_in_onnx_that_are_none(text: str, tmp_path: Path) -> None:
+    file = onnx_with(tmp_path / "model.onnx", {"zerotprune.class_names": text})
+    with pytest.raises(ValueError, match=r"model\.onnx is no description of a model"):
+        target_named("onnx").read(file)
+
+
+def test_what_is_no_onnx(tmp_path: Path) -> None:
+    good = onnx_with(tmp_path / "model.onnx", {"zerotprune.model": '"a"'}).read_bytes()
+    for data in (good[:-2], b"x" * 99):
+        (tmp_path / "model.onnx").write_bytes(data)
+        with pytest.raises(ValueError, match=r"model\.onnx is not an ONNX file"):
+            target_named("onnx").read(tmp_path / "model.onnx")
+    with (tmp_path / "large.onnx").open("wb") as file:
+        file.truncate(2**31)  # it has holes, and takes no room
+    with pytest.raises(ValueError, match="none has more than 2 GB"):
+        target_named("onnx").read(tmp_path / "large.onnx")
+
+
+def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
+    notes = {"zerotprune.model": '"\\u001b[31m\\ud800 [/b]"', "zerotprune.\x1b]0;": "1",
+             "zerotprune.class_names": '["\\u009b2J"]'}  # fmt: skip
+    name = onnx_with(tmp_path / "\x1b[31m[bold].onnx", notes).name
+    done = quickly("info", name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\ufffd[31m[bold].onnx" in done.stdout
+    assert "\ufffd[31m\ufffd [/b]" in done.stdout
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("info a.onnx --cost 0.5", "give no options"),
+        ("export test_vit --weights m.bin --to openvino --out m.xml", "are one file, m.bin"),
+        (
+            "export test_vit --schedule m.pt2.json --to torch --out m.pt2",
+            "file, m.pt2.json",
+        ),
+        ("export test_vit --cost 0.5 --to torch --out f.pt2", "f.pt2.json is no regular file"),
+        ("export test_vit --cost 0.5 --to torch --out .pt2", "such as model.pt2; got '.pt2'"),
+        ("export test_vit --cost 0.5 --to torch --out \udcff.pt2", "it is not UTF-8"),
+        ("export test_vit --cost 0.5 --device cuda --out m.onnx", "leave --device out"),
+        ("export test_vit --cost 0.5 --method ats --out m.onnx", "keeps as many tokens as"),
+    ],
+)
+def test_refused_before_anything_is_fetched(arguments: str, says: str, tmp_path: Path) -> None:
+    onnx_with(tmp_path / "a.onnx", {"zerotprune.model": '"a"'})
+    os.mkfifo(tmp_path / "f.pt2.json")
+    (tmp_path / "m.bin").write_bytes(b"weights")
+    ztp.Schedule((ztp.Stage(2, keep=0.5),)).save(tmp_path / "m.pt2.json")
+    before = sorted((each.name, each.lstat().st_mtime_ns) for each in tmp_path.iterdir())
+    done = quickly(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted((each.name, each.lstat().st_mtime_ns) for each in tmp_path.iterdir()) == before
+
+
+def test_links_and_modes_stay_and_a_full_disk_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_target = type(target_named("torch"))
+    monkeypatch.setattr(exporting, "_compare", lambda *given: None)
+    monkeypatch.setattr(
+        torch_target, "write", lambda self, program, path, facts: path.write_bytes(b"new")
+    )
+    real, link, model = tmp_path / "real.pt2", tmp_path / "link.pt2", build("deit")
+    real.write_bytes(b"old")
+    real.chmod(0o600)
+    link.symlink_to(real.name)
+    ztp.export_model(model, link, to="torch", rounds=0)
+    assert (link.is_symlink(), real.read_bytes()) == (True, b"new")
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch_target, "write", full)
+    with pytest.raises(OSError, match=r"link\.pt2 cannot be written: No space left on device"):
+        ztp.export_model(model, link, to="torch", rounds=0)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.pt2", "real.pt2"]
+    assert real.read_bytes() == b"new"
