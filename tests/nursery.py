@@ -27,16 +27,21 @@ import accelerate, cyclopts, matplotlib.figure, optuna, rich, timm, torch, torch
 import torch._dynamo, torch.export
 import zerotprune
 import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare, zerotprune.cli.demo
-import zerotprune.cli.finetune, zerotprune.cli.info, zerotprune.cli.search, zerotprune.cli.show
+import zerotprune.cli.export, zerotprune.cli.finetune, zerotprune.cli.info
+import zerotprune.cli.search, zerotprune.cli.show
 torch.set_num_threads(1)
 torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # it imports when it runs
 torch.compiler.reset()
+atexit.unregister(torch._dynamo.utils.dump_compile_times)
 """
 
 _SERVER = """
-import atexit, json, os, sys, traceback, warnings
+import atexit, gc, json, os, sys, traceback, warnings, weakref
 sys.path[:0] = {places!r}
 {preload}
+for each in list(weakref.finalize._registry):
+    each.atexit = False  # what is made here is not a child's to clear away
+gc.freeze()  # a child's collections leave alone what is here, and share it
 for line in sys.stdin:
     code, arguments, home, folder, strict = json.loads(line)
     ready, told = os.pipe()

@@ -6,10 +6,10 @@ The public names are imported on first use, so that ``import zerotprune`` and th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself would take as long as all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import methods
     from .budgets import Budget, schedule_for
     from .export.exporting import export_model
@@ -58,6 +58,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "methods":
         return import_module(".methods", __name__)
     if name in _HOME:

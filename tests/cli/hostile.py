@@ -9,6 +9,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import onnx
 import torch
 from PIL import Image
 from safetensors.torch import save_file
@@ -31,7 +32,11 @@ IMAGES = ("images/0/a.png", "bad/bomb.png", "bad/strip.png", "bad/eps.jpg", "bad
 OUTPUTS = ("new.png", "new.json", "new.svg", "new.csv", "new.onnx", "good.json",
            "good.safetensors", "loop", "fifo", "folder", "closed/new.png", "nowhere/new.json",
            "/dev/null", "/dev/full", "images/0/a.png", "other.csv", "nul.csv", "[/bold].png",
-           "x" * 300 + ".png", "", "new.\udcff")  # fmt: skip
+           "x" * 300 + ".png", "", "new.\udcff", "new.pt2", "pipe.pt2", "new.safetensors",
+           "cut.safetensors", "pipe.safetensors", "\udcff.pt2", "x" * 250 + ".pt2")  # fmt: skip
+#: what `info` may take for files that `export` wrote
+EXPORTED = ("deep.onnx", "notes.onnx", "cut.onnx", "fifo.onnx", "folder.onnx", "deep.pte",
+            "list.pte", "names.pte", "alone.pte", "pipe.pt2", "nowhere.xml")  # fmt: skip
 
 
 def make(home: Path) -> Path:
@@ -39,10 +44,12 @@ def make(home: Path) -> Path:
     _images(home)
     _texts(home)
     _weights(home)
-    for name in ("folder", "closed"):
+    _exported(home)
+    for name in ("folder", "closed", "folder.onnx"):
         (home / name).mkdir()
     (home / "closed").chmod(0o555)
-    os.mkfifo(home / "fifo")
+    for name in ("fifo", "fifo.onnx", "pipe.pt2.json", "pipe.safetensors.checkpoint"):
+        os.mkfifo(home / name)
     (home / "loop").symlink_to("loop")
     return home
 
@@ -109,3 +116,20 @@ def _weights(home: Path) -> None:
     torch.save({**state, name: state[name].to_sparse()}, home / "sparse.pt")
     torch.save([state[name]], home / "list.pt")
     (home / "malice.pt").write_bytes(pickle.dumps(Malice()))
+
+
+def _exported(home: Path) -> None:
+    for name, notes in {
+        "deep": {"zerotprune.schedule": DEEP},
+        "notes": {"zerotprune.model": '"\\u001b[31m[/b]\\ud800"', "zerotprune.class_names": "[]"},
+    }.items():
+        held = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
+        onnx.helper.set_model_props(held, notes)
+        (home / f"{name}.onnx").write_bytes(held.SerializeToString())
+    (home / "cut.onnx").write_bytes((home / "notes.onnx").read_bytes()[:-3])
+    for name, text in {"deep": DEEP, "list": "[1]", "names": '{"class_names": [1]}'}.items():
+        (home / f"{name}.pte").touch()
+        (home / f"{name}.pte.json").write_text(text)
+    (home / "alone.pte").touch()
+    (home / "pipe.pt2").touch()
+    (home / "cut.safetensors.checkpoint").write_bytes((home / "list.pt").read_bytes()[:300])

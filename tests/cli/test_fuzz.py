@@ -21,6 +21,8 @@ LIMIT = 60.0  # seconds, on a machine that is busy with other tests
 
 NUMBERS = ("0", "1", "2", "-1", "0.5", "1e-5", "1e309", "nan", "inf", "-inf", "7", "13", "100000",
            "999999999999999999999", "a", "", "0x10", "１", "1_0")  # fmt: skip
+FEW = tuple(number for number in NUMBERS if number != "100000")  # of what takes its time
+POOLS = ("token", "avg", "map", "", "x")
 MODELS = ("demo", "test_vit", "resnet18", "swin_tiny_patch4_window7_224", "nothing", "", "[/b]",
           "../demo", "hf:", "a:b:c", "\udcff", "demo.x")  # fmt: skip
 METHODS = ("fold", "tome", "slicing", "ats", "tomee", "", "binary", "good.json:X", "nowhere.py:X",
@@ -30,24 +32,27 @@ WORDS = ("float32", "float16", "bfloat16", "int8", "", "knn", "eager")
 #: what each option is given; options that are not here exist as well, and get a word
 VALUES = {
     **dict.fromkeys(
-        ("size", "cost", "gmacs", "limit", "batch", "rounds", "threads", "trials", "finalists",
-         "cache-gb", "seed", "threshold", "evaluations", "images", "port", "latency-ms",
-         "speedup", "epochs", "lr", "mixup", "ema"), NUMBERS),
+        ("size", "cost", "gmacs", "limit", "batch", "threads", "finalists", "cache-gb", "seed",
+         "threshold", "evaluations", "port", "latency-ms", "speedup", "lr", "new-lr", "mixup",
+         "cutmix", "ema", "classes", "weight-decay", "label-smoothing", "token-weight",
+         "logit-weight"), NUMBERS),
+    **dict.fromkeys(("rounds", "trials", "images", "epochs", "samples"), FEW),
     "workers": ("0", "-1", "100000", "a"), "weights": hostile.WEIGHTS, "model": MODELS,
     "schedule": hostile.SCHEDULES, "calibration": hostile.SCHEDULES, "method": METHODS,
     "names": hostile.SCHEDULES, "mapping": hostile.SCHEDULES, "device": DEVICES,
-    "to": ("onnx", "openvino", "executorch", "torch", "tflite", ""), "samples": NUMBERS,
+    "to": ("onnx", "openvino", "executorch", "torch", "tflite", ""), "pool": POOLS,
     "data": hostile.DATA, "train": hostile.DATA, "teacher": (*hostile.WEIGHTS, "demo", "test_vit"),
     "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
     **dict.fromkeys(("out", "csv", "plot", "figure", "plots", "figures"), hostile.OUTPUTS),
 }  # fmt: skip
-SHARED = ("weights", "size", "device")
+SHARED = ("weights", "size", "device", "classes", "pool")
 READING = ("limit", "batch", "workers", "mapping", "split", "strict")
 BUDGET = ("cost", "gmacs", "schedule", "tuned")
 #: for each command: what it begins with, its options, and what keeps it short
 COMMANDS = {
-    "info": (("MODEL",), (*SHARED, *BUDGET, "method", "calibration", "batch"), ()),
-    "show": (("IMAGE",), (*SHARED, *BUDGET, "method", "names", "limit", "out", "lines", "grid"),
+    "info": (("FILE",), (*SHARED, *BUDGET, "method", "calibration", "batch"), ()),
+    "show": (("IMAGE",), (*SHARED, *BUDGET, "method", "names", "limit", "out", "lines", "grid",
+                         "heads"),
              ("--model", "demo", "--limit", "1")),
     "evaluate": (("MODEL", "DATA"), (*SHARED, *READING, *BUDGET, "method", "precision", "csv",
                                      "calibration", "probe", "train", "json"),
@@ -65,12 +70,15 @@ COMMANDS = {
                            "threads", "csv", "plot"),
               ("--mode", "eager", "--batch", "1", "--rounds", "1")),
     "finetune": (("MODEL", "DATA", "DATA"), (*SHARED, *BUDGET, "method", "out", "epochs", "lr",
-                                             "mixup", "ema", "teacher", "batch", "precision"),
+                                             "mixup", "ema", "teacher", "batch", "precision",
+                                             "frozen", "new-lr", "cutmix", "weight-decay",
+                                             "label-smoothing", "token-weight", "logit-weight",
+                                             "seed", "strict"),
                  ("--workers", "0", "--limit", "2", "--batch", "2", "--epochs", "1", "--cost",
                   "0.5", "--out", "new.safetensors")),
     "export": (("MODEL",), (*SHARED, *BUDGET, "method", "to", "out", "batch", "samples", "threads",
                             "data", "limit", "int8", "random-weights"),
-               ("--to", "torch", "--samples", "0")),
+               ("--to", "torch", "--samples", "0", "--out", "new.pt2")),
     "demo": ((), ("out", "csv"), ("--images", "1")),
     "app": ((), ("model", "weights", "names"), ()),
 }  # fmt: skip
@@ -78,21 +86,26 @@ COMMANDS = {
 LAST = {
     "info": (), "show": (), "evaluate": (), "compare": ("--cost", "2"),
     "calibrate": ("--threshold", "nan"), "search": ("--finalists", "0"),
-    "finetune": ("--lr", "nan"), "bench": ("--threads", "0"), "export": ("--out", "new.pt"),
+    "finetune": ("--cost", "0.001"), "bench": ("--threads", "0"),
+    "export": ("--data", "images", "--limit", "1", "--batch", "2"),
     "demo": ("--images", "0"),
     "app": ("--port", "0"),
 }  # fmt: skip
-FLAGS = ("strict", "tuned", "lines", "grid", "json", "int8", "random-weights")
+FLAGS = ("strict", "tuned", "lines", "grid", "heads", "json", "int8", "random-weights", "frozen")
 LONG = ("bench", "export", "demo")
-PLACES = {"MODEL": MODELS, "DATA": hostile.DATA, "IMAGE": hostile.IMAGES}
+PLACES = {
+    "MODEL": MODELS,
+    "FILE": MODELS + hostile.EXPORTED,
+    "DATA": hostile.DATA,
+    "IMAGE": hostile.IMAGES,
+}
 FOREIGN = ("Traceback", "Errno", "has no attribute", "not supported between", "codec can't",
            "surrogates", "data point", "NoneType", "unexpected keyword", "RuntimeError",
            "fault of this program")  # fmt: skip
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> list[str]:
-    command = draw(st.sampled_from([*COMMANDS, "info", "show", "evaluate"]))
+def calls(draw: st.DrawFn, command: str) -> list[str]:
     places, options, short = COMMANDS[command]
     # What is right most of the time comes first: else every call would end at its first word.
     words = [draw(st.sampled_from((PLACES[each][0],) * 8 + PLACES[each])) for each in places]
@@ -103,10 +116,11 @@ def calls(draw: st.DrawFn) -> list[str]:
     given = {word for word in words if word.startswith("--")}
     # Most of the long ones are kept from work by a mistake of their own: 300 draws are to be quick.
     if draw(st.integers(0, 3)) or command == "app" or (command in LONG and not MANY):
-        short += LAST[command]
+        short = LAST[command] + short
     for option, value in zip(short[::2], short[1::2], strict=True):
         if option not in given:
             words += [option, value]
+            given.add(option)
     if draw(st.integers(0, 19)) == 0:
         odd = draw(st.sampled_from(("--", "--x", "-", "")))
         words.insert(draw(st.integers(0, len(words))), odd)
@@ -132,10 +146,12 @@ def held(home: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-@settings(max_examples=DRAWS, derandomize=not MANY, database=None,
+@pytest.mark.parametrize("command", COMMANDS)
+@settings(max_examples=DRAWS // len(COMMANDS) + 1, derandomize=not MANY, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
-@given(words=calls())
-def test_whatever_is_typed(words: list[str], home: Path) -> None:
+@given(data=st.data())
+def test_whatever_is_typed(command: str, data: st.DataObject, home: Path) -> None:
+    words = data.draw(calls(command))
     before = held(home)
     done = quickly(*words, cwd=home, limit=LIMIT)
     event(f"{words[0]} {done.returncode}")

@@ -7,11 +7,14 @@ import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
+from html import escape
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
+from tests.families import build
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cli import main
 from zerotprune.cli.demo import SCENES, _draw
@@ -22,6 +25,8 @@ from zerotprune.methods import ToMe
 from zerotprune.show.gallery import load_upright
 from zerotprune.show.layout import ACROSS
 from zerotprune.show.pixels import as_image
+from zerotprune.show.render import draw
+from zerotprune.show.scene import make_scene
 
 # `main` is called here as a user's shell calls it, which cyclopts takes for a slip in a test.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -97,6 +102,43 @@ def test_images_from_files_and_folders(
     digit = demo.images(1, seed=1)[1].item()
     assert f"{'abcdefghij'[int(digit)]} 9" in said
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 4
+
+
+NAME = 'a\x1b[31m\x01\x9b\ufffe\udcff"><script>&amp;{{data}}.png'
+
+
+@pytest.mark.parametrize("ending", ["svg", "html"])
+def test_a_name_that_no_drawing_can_hold(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control characters are not allowed in XML, and surrogates in no file of text."""
+    as_image(demo.images(1, seed=1)[0][0]).save(tmp_path / "a.png")
+    (tmp_path / "a.png").rename(tmp_path / NAME)
+    (tmp_path / "names.txt").write_text("\n".join(f"{NAME[:5]}{number}" for number in range(10)))
+    out = tmp_path / f"drawn.{ending}"
+    arguments = [str(tmp_path / NAME), "--model", "demo", "--schedule", "ablation-i", "--names",
+                 str(tmp_path / "names.txt"), "--out", str(out)]  # fmt: skip
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    text, shown = out.read_bytes().decode("utf-8"), 'a�[31m����"><script>&amp;{{data}}.png'
+    assert all(line.isprintable() for line in text.split("\n"))
+    if ending == "svg":
+        words = [each.text or "" for each in ElementTree.fromstring(text).iter()]
+        assert [word for word in words if word.startswith(shown[:12])]
+        return
+    assert f"<h2>{escape(shown)}</h2>" in text
+    for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(drawn)
+
+
+def test_what_a_model_is_called_is_text_too(tmp_path: Path) -> None:
+    """The folder of a model may be called anything, and so may its classes."""
+    model, images = build("deit"), torch.zeros(1, 3, 96, 96)
+    schedule = Schedule((Stage(2, keep=0.5),))
+    names = [f"\x1b{number}" for number in range(1000)]
+    scene = make_scene("fold on hf:\x1b[31m", model, schedule, images, ["\udcff"], names=names)
+    draw(scene, tmp_path / "a.svg")
+    words = {each.text for each in ElementTree.parse(tmp_path / "a.svg").iter()}
+    assert {"fold on hf:�[31m", "�"} <= words
 
 
 def test_photographs_for_a_model_that_knows_them(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
-from .ending import INTERRUPTED, ending
+TYPE_CHECKING = False  # nothing is imported before Ctrl-C can be told
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:  # in the moment before Ctrl-C is ours, or after
-        os._exit(INTERRUPTED)
+        os._exit(130)
 
 
 def _run() -> None:
+    from .ending import ending
+
     with ending() as interrupts:
         app = _app(sys.argv[1:])
         _refuse_keep(sys.argv[1:])

@@ -48,7 +48,7 @@ class Interrupts:
             again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
             again.daemon = True
             again.start()
-        else:
+        elif not self.came:  # what was cut short may fail once more where it is cleared away
             self._told(what)
 
     def over(self) -> None:
@@ -57,11 +57,12 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def __exit__(self, *_: object) -> None:
-        """As it was, for whoever called; but a process that ends is not stopped on its way out."""
+        """As it was, for whoever called; but a process that ends is not stopped on its way out, and
+        says no more than that it was."""
         if self._before is not None:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGINT, self._before)
-        if self._told is not None:
+        if self._told is not None and not self.came:
             sys.unraisablehook = self._told
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..budgets.adaptive import measured_gmacs
+from ..files import printable
 from ..pruning import gmacs
 from ..schedule import Schedule
 from ..surgery import sharing_copy
@@ -60,7 +61,8 @@ def make_scene(
     full, cost = gmacs(model), count_gmacs(model, schedule, images)
     about = f"{full:.3f} → {cost:.3f} GMACs ({percent(cost / full)}), nothing trained"
     shown = [as_image(image, model) for image in images]
-    return Scene(title, about, shown, stories, captions, lines)
+    told = [printable(caption) for caption in captions]
+    return Scene(printable(title), about, shown, stories, told, lines)
 
 
 def count_gmacs(model: nn.Module, schedule: Schedule, images: Tensor) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..files import printable
 from ..pruning import prune_, restore_
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int, Shaped
@@ -215,7 +216,7 @@ def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> 
     """The likeliest classes."""
     shares, classes = logits.float().softmax(dim=-1).topk(min(TOP, len(logits)))
     return [
-        Prediction(names[number] if number < len(names) else f"class {number}", share)
+        Prediction(printable(names[number]) if number < len(names) else f"class {number}", share)
         for number, share in zip(classes.tolist(), shares.tolist(), strict=True)
     ]
 
