@@ -54,10 +54,10 @@ HOW = """
 Made by `python -m benchmarks.report` from `benchmarks/results.csv`, where each row has its command,
 commit, versions, hardware and seed. One command makes the rows, this page and its plots again:
 `python -m benchmarks.all --shared DIR`; with `--weights DIR --data IMAGENET/val` also the tables
-that are only quoted here.
+that are only quoted here. What is trained, [transfer](#transfer), has a command of its own.
 
 Top-1 on 2,000 ImageNet validation images (two of each class, `report`); where nothing that was
-chosen on the 1,000 images of `tune` takes part, on all 3,000 (older runs: 2,000). Float32, change
+chosen on the 1,000 images of `tune` takes part, on all 3,000. Float32, change
 against the unpruned model in points with its paired standard error, and the divergence of the
 answers from the unpruned model's (KL, in nats). GMACs count all matrix products with patch
 embedding, and the scoring; "needed" is what is left once the last block runs for CLS alone and
@@ -89,7 +89,7 @@ def main() -> None:
 def write(path: Path, docs: Path) -> None:
     """The page and its plots, into a folder."""
     rows = [row for row in newest(path) if row["table"] in ORDER and _made(row)]
-    parts = [HEAD, *first_lines(rows, _of_the_paper), HOW, _runs(rows), _counts(rows)]
+    parts = [HEAD, *first_lines(rows, _of_the_paper), HOW, sections.runs(rows), _counts(rows)]
     special: dict[str, Callable[[list[Row], Path], list[str]]] = {
         settings.SETTINGS: sections.sensitive,
         throughput.NAME: sections.fast,
@@ -129,21 +129,6 @@ def _of_the_paper(row: Row) -> bool:
     table = BY_NAME.get(row["table"])
     claims = () if table is None else table.claims
     return any(not each.ours for each in claims if each.text == row["name"])
-
-
-def _runs(rows: Sequence[Row]) -> str:
-    """Where the rows are from."""
-    runs: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        tables = runs.setdefault((row["command"], row["commit"], row["hardware"]), [])
-        if row["table"] not in tables:
-            tables.append(row["table"])
-    if len(runs) == 1:
-        ((command, commit, hardware),) = runs
-        return f"All rows are from one run of `{command}` at commit {commit} on one {hardware}.\n"
-    lines = [f"- {', '.join(tables)}: `{command}`, commit {commit or 'unknown'}, {hardware}"
-             for (command, commit, hardware), tables in runs.items()]  # fmt: skip
-    return "\n".join(["The rows are from these runs:\n", *lines, ""])
 
 
 def _counts(rows: Sequence[Row]) -> str:

@@ -137,3 +137,18 @@ def fast(rows: list[Row], docs: Path) -> list[str]:
     return [f"## {throughput.NAME}\n", about(throughput.__doc__), "",
             f"Images/s on one {rows[0]['hardware']}, batch {rows[0]['batch']}.\n",
             *_lines(header, cells), ""]  # fmt: skip
+
+
+def runs(rows: Sequence[Row]) -> str:
+    """Where the rows are from."""
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        tables = runs.setdefault((row["command"], row["commit"], row["hardware"]), [])
+        if row["table"] not in tables:
+            tables.append(row["table"])
+    if len(runs) == 1:
+        ((command, commit, hardware),) = runs
+        return f"All rows are from one run of `{command}` at commit {commit} on one {hardware}.\n"
+    lines = [f"- {', '.join(tables)}: `{command}`, commit {commit or 'unknown'}, {hardware}"
+             for (command, commit, hardware), tables in runs.items()]  # fmt: skip
+    return "\n".join(["The rows are from these runs:\n", *lines, ""])

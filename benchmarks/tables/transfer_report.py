@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.sections import runs
 from benchmarks.tables import transfer
 from benchmarks.tables.table import about
 from benchmarks.tables.transfer import (
@@ -32,7 +33,7 @@ READING = """Mean top-1 over the seeds with the standard error of that mean, whi
 training differs from seed to seed; that of one accuracy on these images is about 1.5 points. In
 brackets the change against the unpruned model of the same seed. Seconds are of one training, on a
 device that several shared. DynamicViT and A-ViT off the shelf have learned nothing: what they drop
-means nothing, and they lose more than random dropping does. What is empty was not trained. The
+means nothing, and they lose more than random dropping does. ATS is not trained. The
 paper's column is its Table 6, DeiT-T fine-tuned and measured on the whole sets, at 0.90 G: the
 order of the methods can be compared, not the level.
 """
@@ -54,7 +55,7 @@ def section(path: Path, docs: Path) -> str:
     rows = rows_in(path)
     if not rows:
         return ""
-    lines = [f"## {TABLE}\n", about(transfer.__doc__), "", READING]
+    lines = [f"## {TABLE}\n", about(transfer.__doc__), "", READING, runs(rows)]
     for data in DATA:
         own = [row for row in rows if row["data"] == data]
         if own:
