@@ -46,9 +46,9 @@ def _with(path: Path) -> list[Path]:
     if (target := target_of(path.name)) is not None:
         return target.files(path)
     if path.suffix == ".safetensors":
-        from ..finetune.checkpoint import beside
+        from ..finetune.checkpoint import checkpoint_beside
 
-        return [path, beside(path)]
+        return [path, checkpoint_beside(path)]
     return [path]
 
 

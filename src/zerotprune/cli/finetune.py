@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..files import check_writable
 from ..finetune import weights
-from ..finetune.checkpoint import Checkpoint, beside
+from ..finetune.checkpoint import Checkpoint, checkpoint_beside
 from ..finetune.recipe import Recipe
 from ..finetune.tally import Tally
 from ..methods import name_of, resolve
@@ -70,7 +70,7 @@ def finetune(
     asked = Asked(model, train, val, budget, method, recipe or Recipe(), teacher, frozen, seed,
                   precision)  # fmt: skip
     _check(asked, out)
-    made = prepare(asked, loading, reading or TrainingOptions(), beside(out))
+    made = prepare(asked, loading, reading or TrainingOptions(), checkpoint_beside(out))
     held = made.held
     if held.epochs:
         made.say(f"goes on after epoch {held.epochs} of {asked.recipe.epochs}")
@@ -82,7 +82,7 @@ def finetune(
         held.history[-1]["top1"] = made.session.measure(prune_(trained, schedule))
     if made.leads:
         weights.save(out, trained, schedule, made.about())
-        beside(out).unlink(missing_ok=True)
+        checkpoint_beside(out).unlink(missing_ok=True)
         _report(made, held, schedule, out)
 
 
@@ -94,7 +94,7 @@ def _check(asked: Asked, out: Path) -> None:
         resolve(asked.method)
     weights.check_name(out)
     check_writable(out)
-    check_writable(beside(out))
+    check_writable(checkpoint_beside(out))
 
 
 def _measure_before(made: Finetuning, held: Checkpoint) -> None:

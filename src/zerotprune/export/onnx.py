@@ -42,7 +42,7 @@ class Onnx(Target):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors: it warns of every constant that it folds not
+        options.log_severity_level = 3  # errors: it warns of every constant that it does not fold
         if threads is not None:
             options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(

@@ -99,6 +99,6 @@ def _numbers(row: Mapping[str, Any]) -> bool:
     return all(isinstance(value, (int, float)) for value in row.values())
 
 
-def beside(out: Path) -> Path:
-    """Where the checkpoint lies while a training for this file is under way."""
+def checkpoint_beside(out: Path) -> Path:
+    """Where it lies while a training for this file is under way."""
     return out.with_name(f"{out.name}.checkpoint")

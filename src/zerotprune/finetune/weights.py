@@ -41,10 +41,8 @@ def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, An
 
 
 def schedule_in(path: Path) -> Schedule | None:
-    """The schedule that a file of weights was trained for; None for any other file.
-
-    A schedule without stages is the unpruned model's, and none to speak of.
-    """
+    """The schedule that a file of weights was trained for; None for any other file, and for the
+    weights of an unpruned model, whose schedule has no stages."""
     if path.suffix != ENDING or not path.is_file():
         return None
     from safetensors import SafetensorError, safe_open
