@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs test-lowest fuzz browser
+.PHONY: demo test docs test-lowest fuzz exports browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -25,6 +25,11 @@ docs: .venv/installed
 FUZZ ?= 2000
 fuzz: .venv/installed
 	ZEROTPRUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/cli/test_fuzz.py tests/cli/test_ctrl_c.py
+
+# Every static method in every runtime with DeiT-Ti's real weights, beside torch on so many images.
+EXPORTS ?= 100
+exports: .venv/installed
+	ZEROTPRUNE_EXPORTS=$(EXPORTS) $(BIN)/python -m pytest -s tests/export/test_real_weights.py
 
 # The core with the lowest versions that pyproject.toml promises.
 LOWEST := torch==2.11.* timm==1.0.30
