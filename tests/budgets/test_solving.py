@@ -229,6 +229,53 @@ def test_bisection_takes_what_has_no_setting_for_too_far() -> None:
     assert bisect(lambda dial: None, 0.5) is None
 
 
+def test_a_dear_dial_is_not_turned_for_what_is_out_of_reach() -> None:
+    turned: list[float] = []
+
+    def turn(dial: float) -> tuple[float, float]:
+        turned.append(dial)
+        return dial, 1 - dial / 2
+
+    hit = bisect(turn, 0.4, dear=True)
+    assert hit is not None
+    assert hit.value == pytest.approx(0.5, abs=1e-5)
+    assert len(turned) == 2
+    within = bisect(turn, 0.7, steps=20, dear=True)
+    assert within is not None
+    assert within.setting == pytest.approx(0.6, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_budget_of_nothing_is_answered_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted is the work: costs by formula, and runs of the model where they depend on
+    the images, of which each takes as long as an evaluation of them."""
+    priced, runs = 0, 0
+
+    def count_plan(*given: Any) -> Any:
+        nonlocal priced
+        priced += 1
+        return Plan(*given)
+
+    def count_runs(*given: Any) -> float:
+        nonlocal runs
+        runs += 1
+        return measured_gmacs(*given)
+
+    monkeypatch.setattr(solving, "Plan", count_plan)
+    monkeypatch.setattr(solving, "measured_gmacs", count_runs)
+    model, method = timm.create_model("test_vit", depth=12).eval(), resolve(name)
+    for cost in (1e-5, 1e-300):
+        images = torch.randn(1, 3, 160, 160) if method.adaptive else None
+        with pytest.raises(ValueError, match=r"cannot be met by|published counts of diffrate"):
+            ztp.schedule_for(model, cost=cost, method=name, images=images)
+        assert priced <= 2000
+        dials = method.dials(backbone(model).geometry) if method.adaptive else ()
+        assert runs <= 2 * len(list(dials))
+        priced = runs = 0
+
+
 def test_shipped_schedules_cost_what_they_say() -> None:
     for each in tuned.all_tuned():
         side = {197: 224, 257: 224}[each.tokens]

@@ -101,7 +101,7 @@ def solve(
     # What a measured cost would gain by more steps is less than its error.
     enough = TOLERANCE / 5 if method.adaptive else 0.0
     for dial in method.dials(geometry):
-        best = bisect(_priced(dial, price), target, enough=enough, best=best)
+        best = bisect(_priced(dial, price), target, enough=enough, best=best, dear=method.adaptive)
         if best is not None and best.miss <= TOLERANCE / 2:
             return best.setting
     if best is not None and best.miss <= TOLERANCE:
