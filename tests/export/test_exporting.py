@@ -16,6 +16,7 @@ from tests.families import build
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.agreement import agreement
 from zerotprune.export.facts import preprocessing
+from zerotprune.export.timing import timed
 from zerotprune.methods import ATS, AViT, Fold, Method
 
 
@@ -96,6 +97,17 @@ def test_agreement_counts_answers_and_differences() -> None:
     broken: Tensor = torch.full_like(wanted, torch.nan)
     assert agreement(wanted, broken).refusal(int8=False) is not None
     assert agreement(wanted, wanted).refusal(int8=False) is None
+
+
+def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX has a second one only where the weights are large."""
+    onnx, file = target_named("onnx"), tmp_path / "m.onnx"
+    file.write_bytes(b"weights")
+    monkeypatch.setattr(type(onnx), "load", lambda _, path, threads: torch.sin)
+    job = writing.Job(onnx, 1, ("float32",), torch.zeros(1, 3, 4, 4), 1, print)
+    (timing,) = timed(job, {"unpruned": {"float32": file}}, rounds=2)
+    assert timing.size == 7
+    assert timing.speedup == 1
 
 
 def test_preprocessing_of_timm() -> None:

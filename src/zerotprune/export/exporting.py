@@ -96,7 +96,7 @@ def export_model(
             cases = {name: write(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
             timings = timed(job, {**cases, own: files}, rounds)
-        written = [file for file in target.files(files[precisions[-1]]) if file.exists()]
+        written = target.written(files[precisions[-1]])
         size = sum(file.stat().st_size for file in written)
         with ExitStack() as finished:
             for file in written:

@@ -65,6 +65,10 @@ class Target(ABC):
         """All files that may make up the one of that name."""
         return [path, beside(path)]
 
+    def written(self, path: Path) -> list[Path]:
+        """Those of them that are there."""
+        return [file for file in self.files(path) if file.exists()]
+
     def read(self, path: Path) -> dict[str, Any]:
         """What a file says of itself."""
         told = beside(path)

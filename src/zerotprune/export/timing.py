@@ -39,7 +39,7 @@ def timed(job: Job, cases: Mapping[str, Mapping[Precision, Path]], rounds: int) 
     timings = []
     for (name, precision, file), seconds in zip(named, columns, strict=True):
         low, middle, high = quartiles(seconds)
-        size = sum(each.stat().st_size for each in job.target.files(file))
+        size = sum(each.stat().st_size for each in job.target.written(file))
         timings.append(Timing(name, precision, size, middle, high - low, None, None))
     return [_related(timing, timings) for timing in timings]
 
