@@ -23,7 +23,7 @@ from tests.families import stirred
 from tests.hf_families import build as hf_build
 from tests.nursery import said_by
 from zerotprune.export import onnx, target_named
-from zerotprune.export.facts import BatchSize, facts_of
+from zerotprune.export.facts import facts_of
 from zerotprune.export.target import quiet
 from zerotprune.export.writing import program_of
 from zerotprune.methods import resolve
@@ -33,10 +33,12 @@ SIDE = 64  # 16 patches
 #: where there are two stages, at the second the order counts in which the first left the tokens
 FOLDING = (ztp.Stage(1, similar=4), ztp.Stage(2, similar=3))
 DROPPING = (ztp.Stage(1, keep=0.7),)
-BOTH = (ztp.Stage(1, 0.9, 3, 2), ztp.Stage(2, 0.8, 2, 2))
+BOTH = (ztp.Stage(1, 0.9, 3, 2), ztp.Stage(2, 0.8, 2, 1))
+#: at block 1 nothing has been accumulated, and it would be the average attention once more
+LATER = (ztp.Stage(2, keep=0.7),)
 METHODS = {
     "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
-    "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": DROPPING,
+    "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": LATER,
     "dynamicvit": DROPPING,
 }  # fmt: skip
 #: beside timm and transformers
@@ -53,21 +55,49 @@ def tiny(depth: int) -> nn.Module:
 
 
 class Ordered(nn.Module):
-    """The order of numbers of which many are equal."""
+    """The order of numbers of which many are equal: pixels of the first image, rounded."""
 
-    def forward(self, values: Tensor) -> Tensor:
-        levels = values.round()
+    def forward(self, images: Tensor) -> Tensor:
+        levels = images[0, 0, :4, :23].round()
         place = ordering.largest(levels)[1].unsqueeze(1)
         found = (*ordering.parted(levels, 7), ordering.descending(levels), place)
-        return torch.cat(found, dim=1).to(values.dtype)
+        return torch.cat(found, dim=1).to(images.dtype)
 
 
-def ordered() -> tuple[Tensor, Any]:
-    """Numbers of which at least half are equal to others, and the exported program."""
-    values = 1.5 * torch.randn(4, 23, generator=torch.Generator().manual_seed(2))
-    assert values.round().unique().numel() < 12
+class Abreast(nn.Module):
+    """Models in one program, so that it is converted once; their outputs in one line."""
+
+    def __init__(self, models: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleDict(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([model(images).flatten() for model in self.models.values()])
+
+    def apart(self, images: Tensor, came: Tensor) -> dict[str, float]:
+        """How far each model is from what a runtime puts out."""
+        wanted = {name: model(images).flatten() for name, model in self.models.items()}
+        lines = came.split([each.numel() for each in wanted.values()])
+        return {
+            name: apart(line, each)
+            for (name, line), each in zip(wanted.items(), lines, strict=True)
+        }
+
+
+def images_of(count: int) -> Tensor:
+    images = torch.randn(count, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    assert images[0, 0, :4, :23].round().unique().numel() < 12  # of the 23 in each row
+    return images
+
+
+def exported(model: nn.Module, images: Tensor) -> Any:
+    """What is no model of a library is exported by hand."""
     with torch.no_grad(), quiet():
-        return values, torch.export.export(Ordered(), (values,))
+        return torch.export.export(model.eval(), (images,))
+
+
+def pruned(method: str, stages: tuple[ztp.Stage, ...]) -> nn.Module:
+    return ztp.prune_(tiny(stages[-1].block + 1), ztp.Schedule(stages, resolve(method)))
 
 
 def files(folder: Path, program: Any, facts: dict[str, Any], name: str) -> dict[str, Path]:
@@ -86,34 +116,44 @@ def apart(wanted: Tensor, came: Tensor) -> float:
 
 
 def written(folder: Path) -> dict[str, Any]:
+    """Two methods in files of their own, one for any batch and one that is quantised; the others
+    abreast."""
     found: dict[str, Any] = {}
-    images = torch.randn(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
-    for method, stages in METHODS.items():
-        model = ztp.prune_(tiny(len(stages) + 1), ztp.Schedule(stages, resolve(method)))
-        batch: BatchSize = "dynamic" if method == DYNAMIC else 2
-        facts = facts_of(model, target_named("onnx"), batch, "float32")
-        for name, path in files(folder, program_of(model, batch), facts, method).items():
-            run = target_named(name).load(path, 1)
-            found[f"{method}, {name}"] = apart(model(images[:2]), run(images[:2]))
-            if batch == "dynamic":
-                found[f"dynamic, {name}"] = max(
-                    apart(model(images[:size]), run(images[:size])) for size in (1, 3, 6)
-                )
-            if method == SMALL and target_named(name).quantizer is not None:
-                small = path.parent / "int8" / path.name
-                small.parent.mkdir(exist_ok=True)
-                target_named(name).quantize(path, small, images, facts)
-                coarse = target_named(name).load(small, 1)(images[:2])
-                sizes = [each.stat().st_size for each in (path, small)]
-                if name == "openvino":
-                    sizes = [each.with_suffix(".bin").stat().st_size for each in (path, small)]
-                found[f"int8, {name}"] = [apart(model(images[:2]), coarse), *sizes]
-    values, program = ordered()
-    for name, path in files(folder, program, {}, "ordered").items():
-        found[f"ordered, {name}"] = apart(
-            Ordered()(values), target_named(name).load(path, 1)(values)
+    images = images_of(6)
+    models = {method: pruned(method, stages) for method, stages in METHODS.items()}
+    any_size, small = models.pop(DYNAMIC), models.pop(SMALL)
+    facts = facts_of(any_size, target_named("onnx"), "dynamic", "float32")
+    for name, path in files(folder, program_of(any_size, "dynamic"), facts, DYNAMIC).items():
+        run = target_named(name).load(path, 1)
+        found[f"{DYNAMIC}, {name}"] = apart(any_size(images[:2]), run(images[:2]))
+        found[f"dynamic, {name}"] = max(
+            apart(any_size(images[:size]), run(images[:size])) for size in (1, 3, 6)
         )
+    facts = facts_of(small, target_named("onnx"), 2, "float32")
+    for name, path in files(folder, program_of(small, 2), facts, SMALL).items():
+        wanted, run = small(images[:2]), target_named(name).load(path, 1)
+        found[f"{SMALL}, {name}"] = apart(wanted, run(images[:2]))
+        if target_named(name).quantizer is not None:
+            coarse, sizes = quantised(name, path, images, facts)
+            found[f"int8, {name}"] = [apart(wanted, coarse), *sizes]
+    others = Abreast(models | {"ordered": Ordered()})
+    for name, path in files(folder, exported(others, images[:2]), {}, "others").items():
+        line = target_named(name).load(path, 1)(images[:2])
+        for method, difference in others.apart(images[:2], line).items():
+            found[f"{method}, {name}"] = difference
     return found
+
+
+def quantised(
+    name: str, path: Path, images: Tensor, facts: dict[str, Any]
+) -> tuple[Tensor, list[int]]:
+    """What a file puts out in int8, and its size before and after."""
+    small = path.parent / "int8" / path.name
+    small.parent.mkdir(exist_ok=True)
+    target_named(name).quantize(path, small, images, facts)
+    ending = ".bin" if name == "openvino" else path.suffix
+    sizes = [each.with_suffix(ending).stat().st_size for each in (path, small)]
+    return target_named(name).load(small, 1)(images[:2]), sizes
 
 
 def of_libraries(folder: Path) -> dict[str, Any]:
@@ -134,23 +174,21 @@ def of_libraries(folder: Path) -> dict[str, Any]:
 def lowered(folder: Path) -> dict[str, Any]:
     """The same for ExecuTorch, which takes its time: one stage in a smaller model. Fold goes
     through XNNPACK, the others by the portable kernels, which run every stage in any case."""
-    images = torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+    images = images_of(2)
     where, found = target_named("executorch"), {}
-    for method, stages in METHODS.items():
-        model = ztp.prune_(tiny(2), ztp.Schedule(stages[:1], resolve(method)))
-        path, program = folder / f"{method}.pte", program_of(model, 2)
-        if method == "fold":
-            where.write(program, path, {"method": method})
-        else:
-            with quiet():
-                from executorch.exir import to_edge
+    models = {method: pruned(method, stages[:1]) for method, stages in METHODS.items()}
+    xnnpack = Abreast({"fold": models.pop("fold"), "ordered": Ordered()})
+    where.write(exported(xnnpack, images), folder / "fold.pte", {"method": "fold"})
+    portable = Abreast(models)
+    with quiet():
+        from executorch.exir import to_edge
 
-                path.write_bytes(to_edge(program).to_executorch().buffer)
-        found[f"{method}, executorch"] = apart(model(images), where.load(path, 1)(images))
-    values, program = ordered()
-    path = folder / "ordered.pte"
-    where.write(program, path, {})
-    found["ordered, executorch"] = apart(Ordered()(values), where.load(path, 1)(values))
+        program = to_edge(exported(portable, images)).to_executorch()
+    (folder / "others.pte").write_bytes(program.buffer)
+    for name, side in (("fold", xnnpack), ("others", portable)):
+        line = where.load(folder / f"{name}.pte", 1)(images)
+        for method, difference in side.apart(images, line).items():
+            found[f"{method}, executorch"] = difference
     return found
 
 
