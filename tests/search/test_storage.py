@@ -6,11 +6,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import IntegrityError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from tests.search.studies import Opener
 from zerotprune.search.config import SearchConfig
-from zerotprune.search.storage import StudyLocation, write_note_once
+from zerotprune.search.storage import StudyLocation, persistently, write_note_once
 
 
 def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: Path) -> None:
@@ -39,3 +41,19 @@ def test_a_note_is_written_once_and_read_by_all(opened: Opener) -> None:
 def test_a_location_is_shown_without_its_password() -> None:
     assert str(StudyLocation("postgresql+psycopg://me:secret@host/x")).count("secret") == 0
     assert StudyLocation("trials.db").url == "sqlite:///trials.db"
+
+
+def test_a_loss_in_the_middle_of_a_transaction_is_a_loss() -> None:
+    """Its later statements fail by another name; what is wrong with the data fails at once."""
+
+    def fails_once(by: SQLAlchemyError) -> int:
+        tries.append(by)
+        if len(tries) == 1:
+            raise StorageInternalError("the commit failed") from by
+        return 7
+
+    tries = list[SQLAlchemyError]()
+    assert persistently(lambda: fails_once(PendingRollbackError("not rolled back"))) == 7
+    tries.clear()
+    with pytest.raises(StorageInternalError):
+        persistently(lambda: fails_once(IntegrityError("INSERT", {}, ValueError())))

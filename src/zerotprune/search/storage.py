@@ -20,6 +20,7 @@ from sqlalchemy.exc import (
     IntegrityError,
     InterfaceError,
     OperationalError,
+    PendingRollbackError,
     SQLAlchemyError,
 )
 
@@ -28,6 +29,8 @@ from ..files import check_writable
 _IDENTITY = "zerotprune"
 _NOTES = "zerotprune-notes"
 _SECONDS_TO_WAIT = 60
+#: The last of them is what a later statement meets in a transaction whose connection was lost.
+_LOST = (OperationalError, InterfaceError, PendingRollbackError)
 
 Answer = TypeVar("Answer")
 
@@ -122,7 +125,7 @@ def persistently(call: Callable[[], Answer]) -> Answer:
                 return call()
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             reason = error if isinstance(error, SQLAlchemyError) else error.__cause__
-            if not isinstance(reason, (OperationalError, InterfaceError)):
+            if not isinstance(reason, _LOST):
                 raise
             if time.monotonic() - began > _SECONDS_TO_WAIT:
                 raise StorageLostError(
