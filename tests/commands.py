@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import json
-import subprocess
+import os
+import signal
 import sys
+import tempfile
 import threading
 from functools import cache
 from pathlib import Path
@@ -27,7 +29,8 @@ def zerotprune(*arguments: str, cwd: Path | None = None) -> Done:
 _SHELL = """
 import contextlib, io, json, os, sys, traceback
 from zerotprune.cli import main
-for line in sys.stdin:
+asked, told = (open(path, mode) for path, mode in zip(sys.argv[1:], "rw"))
+for line in asked:
     arguments, home = json.loads(line)
     sys.argv = ["zerotprune", *arguments]
     os.chdir(home)
@@ -40,34 +43,50 @@ for line in sys.stdin:
         except BaseException:
             code = 1
             traceback.print_exc()
-    print(json.dumps([code, out.getvalue(), error.getvalue()]), flush=True)
+    print(json.dumps([code, out.getvalue(), error.getvalue()]), file=told, flush=True)
 """
 
 
+class _Shell:
+    """One process that runs command after command, asked and answering through two pipes."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pipes = [Path(folder, name) for name in ("asked", "told")]
+            for pipe in pipes:
+                os.mkfifo(pipe)
+            self._number = nursery().start(_SHELL, *map(str, pipes), strict=True)
+            self._asked, self._told = pipes[0].open("w"), pipes[1].open()
+
+    def answer(self, arguments: tuple[str, ...], home: Path, limit: float) -> str:
+        """Nothing, if it did not end in time."""
+        watch = threading.Timer(limit, os.kill, [self._number, signal.SIGKILL])
+        watch.start()
+        try:
+            self._asked.write(json.dumps([arguments, str(home.absolute())]) + "\n")
+            self._asked.flush()
+            return self._told.readline()
+        finally:
+            watch.cancel()
+
+    def close(self) -> None:
+        """Without input it ends."""
+        self._asked.close()
+        self._told.close()
+
+
 @cache
-def _shell() -> subprocess.Popen[str]:
-    started = subprocess.Popen(
-        [*PYTHON, _SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    atexit.register(started.communicate)  # closes its input, which ends it
+def _shell() -> _Shell:
+    started = _Shell()
+    atexit.register(started.close)
     return started
 
 
 def quickly(*arguments: str, cwd: Path | None = None, limit: float = 180) -> Done:
-    """The same in one process for all that come: most of a short command is importing torch.
+    """The same in one process for all that come: it is warm, and much is imported when it is used.
 
     What does not end within so many seconds is killed, and a failure."""
-    shell = _shell()
-    assert shell.stdin is not None
-    assert shell.stdout is not None
-    watch = threading.Timer(limit, shell.kill)
-    watch.start()
-    try:
-        shell.stdin.write(json.dumps([arguments, str((cwd or Path()).absolute())]) + "\n")
-        shell.stdin.flush()
-        answer = shell.stdout.readline()
-    finally:
-        watch.cancel()
+    answer = _shell().answer(arguments, cwd or Path(), limit)
     if not answer:
         _shell.cache_clear()
         raise AssertionError(f"{arguments} did not end within {limit} s, or ended its process")

@@ -17,20 +17,24 @@ import tempfile
 import threading
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
 #: what most of them import
 EVERYTHING = """
+import contextlib
 import accelerate, cyclopts, matplotlib.figure, optuna, rich, timm, torch, torchvision
 import torch._dynamo, torch.export
 import zerotprune
 import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare, zerotprune.cli.demo
 import zerotprune.cli.export, zerotprune.cli.finetune, zerotprune.cli.info
 import zerotprune.cli.search, zerotprune.cli.show
+with contextlib.suppress(ImportError):
+    import psycopg
 torch.set_num_threads(1)
-torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # it imports when it runs
+optuna.storages.RDBStorage("sqlite://")  # it imports most of what it needs when it is first used
+torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # so does this
 torch.compiler.reset()
 atexit.unregister(torch._dynamo.utils.dump_compile_times)
 """
@@ -41,9 +45,20 @@ sys.path[:0] = {places!r}
 {preload}
 for each in list(weakref.finalize._registry):
     each.atexit = False  # what is made here is not a child's to clear away
+gc.collect()
 gc.freeze()  # a child's collections leave alone what is here, and share it
+ended = {{}}
 for line in sys.stdin:
-    code, arguments, home, folder, strict = json.loads(line)
+    wanted, *given = json.loads(line)
+    if wanted == "end":
+        child, patiently = given
+        if child not in ended:
+            found, status = os.waitpid(child, 0 if patiently else os.WNOHANG)
+            if found:
+                ended[child] = os.waitstatus_to_exitcode(status)
+        print(json.dumps(ended.get(child)), flush=True)
+        continue
+    code, arguments, home, folder, strict = given
     ready, told = os.pipe()
     child = os.fork()
     if not child:
@@ -51,8 +66,8 @@ for line in sys.stdin:
         os.chdir(home)
         if "torch" in sys.modules:  # its pool of threads, made anew before two of them ask for it
             sys.modules["torch"].set_num_threads(1)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        files = [os.open(folder + name, os.O_WRONLY | os.O_CREAT) for name in ("/out", "/error")]
+        nothing, own = os.open(os.devnull, os.O_RDONLY), folder + "/" + str(os.getpid())
+        files = [os.open(own + name, os.O_WRONLY | os.O_CREAT) for name in (".out", ".error")]
         for number, file in enumerate((nothing, *files)):
             os.dup2(file, number)
         sys.argv = ["-c", *arguments]
@@ -72,11 +87,11 @@ for line in sys.stdin:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(ended)  # to take all apart that was imported would take seconds
+    ended.pop(child, None)  # numbers come again
     os.read(ready, 1)
     os.close(ready)
     os.close(told)
     print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -87,7 +102,7 @@ class Done(NamedTuple):
 
 
 class Nursery:
-    """A process that waits to be forked; one child at a time."""
+    """A process that waits to be forked."""
 
     def __init__(self, preload: str = EVERYTHING) -> None:
         code = _SERVER.format(places=[str(ROOT / "src"), str(ROOT)], preload=preload)
@@ -96,23 +111,25 @@ class Nursery:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         self._folder = tempfile.TemporaryDirectory()
+        self._last = 0
 
     def start(
         self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False
     ) -> int:
         """The number of the child, which leads a group of its own. If strict, warnings are
         errors in it."""
-        assert self._process.stdin is not None
         home = str((cwd or ROOT).absolute())
-        asked = json.dumps([code, arguments, home, self._folder.name, strict])
-        self._process.stdin.write(asked + "\n")
-        self._process.stdin.flush()
-        return int(self._line())
+        self._last = self._ask("start", code, arguments, home, self._folder.name, strict)
+        return self._last
 
-    def wait(self) -> Done:
-        """For the end of the child."""
-        code = int(self._line())
-        said = [Path(self._folder.name, name) for name in ("out", "error")]
+    def lives(self, child: int) -> bool:
+        return self._ask("end", child, False) is None
+
+    def wait(self, child: int | None = None) -> Done:
+        """For the end of a child; of the last one, if none is named."""
+        child = child or self._last
+        code = self._ask("end", child, True)
+        said = [Path(self._folder.name, f"{child}.{name}") for name in ("out", "error")]
         texts = [each.read_text(errors="replace") for each in said]
         for each in said:
             each.unlink()
@@ -127,7 +144,7 @@ class Nursery:
         watch = threading.Timer(limit, _kill, [child])
         watch.start()
         try:
-            return self.wait()
+            return self.wait(child)
         finally:
             watch.cancel()
 
@@ -135,9 +152,12 @@ class Nursery:
         self._process.communicate()
         self._folder.cleanup()
 
-    def _line(self) -> str:
+    def _ask(self, *what: object) -> Any:
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
 
 
 def _kill(child: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from sqlalchemy.pool import NullPool
 from tests.families import plain_geometry
 from zerotprune import Schedule
 from zerotprune.methods import ZeroTPrune
+from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Outcome
 from zerotprune.search.space import surface_of
+from zerotprune.search.storage import StudyLocation, open_study
+from zerotprune.search.study import work
 
 GEOMETRIES = {
     "deit-ti": plain_geometry(12, 14, 1, 192),
@@ -24,6 +28,7 @@ GEOMETRIES = {
     "two blocks": plain_geometry(2, 14, 1, 64),
 }
 SURFACES = {name: surface_of(geometry, ZeroTPrune()) for name, geometry in GEOMETRIES.items()}
+SIXTY = SearchConfig(60, 0.7 * SURFACES["small grid"].unpruned, "top1")
 
 Opener = Callable[..., optuna.Study]
 
@@ -31,6 +36,17 @@ Opener = Callable[..., optuna.Study]
 def easy_outcome(schedule: Schedule) -> Outcome:
     hits = torch.arange(10) < len(schedule.stages)
     return Outcome(torch.ones(10), hits, hits)
+
+
+def work_slowly(storage: str, study: str, alone: bool) -> None:
+    """Sixty trials, slow enough to be killed between them."""
+
+    def objective(schedule: Schedule) -> Outcome:
+        time.sleep(0.01)
+        return easy_outcome(schedule)
+
+    opened = open_study(StudyLocation(storage, study), {"a": "b"}, SIXTY.directions)
+    work(opened, SIXTY, SURFACES["small grid"], objective, alone=alone)
 
 
 def trials_in(where: Path | str, study: str = "search") -> list[FrozenTrial]:

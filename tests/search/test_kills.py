@@ -2,100 +2,78 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import random
+import signal
 import time
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tests.search.studies import SURFACES, easy_outcome
-from zerotprune import Schedule
-from zerotprune.search.config import SearchConfig
-from zerotprune.search.objective import Outcome
+from tests.nursery import nursery
+from tests.search.studies import SIXTY
 from zerotprune.search.sampling import stored
 from zerotprune.search.storage import StudyLocation, open_study
-from zerotprune.search.study import TrialLog, work
+from zerotprune.search.study import TrialLog
 
-SURFACE = SURFACES["small grid"]
-CONFIG = SearchConfig(60, 0.7 * SURFACE.unpruned, "top1")
 KILLS = 12
-optuna.storages.RDBStorage("sqlite://")  # it imports most of what it needs when it is first used
-
-
-def open_here(location: StudyLocation) -> optuna.Study:
-    return open_study(location, {"a": "b"}, CONFIG.directions)
-
-
-def work_slowly(location: StudyLocation, alone: bool) -> None:
-    """A process of its own, so that it can be killed."""
-
-    def objective(schedule: Schedule) -> Outcome:
-        time.sleep(0.01)
-        return easy_outcome(schedule)
-
-    work(open_here(location), CONFIG, SURFACE, objective, alone=alone)
-
-
-@pytest.fixture(scope="module")
-def start() -> Callable[..., BaseProcess]:
-    """From a server that has imported everything: a process is there in no time."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.search.test_kills"])
-
-    def started(*arguments: object) -> BaseProcess:
-        process = context.Process(target=work_slowly, args=arguments, daemon=True)
-        process.start()
-        return process
-
-    return started
+WORKER = """
+import sys
+from tests.search.studies import work_slowly
+work_slowly(*sys.argv[1:3], alone=sys.argv[3] == "alone")
+"""
 
 
 @pytest.mark.usefixtures("connections")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_killed_at_any_moment_a_search_ends_exact(
-    request: pytest.FixtureRequest, start: Callable[..., BaseProcess], tmp_path: Path, kind: str,
-    workers: int,
-) -> None:  # fmt: skip
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, workers: int
+) -> None:
     place = str(tmp_path / "x.db") if kind == "sqlite" else request.getfixturevalue("server").url()
-    location = StudyLocation(place, f"{workers} workers")
+    location, born = StudyLocation(place, f"{workers} workers"), nursery()
+
+    def start() -> list[int]:
+        company = "alone" if workers == 1 else "together"
+        return [born.start(WORKER, place, location.study, company) for _ in range(workers)]
+
     dice, kept, study = random.Random(workers), dict[int, object](), None
     for _ in range(KILLS // workers):
         # On an empty storage they meet while they make its tables.
-        running = [start(location, workers == 1) for _ in range(workers)]
-        study = study or open_here(location)
-        log = TrialLog(study, CONFIG)
+        running = start()
+        study = study or open_study(location, {"a": "b"}, SIXTY.directions)
+        log = TrialLog(study, SIXTY)
         wanted = len(kept) + dice.randrange(3)
         while len(log.refresh().trials) < wanted:
-            assert all(process.is_alive() for process in running)
-        for process in running:
+            assert all(map(born.lives, running))
+            time.sleep(0.01)  # the cores are theirs
+        for worker in running:
             time.sleep(dice.uniform(0, 0.06))
-            process.kill()
-            process.join()
+            os.kill(worker, signal.SIGKILL)
+            born.wait(worker)
         now = counted(study)
         assert kept.items() <= now.items()
-        assert len(now) < CONFIG.trials
+        assert len(now) < SIXTY.trials
         kept = now
     assert kept
     assert study is not None
-    last = [start(location, workers == 1) for _ in range(workers)]
-    for process in last:
-        process.join(60)
-        assert process.exitcode == 0
+    last, limit = start(), time.monotonic() + 60
+    while any(map(born.lives, last)):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    for done in map(born.wait, last):
+        assert done.returncode == 0, done.stderr
     final = counted(study)
     assert kept.items() <= final.items()
-    assert len(final) == CONFIG.trials
-    assert len(set(map(str, final.values()))) == CONFIG.trials
+    assert len(final) == SIXTY.trials
+    assert len(set(map(str, final.values()))) == SIXTY.trials
     stored_trials = study.get_trials()
     assert {trial.state for trial in stored_trials} == {optuna.trial.TrialState.COMPLETE}
-    assert len(stored_trials) < CONFIG.trials + workers
+    assert len(stored_trials) < SIXTY.trials + workers
 
 
 def counted(study: optuna.Study) -> dict[int, object]:
     return {
-        trial.number: stored(trial)["params"] for trial in TrialLog(study, CONFIG).refresh().trials
+        trial.number: stored(trial)["params"] for trial in TrialLog(study, SIXTY).refresh().trials
     }
