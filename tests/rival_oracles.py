@@ -70,7 +70,8 @@ def forward(
         tokens, attention = attend(tokens, params, name, heads, proportional)
         if middle:
             tokens = rival(number, tokens, attention)
-        tokens = [replace(token, x=token.x + mlp(token.x, params, name)) for token in tokens]
+        update = mlp(np.stack([token.x for token in tokens]), params, name)
+        tokens = [replace(token, x=token.x + update[at]) for at, token in enumerate(tokens)]
         if not middle:
             tokens = rival(number, tokens, attention)
         left[number] = [token for token in tokens if token.patches]
@@ -102,13 +103,12 @@ def attend(
     x = np.stack([token.x for token in tokens])
     qkv = linear(layer_norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv")
     q, k, v = (np.stack(np.split(part, heads, axis=1)) for part in np.split(qkv, 3, axis=1))
+    sizes = np.array([proportional * math.log(token.size) for token in tokens])
     graph = np.zeros((heads, len(tokens), len(tokens)))
     for head in range(heads):
         for i in range(len(tokens)):
-            for j, token in enumerate(tokens):
-                graph[head, i, j] = q[head, i] @ k[head, j] / math.sqrt(q.shape[-1])
-                graph[head, i, j] += proportional * math.log(token.size)
-            row = np.exp(graph[head, i] - graph[head, i].max())
+            logits = k[head] @ q[head, i] / math.sqrt(q.shape[-1]) + sizes
+            row = np.exp(logits - logits.max())
             graph[head, i] = row / row.sum()
     mixed = np.concatenate([graph[head] @ v[head] for head in range(heads)], axis=1)
     update = linear(mixed, weights, f"{name}.attn.proj") * weights.get(f"{name}.ls1.gamma", 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,10 +24,16 @@ from zerotprune.methods.zero_tprune import ScheduleForm
 from zerotprune.plan import Plan
 
 
+@cache
+def outline(name: str, **options: Any) -> Any:
+    """A model without weights: its geometry is all that a solver looks at."""
+    with torch.device("meta"):
+        return timm.create_model(name, **options)
+
+
 @pytest.mark.parametrize(("name", "budget"), [("a", 2.97), ("b", 2.50), ("c", 3.97)])
 def test_presets_by_budget_are_what_the_solver_gives(name: str, budget: float) -> None:
-    with torch.device("meta"):
-        model = timm.create_model("deit_small_patch16_224")
+    model = outline("deit_small_patch16_224")
     preset = ztp.Schedule.preset(f"zero-tp-{name}")
     solved = ztp.schedule_for(model, gmacs=budget, method="zero-tprune-paper", convention="paper")
     assert preset.stages == solved.stages
@@ -69,8 +76,7 @@ def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
 
 
 def test_solver_on_a_model() -> None:
-    with torch.device("meta"):
-        model = timm.create_model("deit_small_patch16_224")
+    model = outline("deit_small_patch16_224")
     for share in (1.0, 0.95, 0.8, 0.65, 0.5, 0.3):
         schedule = ztp.schedule_for(model, cost=share, method="zero-tprune")
         assert ztp.gmacs(model, schedule) == pytest.approx(share * ztp.gmacs(model), rel=0.01)
@@ -86,8 +92,7 @@ def test_solver_on_a_model() -> None:
 def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
     name: str, cost: float
 ) -> None:
-    with torch.device("meta"):
-        model = timm.create_model(name)
+    model = outline(name)
     geometry = backbone(model).geometry
     stages = ztp.schedule_for(model, cost=cost, method="zero-tprune").stages
     twelfth, left, gone = geometry.depth // 12, geometry.patches, []
@@ -124,8 +129,7 @@ def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
     ],
 )
 def test_impossible_budgets(budget: dict[str, Any], says: str) -> None:
-    with torch.device("meta"):
-        model = timm.create_model("deit_small_patch16_224")
+    model = outline("deit_small_patch16_224")
     with pytest.raises(ValueError, match=says):
         ztp.schedule_for(model, **budget)
 
@@ -134,7 +138,7 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuned, "FOLDER", tmp_path)
-    model: Any = timm.create_model("deit_tiny_patch16_224")
+    model = outline("deit_tiny_patch16_224")
     searched = ztp.Schedule((ztp.Stage(5, 0.6, 7, 3),))
     budget = ztp.gmacs(model, searched)
     name, path = "deit_tiny_patch16_224.fb_in1k", tmp_path / "one.json"
@@ -160,7 +164,7 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
                 match=rf"of {name} .* there is none at all, but there are some of zero-tprune$",
             ):
                 tuned_for(model, method, gmacs=budget)
-        larger: Any = timm.create_model("deit_tiny_patch16_224", img_size=256)
+        larger = outline("deit_tiny_patch16_224", img_size=256)
         with pytest.raises(ValueError, match="none at all"):
             tuned_for(larger, gmacs=budget)
     finally:
@@ -169,8 +173,7 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
 
 def test_a_larger_budget_never_gives_fewer_tokens() -> None:
     """The cliff that searched schedules were: 0.56 of the cost was better than 0.58."""
-    with torch.device("meta"):
-        model = timm.create_model("deit_tiny_patch16_224")
+    model = outline("deit_tiny_patch16_224")
     geometry = backbone(model).geometry
     for name in ("fold", "zero-tprune", "zero-tprune-paper", "tome"):
         costs = [0.5 + 0.01 * step for step in range(20)]
@@ -279,7 +282,7 @@ def test_a_budget_of_nothing_is_answered_at_once(
 def test_shipped_schedules_cost_what_they_say() -> None:
     for each in tuned.all_tuned():
         side = {197: 224, 257: 224}[each.tokens]
-        model: Any = timm.create_model(each.model, img_size=side)
+        model = outline(each.model, img_size=side)
         assert ztp.gmacs(model, each.schedule) == pytest.approx(each.gmacs, rel=0.01)
         assert each.provenance["data"] == "tune"
 
@@ -289,7 +292,7 @@ def test_a_schedule_for_a_method_is_one_that_it_can_follow(share: float) -> None
     """I → S finds fewer tokens to match than I′ → S → I."""
     method = ztp.ZeroTPrune(order="i-s")
     for name in ("deit_tiny_patch16_224", "vit_tiny_patch16_384"):
-        model: Any = timm.create_model(name)
+        model = outline(name)
         schedule = ztp.schedule_for(model, cost=share, method=method)
         wanted = pytest.approx(share * ztp.gmacs(model), rel=0.01)
         assert ztp.gmacs(model, schedule.by(method)) == wanted

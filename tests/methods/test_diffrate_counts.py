@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,7 @@ BUDGETS = [(width, gmacs) for width, table in PUBLISHED.items() for gmacs in tab
 OFF = {(192, 0.6): 0.10, (192, 0.7): 0.045}
 
 
+@cache
 def outline(width: int) -> Any:
     with torch.device("meta"):
         return timm.create_model(f"deit_{NAMES[width]}_patch16_224")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
 COSTS = [0.95 - 0.02 * step for step in range(31)]
 
 
+@cache
 def outline(name: str) -> Any:
     with torch.device("meta"):
         return timm.create_model(name, **MODELS[name])

@@ -98,9 +98,8 @@ class ZeroTPrune(Method):
             raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
-        if self.form == "paper":
-            return paper_form(geometry, self)
-        return early_form(geometry, self, i_first=self.order == "i-s")
+        form = paper_form if self.form == "paper" else early_form
+        return form(geometry, self)
 
     def kept(self, stage: Stage, patches: int) -> int:
         if self.order == "i-s":
