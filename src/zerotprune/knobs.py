@@ -38,13 +38,14 @@ def paper_form(geometry: Geometry, method: Method) -> Iterator[Dial]:
             yield partial(_staged, geometry.patches, method, blocks, shares, similar)
 
 
-def early_form(geometry: Geometry, method: Method) -> list[Dial]:
+def early_form(geometry: Geometry, method: Method, i_first: bool = False) -> list[Dial]:
     """Schedules that prune similar tokens early, our own: of 76 forms the one that let two models
     diverge least from themselves unpruned, where little is pruned and at half of the cost.
 
     The same share of the tokens goes for being similar at 2/12 and 4/12 of the depth, and three
     quarters of it for being unimportant at 7/12 and 10/12. An S-stage can take half of the tokens
-    at most; where more is to go, the rest of it goes by importance.
+    at most; where more is to go, the rest of it goes by importance, and with `i_first` before it:
+    then the half is that of what is left.
     """
     depth = geometry.depth
     if depth < 2:
@@ -55,8 +56,9 @@ def early_form(geometry: Geometry, method: Method) -> list[Dial]:
         left, stages = geometry.patches, []
         for block in sorted({*early, *late}):
             kept = max(1, round((1 - cut * (1 if block in early else 0.75)) * left))
-            similar = min(left - kept, left // 2) if block in early else 0
-            stages.append(Stage(block, share_that_keeps(kept, left - similar), similar))
+            similar = min(left - kept, kept if i_first else left // 2) if block in early else 0
+            share = (kept + similar, left) if i_first else (kept, left - similar)
+            stages.append(Stage(block, share_that_keeps(*share), similar))
             left = kept
         return Schedule(tuple(stage for stage in stages if stage.prunes), method)
 

@@ -98,8 +98,9 @@ class ZeroTPrune(Method):
             raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
-        form = paper_form if self.form == "paper" else early_form
-        return form(geometry, self)
+        if self.form == "paper":
+            return paper_form(geometry, self)
+        return early_form(geometry, self, i_first=self.order == "i-s")
 
     def kept(self, stage: Stage, patches: int) -> int:
         if self.order == "i-s":
