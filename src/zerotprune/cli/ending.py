@@ -23,6 +23,7 @@ class Interrupts:
         self.came = False
         self._before: Any = None
         self._told: Any = None
+        self._shown: Any = None
 
     def __enter__(self) -> Interrupts:
         """Until the command runs nothing has been done: an end at once is the cleanest one. An
@@ -35,6 +36,7 @@ class Interrupts:
         """From now on it is an exception. It is remembered as well: some code swallows it."""
         if self._before is not None:
             self._told, sys.unraisablehook = sys.unraisablehook, self._swallowed
+            self._shown, sys.excepthook = sys.excepthook, self._in_a_thread
             signal.signal(signal.SIGINT, self._note)
 
     def _note(self, *_: object) -> NoReturn:
@@ -51,6 +53,11 @@ class Interrupts:
         elif not self.came:  # what was cut short may fail once more where it is cleared away
             self._told(what)
 
+    def _in_a_thread(self, *error: Any) -> None:
+        """The interrupt went to the workers too: threads that talk to them fail as they end."""
+        if not self.came:
+            self._shown(*error)
+
     def over(self) -> None:
         """What is done is done: nothing can be interrupted any more."""
         if self._before is not None:
@@ -63,7 +70,7 @@ class Interrupts:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGINT, self._before)
         if self._told is not None and not self.came:
-            sys.unraisablehook = self._told
+            sys.unraisablehook, sys.excepthook = self._told, self._shown
 
 
 @contextmanager

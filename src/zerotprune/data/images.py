@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..batching import Batch
-from ..interrupts import kept_from_children
+from ..interrupts import kept_from_children, says_nothing
 from .decoding import BadImage, decode
 from .sources import Item, find
 
@@ -123,6 +123,7 @@ def batches(
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=partial(_collect, dataset),
+        worker_init_fn=says_nothing,
         generator=torch.Generator(),  # else each pass would move the global random state
     )
 
