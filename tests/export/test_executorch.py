@@ -29,3 +29,4 @@ def test_executorch_says_where_it_is_cut(lowered: dict[str, Any], folder: Path) 
     facts = target_named("executorch").read(folder / "fold.pte")
     assert facts["xnnpack_parts"] > 1
     assert "gather" in facts["portable"]
+    assert all(name.isidentifier() for name in facts["portable"])  # what is computed, and no memory
