@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from zerotprune.app.uploads import DAMAGED, NOT_AN_IMAGE
 from zerotprune.app.view_model import Selection, ViewModel, build_view_model
 from zerotprune.methods import ToMe, TopK
 
-pytest.importorskip("gradio")
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
+    pytest.mark.skipif(find_spec("gradio") is None, reason="no gradio"),
     pytest.mark.skipif(
         not (CHROMIUM and DRIVER),
         reason="no chromium and chromedriver: `make browser` installs them",

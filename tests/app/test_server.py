@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("gradio")
+pytestmark = pytest.mark.skipif(find_spec("gradio") is None, reason="no gradio")
 FORM = [None, "demo", "fold", "none", 65]
 
 
