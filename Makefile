@@ -7,24 +7,26 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/zerotprune demo
 
-# A file of tests stays with one process: what it sets up is set up once.
+# A file of tests stays with one process: what it sets up is set up once. tests/conftest.py has the
+# order. pytest's last lines are the ten slowest tests and how long all of them took.
 test: .venv/installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 10
 
 # Strict: a warning is an error. `make test` builds the pages as well, in tests/docs.
 docs: .venv/installed
-	$(BIN)/python docs/map.py
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build
 	@echo "docs/_build/index.html"
 
-# So many command lines that nobody should type, and Ctrl-C at many moments; others every time.
+# So many command lines that nobody should type, some that one should, and Ctrl-C at many moments;
+# others every time. The last test presses it 200 times in a real `demo`, and prints how each ended.
 FUZZ ?= 2000
 fuzz: .venv/installed
-	ZEROTPRUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/cli/test_fuzz.py tests/cli/test_ctrl_c.py
+	ZEROTPRUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/cli/test_fuzz.py tests/cli/test_valid_calls.py \
+		tests/cli/test_ctrl_c.py
 
 # Every static method in every runtime with DeiT-Ti's real weights, beside torch on so many images.
 EXPORTS ?= 100

@@ -1,4 +1,4 @@
-"""Rows of results.csv read again: those of the newest run, and what became of each claim."""
+"""Read results.csv: the rows of the newest runs, and the verdict on each claim."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Literal
 from benchmarks.inputs import MODELS
 
 Row = dict[str, str]
-Verdict = Literal["agrees", "disagrees", "does not tell"]
+Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 
 def newest(path: Path) -> list[Row]:
-    """Of each table and model, the rows of its last run alone."""
+    """Return the rows of each table and model that its last run wrote."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [_by_form(row) for row in csv.DictReader(file) if row["table"]]
     last = {(row["table"], row["model"]): _run(row) for row in rows}
@@ -24,8 +24,8 @@ def newest(path: Path) -> list[Row]:
 
 
 def _by_form(row: Row) -> Row:
-    """Zero-TPrune had the paper's form of schedule, with a stage in block 9, before it had one of
-    its own."""
+    """Rename rows that predate our form of schedule: with a stage at block 9, `zero-tprune` was
+    what `zero-tprune-paper` is now."""
     name, at, cost = row["name"].partition(" @ ")
     named = {"zero-tprune": "zero-tprune-paper", "zero-tprune-uni": "zero-tprune-uni, paper's form"}
     if at and name in named and '"block": 9,' in row["schedule"]:
@@ -38,27 +38,28 @@ def _run(row: Row) -> tuple[str, str]:
 
 
 def is_claim(row: Row) -> bool:
+    """Is the row a paired difference of two others?"""
     return " − " in row["measure"]
 
 
 def models_of(rows: Iterable[Row]) -> list[str]:
-    """Those that have most of the tables come first, whichever ran first."""
+    """Return the models of the rows, the two with most tables first."""
     found = dict.fromkeys(row["model"] for row in rows)
     return sorted(found, key=lambda model: [*MODELS, model].index(model))
 
 
 def errors_from_zero(row: Row, value: str = "change") -> float:
-    """By how many standard errors the difference is above zero."""
+    """Return the difference in standard errors."""
     error = float(row[f"{value}_error"] or 0)
     return float(row[value]) / error if error else 0.0
 
 
 def verdict(row: Row, value: str = "change") -> Verdict:
-    """`change` is that of accuracy, `kl` that of the divergence from the unpruned model."""
+    """Judge by accuracy (`change`) or by divergence from the unpruned model (`kl`)."""
     z = errors_from_zero(row, value)
-    return "agrees" if z > 2 else "disagrees" if z < -2 else "does not tell"
+    return "agrees" if z > 2 else "disagrees" if z < -2 else "inconclusive"
 
 
 def signed(row: Row, value: str = "change", digits: int = 2) -> str:
-    """A difference with its error."""
+    """Format a difference with its standard error."""
     return f"{float(row[value]):+.{digits}f} ± {float(row[f'{value}_error']):.{digits}f}"

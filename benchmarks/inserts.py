@@ -1,4 +1,4 @@
-"""Tables of other pages that are read off the rows: written between two marks, by the report."""
+"""Tables in other pages, written between two marks from the rows of results.csv."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COSTS = ("0.85", "0.7", "0.55", "0.45")
 
 
 def refresh(rows: Sequence[Row], docs: Path) -> None:
-    """Every page that has such a table; a table without rows stays as it is."""
+    """Rewrite the tables; one without rows stays as it is."""
     tables: dict[str, Callable[[Sequence[Row]], list[str]]] = {
         "measuring.md": off_the_shelf, "searching.md": searched,
     }  # fmt: skip
@@ -25,7 +25,7 @@ def refresh(rows: Sequence[Row], docs: Path) -> None:
 
 
 def inserted(text: str, lines: Sequence[str]) -> str:
-    """The text with these lines between its marks.
+    """Put lines between the marks of a text.
 
     >>> inserted("a\\n<!-- rows -->\\nold\\n<!-- end of rows -->\\nb", ["new"])
     'a\\n<!-- rows -->\\n\\nnew\\n\\n<!-- end of rows -->\\nb'
@@ -36,7 +36,7 @@ def inserted(text: str, lines: Sequence[str]) -> str:
 
 
 def off_the_shelf(rows: Sequence[Row]) -> list[str]:
-    """What each method loses, at every cost on both models."""
+    """List what each method loses, at every cost on both models."""
     found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
     names = dict.fromkeys(name.partition(" @ ")[0] for _, name in found if " @ " in name)
     if not names:
@@ -47,13 +47,13 @@ def off_the_shelf(rows: Sequence[Row]) -> list[str]:
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name in names:
         cells = [found.get((model, f"{name} @ {cost}")) for model in MODELS for cost in COSTS]
-        told = " | ".join("" if row is None else signed(row) for row in cells)
-        lines.append(f"| {f'**{name}**' if name == DEFAULT else name} | {told} |")
+        changes = " | ".join("" if row is None else signed(row) for row in cells)
+        lines.append(f"| {f'**{name}**' if name == DEFAULT else name} | {changes} |")
     return lines
 
 
 def searched(rows: Sequence[Row]) -> list[str]:
-    """What a search gains over both forms, by accuracy and by divergence; told ones are bold."""
+    """List what a search gains over both forms; differences of two standard errors are bold."""
     own = [row for row in rows if row["table"] == "searched" and row["model"] in MODELS
            and row["name"].startswith("searched beats ")]  # fmt: skip
     budgets = sorted({row["name"].rpartition(" at ")[2] for row in own})
@@ -68,8 +68,8 @@ def searched(rows: Sequence[Row]) -> list[str]:
                 for budget in reversed(budgets):
                     wanted = (model, f"searched beats {form} at {budget}")
                     row = next(each for each in own if (each["model"], each["name"]) == wanted)
-                    told = signed(row, value, digits)
-                    tells = verdict(row, value) != "does not tell"
-                    cells.append(f"**{told}**" if tells else told)
+                    apart = signed(row, value, digits)
+                    decided = verdict(row, value) != "inconclusive"
+                    cells.append(f"**{apart}**" if decided else apart)
                 lines.append(f"| {SHORT[model]}, {form}: {what} | {' | '.join(cells)} |")
     return lines

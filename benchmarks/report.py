@@ -1,6 +1,7 @@
-"""Write docs/results.md and its plots from results.csv: what agrees with the paper and what not.
+"""Write the results pages and their plots from results.csv.
 
-Two tables of other pages are read off the same rows: in measuring.md and searching.md.
+docs/results.md says what holds and what does not; docs/results-appendix.md has every table. The
+tables in measuring.md and searching.md come from the same rows.
 
 Command: python -m benchmarks.report
 """
@@ -17,9 +18,10 @@ from benchmarks.inputs import DOCS, RESULTS, parser
 from benchmarks.inserts import refresh
 from benchmarks.search import searched, settings
 from benchmarks.speed import throughput
-from benchmarks.summary import first_lines
+from benchmarks.summary import first_page, is_paper_claim
 from benchmarks.tables import (
     depth_adaptive,
+    early_form,
     gap,
     large,
     off_the_shelf,
@@ -33,48 +35,48 @@ from benchmarks.tables.printed import QUOTED
 from benchmarks.tables.table import Table, about
 
 SEARCHED = Table("searched", about(searched.__doc__), lambda model, some: [])
-#: every table that has a section of its own kind
+#: every table whose section has the usual layout
 BY_NAME = {table.name: table
            for table in (*TABLES, settings.TABLE, SEARCHED,
                          *(entry.table for entry in large.MODELS))}  # fmt: skip
-#: the order of the page
+#: the order of the sections
 ORDER = ("contribution", settings.TABLE.name, settings.SETTINGS, "features", "partition", "metric",
          "attention, S-stage on", "attention", "order", published.TABLE.name, throughput.NAME,
          gap.TABLE.name, off_the_shelf.TABLE.name, scaling.TABLE.name, depth_adaptive.TABLE.name,
          "searched", "fold", "tome-r", "dinov2",
          *(entry.table.name for entry in large.MODELS[1:]))  # fmt: skip
 
-HEAD = """# Results
+APPENDIX = """# Results: the tables
 
-What of the paper holds on two tiny models, what does not, and what these images cannot tell:
-"""
-HOW = """
-## How to read it
+Every table behind the [results](results.md). `python -m benchmarks.report` writes both pages from
+`benchmarks/results.csv`, whose rows have their command, commit, versions, hardware and seed. To
+measure again and rewrite the pages: `python -m benchmarks.all --shared DIR`; with `--weights DIR
+--data IMAGENET/val` also for the models that are only quoted here. [Transfer](#transfer) has its
+own command.
 
-Made by `python -m benchmarks.report` from `benchmarks/results.csv`, where each row has its command,
-commit, versions, hardware and seed. One command makes the rows, this page and its plots again:
-`python -m benchmarks.all --shared DIR`; with `--weights DIR --data IMAGENET/val` also the tables
-that are only quoted here. What is trained, [transfer](#transfer), has a command of its own.
+## How to read the tables
 
-Top-1 on 2,000 ImageNet validation images (two of each class, `report`); where nothing that was
-chosen on the 1,000 images of `tune` takes part, on all 3,000. Float32, change
-against the unpruned model in points with its paired standard error, and the divergence of the
-answers from the unpruned model's (KL, in nats). GMACs count all matrix products with patch
-embedding, and the scoring; "needed" is what is left once the last block runs for CLS alone and
-what is dropped skips its MLP. The paper's count for DeiT-S leaves the embedding out (4.55, with it
-4.61); its 1.26 for DeiT-T is with it. The copy of DeiT-Ti has LayerNorm parameters that whoever
-published it rounded to 1/64. DINOv2-S: 10 nearest neighbours (cosine, votes weighted by exp(cosine
-/ 0.07)) on 555 Oxford pets at 224 px. Where a table of ours answers one of the paper's, the
-paper's cells stand beside: its model is another and larger one, on all 50,000 images, so the order
-of the variants can be compared, not their level. A claim *agrees* or *disagrees* when the paired
-difference is more than two standard errors from zero; else the images do not tell. With so many
-claims some would pass that line by chance alone. `zero-tprune` is the method in [our form of
-schedule](budgets.md#zero-tprunes-two-forms), `zero-tprune-paper` in the paper's; zero-tp-a, -b and
--c, which the paper gives by their cost alone, are our schedules for these costs.
+- **Images:** 2,000 ImageNet validation images, two of each class (`report`). Tables in which
+  nothing was chosen on the 1,000 images of `tune` use all 3,000. DINOv2-S: 10 nearest neighbours
+  (cosine, votes weighted by exp(cosine / 0.07)) on 555 Oxford pets at 224 px.
+- **Numbers:** float32; change against the unpruned model in points, with its paired standard error;
+  KL divergence of the outputs from the unpruned model's, in nats.
+- **GMACs** count all matrix products, the patch embedding and the scoring. "Needed" is what remains
+  when the last block runs for CLS alone and dropped tokens skip their MLP. The paper's 4.55 for
+  DeiT-S leaves the embedding out (4.61 with it); its 1.26 for DeiT-T includes it.
+- **The paper's cells** are of another, larger model on all 50,000 images: compare the order of the
+  variants, not their level.
+- **Verdicts:** a claim of the paper *agrees* or *disagrees* if the paired difference is more than
+  two standard errors from zero; a question of our own is answered *yes* or *no*; else it is
+  *inconclusive*. Among so many claims some pass that line by chance.
+- **Schedules:** `zero-tprune` has [our form](budgets.md#zero-tprunes-two-forms), "early" in the
+  tables; `zero-tprune-paper` has the blocks of the paper's ablation. The paper gives zero-tp-a, -b
+  and -c by their cost alone: these are our schedules for that cost.
+- **Weights:** this copy of DeiT-Ti has LayerNorm parameters that its publisher rounded to 1/64.
 
-These images were looked at before, while the code was finished. They showed that the paper's form
-of schedule falls off at half of the cost, and our form was made for that; the choice itself was
-made on `tune` alone, as that of the searched schedules was.
+We looked at the `report` images before, while finishing the code. They showed that
+`zero-tprune-paper` falls off at half of the cost, and we made our form because of that. The form
+itself and the searched schedules were chosen on `tune` alone.
 """
 
 
@@ -87,20 +89,28 @@ def main() -> None:
 
 
 def write(path: Path, docs: Path) -> None:
-    """The page and its plots, into a folder."""
-    rows = [row for row in newest(path) if row["table"] in ORDER and _made(row)]
-    parts = [HEAD, *first_lines(rows, _of_the_paper), HOW, sections.runs(rows), _counts(rows)]
+    """Write both pages and their plots into a folder, and refresh the other pages' tables."""
+    rows = [row for row in newest(path) if row["table"] in ORDER and _is_current(row)]
+    (docs / "results.md").write_text(first_page(rows, BY_NAME), encoding="utf-8")
+    (docs / "results-appendix.md").write_text(_appendix(rows, path, docs), encoding="utf-8")
+    refresh(rows, docs)
+
+
+def _appendix(rows: Sequence[Row], path: Path, docs: Path) -> str:
+    """The tables in their order, then transfer, the paper's figures and what is only quoted."""
+    parts = [APPENDIX, sections.runs(rows), _counts(rows)]
     special: dict[str, Callable[[list[Row], Path], list[str]]] = {
         settings.SETTINGS: sections.sensitive,
         throughput.NAME: sections.fast,
         scaling.TABLE.name: sections.curved,
     }
     for name in dict.fromkeys(ORDER):
-        found = [row for row in rows if row["table"] == name]
-        if found and name in special:
-            parts += special[name](found, docs)
-        elif found:
-            parts += sections.usual(BY_NAME[name], found, docs)
+        own = [row for row in rows if row["table"] == name]
+        if own and name in special:
+            parts += special[name](own, docs)
+        elif own:
+            parts += sections.usual(BY_NAME[name], own, docs)
+    parts.append(early_form.SECTION)
     tables = {row["table"] for row in rows}
     if transferred := transfer_report.section(path, docs):
         parts.append(transferred)
@@ -108,36 +118,28 @@ def write(path: Path, docs: Path) -> None:
     parts += figures.section(tables)
     parts.append("## What only the paper has\n")
     parts.append(
-        "Quoted. Of these models only those that have a section above were measured here: no "
-        "weights of the others are at hand.\n"
+        "Quoted. We measured only the models that have a section above; we have no weights of the "
+        "others.\n"
     )
     parts += [line for each in QUOTED for line in sections.quoted(each)]
-    refresh(rows, docs)
-    (docs / "results.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+    return "\n".join(parts).rstrip() + "\n"
 
 
-def _made(row: Row) -> bool:
-    """Is it a measurement, or a claim that its table still makes?"""
+def _is_current(row: Row) -> bool:
+    """Is the row a measurement, or a claim that its table still makes?"""
     table = BY_NAME.get(row["table"])
     if not is_claim(row) or table is None or table is SEARCHED:
         return True
     return any(claim.text == row["name"] for claim in table.claims)
 
 
-def _of_the_paper(row: Row) -> bool:
-    """Is it a claim of the paper, not one of ours?"""
-    table = BY_NAME.get(row["table"])
-    claims = () if table is None else table.claims
-    return any(not each.ours for each in claims if each.text == row["name"])
-
-
 def _counts(rows: Sequence[Row]) -> str:
-    claims = [row for row in rows if is_claim(row) and _of_the_paper(row)]
-    lines = ["## The paper's claims\n", "| table | agree | disagree | not told |",
+    claims = [row for row in rows if is_claim(row) and is_paper_claim(row, BY_NAME)]
+    lines = ["## The paper's claims by table\n", "| table | agree | disagree | inconclusive |",
              "|---|---|---|---|"]  # fmt: skip
     for table in dict.fromkeys(row["table"] for row in claims):
         found = [verdict(row) for row in claims if row["table"] == table]
-        counts = (found.count(kind) for kind in ("agrees", "disagrees", "does not tell"))
+        counts = (found.count(kind) for kind in ("agrees", "disagrees", "inconclusive"))
         lines.append(f"| {table} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join([*lines, ""])
 

@@ -1,8 +1,8 @@
-"""Sections of docs/results.md, each from the rows of one table; and the plots in them."""
+"""Sections of docs/results-appendix.md, each from the rows of one table, with their plots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.claims import Row, errors_from_zero, is_claim, models_of, signed, verdict
@@ -13,34 +13,37 @@ from benchmarks.tables import scaling
 from benchmarks.tables.printed import TABLE_2_FASTER, Printed, Quoted
 from benchmarks.tables.table import Table, about
 from zerotprune.measure.speed import UNPRUNED
-from zerotprune.plots.figure_files import save
-from zerotprune.plots.trade_off import Point, find_named, trade_off_figure
+from zerotprune.plots.comparison import Point, find_named, trade_off_figure
+from zerotprune.plots.figures import save
 
 
 def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
-    """What the table is about, the paper's own, then a table and its claims for each model."""
+    """Say what the table is about; for each model give its rows, its claims and its plot."""
     lines = [f"## {table.name}\n", table.about, ""]
     if table.printed:
         lines += [f"The paper's column: {table.printed.table}, {table.printed.conditions}.", ""]
     if table.quoted:
         lines += quoted(table.quoted)
+    papers = {claim.text for claim in table.claims if not claim.ours}
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
-        lines += [*_headed(model, own), *_measured(own, table.printed), "", *_claims(own), ""]
+        lines += [*_headed(model, own), *_measured(own, table.printed), ""]
+        lines += [*_claims(own, papers), ""]
         if "@" in own[1]["name"]:
             lines += _plot(table.name, model, own, docs)
     return lines
 
 
 def quoted(table: Quoted) -> list[str]:
+    """A table of the paper, and the command that would measure it."""
     return [
         f"### The paper's {table.title}\n",
         f"{table.conditions}.",
         "",
         *_lines(table.header, table.rows),
         "",
-        "Whoever has the weights and the images:\n",
-        f"```\n{table.command}\n```\n",
+        "To measure it, given the weights and the images:\n",
+        f"```sh\n{table.command}\n```\n",
     ]
 
 
@@ -54,8 +57,8 @@ def _headed(model: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
-    """Features have no divergence: that column is then left out."""
-    told = any(row["kl"] for row in rows)
+    """The measured rows; features have no divergence, so no such column."""
+    has_kl = any(row["kl"] for row in rows)
     cells = []
     for row in rows:
         if is_claim(row):
@@ -64,24 +67,32 @@ def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
         line = [row["name"], f"{float(row['gmacs']):.3f}"]
         line.append(f"{float(needed):.3f}" if pruned and needed else "")
         line += [f"{float(row['top1']):.2f}", signed(row) if pruned else ""]
-        if told:
+        if has_kl:
             kl = row["kl"] and f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
             line.append(kl if pruned else "")
         cells.append([*line, *([printed.cell(row["name"])] if printed else [])])
-    header = ["", "GMACs", "needed", "accuracy %", "change", *["KL"][:told]]
+    header = ["", "GMACs", "needed", "accuracy %", "change", *["KL"][:has_kl]]
     return _lines([*header, *(["paper: % (change) @ G"] if printed else [])], cells)
 
 
-def _claims(rows: Sequence[Row]) -> list[str]:
+def _claims(rows: Sequence[Row], papers: Collection[str]) -> list[str]:
+    """The paired differences; the paper can agree or disagree with its own claims alone."""
     claims = [row for row in rows if is_claim(row)]
     if not claims:
         return []
     cells = [
-        [row["name"], signed(row), f"{errors_from_zero(row):+.1f}", verdict(row),
-         f"{signed(row, 'kl', 4)}: {verdict(row, 'kl')}" if row["kl"] else ""]
+        [row["name"], signed(row), f"{errors_from_zero(row):+.1f}", _verdict(row, papers),
+         f"{signed(row, 'kl', 4)}: {_verdict(row, papers, 'kl')}" if row["kl"] else ""]
         for row in claims
     ]  # fmt: skip
-    return _lines(("claim", "difference", "standard errors", "", "KL less by"), cells)
+    return _lines(("claim", "difference", "standard errors", "verdict", "KL less by"), cells)
+
+
+def _verdict(row: Row, papers: Collection[str], value: str = "change") -> str:
+    judged = verdict(row, value)
+    if row["name"] in papers:
+        return judged
+    return {"agrees": "yes", "disagrees": "no"}.get(judged, judged)
 
 
 def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
@@ -100,7 +111,7 @@ def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
 
 
 def curved(rows: list[Row], docs: Path) -> list[str]:
-    """The scaling question, in one figure for all models."""
+    """How far models can be pruned, in one figure for all of them."""
     save(curve.drawn(rows), docs / "curve.png")
     lines = [f"## {scaling.TABLE.name}\n", scaling.TABLE.about, ""]
     lines += ["![Change in accuracy against cost, both models and methods](curve.png)", ""]
@@ -111,13 +122,14 @@ def curved(rows: list[Row], docs: Path) -> list[str]:
 
 
 def sensitive(rows: list[Row], docs: Path) -> list[str]:
+    """How much depends on the schedule, as a figure and in numbers."""
     save(sensitivity.drawn(rows), docs / "sensitivity.png")
-    lines = [f"## {settings.SETTINGS}\n", *sensitivity.told(rows), ""]
+    lines = [f"## {settings.SETTINGS}\n", *sensitivity.described(rows), ""]
     return [*lines, "![Change in accuracy of 100 random settings, by rank](sensitivity.png)", ""]
 
 
 def fast(rows: list[Row], docs: Path) -> list[str]:
-    """Images/s in every precision and mode, and how many times as fast as unpruned there."""
+    """Images/s in every precision and mode, and the speed-up over the unpruned model there."""
     cases = list(dict.fromkeys((row["precision"], row["mode"]) for row in rows))
     found = {(row["name"], row["precision"], row["mode"]): row for row in rows}
     cells = []
@@ -140,7 +152,7 @@ def fast(rows: list[Row], docs: Path) -> list[str]:
 
 
 def runs(rows: Sequence[Row]) -> str:
-    """Where the rows are from."""
+    """Say which runs the rows come from."""
     runs: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         tables = runs.setdefault((row["command"], row["commit"], row["hardware"]), [])

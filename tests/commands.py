@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from tests.nursery import Done, nursery
+from tests.waiting import GUARD
 
 PYTHON = [sys.executable, "-W", "error", "-c"]
 MAIN = "from zerotprune.cli import main; main()"
@@ -22,8 +25,17 @@ def command(*arguments: str) -> list[str]:
     return [*PYTHON, MAIN, *arguments]
 
 
+def told(arguments: Sequence[str], done: Done) -> str:
+    """All that there is to know of a call that went wrong."""
+    text = (
+        f"zerotprune {shlex.join(arguments)}\nexit code {done.returncode}\n"
+        f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+    )
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def zerotprune(*arguments: str, cwd: Path | None = None) -> Done:
-    return nursery().run(MAIN, *arguments, cwd=cwd or Path(), strict=True)
+    return nursery().run(MAIN, *arguments, cwd=cwd or Path(), strict=True, limit=GUARD)
 
 
 _SHELL = """
@@ -69,6 +81,10 @@ class _Shell:
         finally:
             watch.cancel()
 
+    def wait(self) -> Done:
+        """For the end of its process, which was killed or ended by itself."""
+        return nursery().wait(self._number)
+
     def close(self) -> None:
         """Without input it ends."""
         self._asked.close()
@@ -82,12 +98,14 @@ def _shell() -> _Shell:
     return started
 
 
-def quickly(*arguments: str, cwd: Path | None = None, limit: float = 180) -> Done:
+def quickly(*arguments: str, cwd: Path | None = None, limit: float = GUARD) -> Done:
     """The same in one process for all that come: it is warm, and much is imported when it is used.
 
     What does not end within so many seconds is killed, and a failure."""
-    answer = _shell().answer(arguments, cwd or Path(), limit)
+    shell = _shell()
+    answer = shell.answer(arguments, cwd or Path(), limit)
     if not answer:
         _shell.cache_clear()
-        raise AssertionError(f"{arguments} did not end within {limit} s, or ended its process")
+        ended = told(arguments, shell.wait())
+        raise AssertionError(f"not ended within {limit:.0f} s, or with its process: {ended}")
     return Done(*json.loads(answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,33 @@ if not torch.cuda.is_available():
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ours")
 
+#: the files that take longest, which begin first: else one process would end long after the others
+LONGEST = (
+    "export/test_real_weights.py", "export/test_executorch.py", "export/test_matrix.py",
+    "app/test_browser.py", "test_compile.py", "backbones/test_library_graphs.py",
+    "export/test_library_models.py", "cli/test_valid_calls.py", "cli/test_ctrl_c.py",
+    "backbones/transformers/test_heads.py", "search/test_command.py", "docs/test_commands.py",
+    "docs/test_docs.py", "search/test_kills.py", "search/test_lost.py", "cli/test_fuzz.py",
+    "budgets/test_solving.py", "scoring/test_triton.py", "scoring/test_triton_folding.py",
+    "export/test_exporting.py", "cli/test_evaluate.py", "measure/test_speed.py",
+    "finetune/test_transfer.py", "finetune/test_command.py", "app/test_server.py",
+    "data/test_demo.py", "test_real_weights.py", "show/test_command.py",
+)  # fmt: skip
 SHARED = Path(os.environ.get("ZEROTPRUNE_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; all else keeps its order."""
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A command keeps Ctrl-C to itself until its process ends; the tests go on."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -40,13 +40,14 @@ atexit.unregister(torch._dynamo.utils.dump_compile_times)
 """
 
 _SERVER = """
-import atexit, gc, json, os, sys, traceback, warnings, weakref
+import atexit, gc, json, os, signal, sys, traceback, warnings, weakref
 sys.path[:0] = {places!r}
 {preload}
 for each in list(weakref.finalize._registry):
     each.atexit = False  # what is made here is not a child's to clear away
 gc.collect()
 gc.freeze()  # a child's collections leave alone what is here, and share it
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # a child lets it in when it is ready
 ended = {{}}
 for line in sys.stdin:
     wanted, *given = json.loads(line)
@@ -77,6 +78,8 @@ for line in sys.stdin:
         script, names = compile(code, "<script>", "exec"), sys.modules["__main__"].__dict__
         ended = 0
         try:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the script has its own
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGINT}})
             os.write(told, b".")
             exec(script, names)
         except SystemExit as stopped:
@@ -125,10 +128,16 @@ class Nursery:
     def lives(self, child: int) -> bool:
         return self._ask("end", child, False) is None
 
-    def wait(self, child: int | None = None) -> Done:
-        """For the end of a child; of the last one, if none is named."""
+    def wait(self, child: int | None = None, limit: float = 900) -> Done:
+        """For the end of a child; of the last one, if none is named. It is killed after so many
+        seconds: a guard against hanging, and no measure of speed."""
         child = child or self._last
-        code = self._ask("end", child, True)
+        watch = threading.Timer(limit, _kill, [child])
+        watch.start()
+        try:
+            code = self._ask("end", child, True)
+        finally:
+            watch.cancel()
         said = [Path(self._folder.name, f"{child}.{name}") for name in ("out", "error")]
         texts = [each.read_text(errors="replace") for each in said]
         for each in said:
@@ -137,16 +146,10 @@ class Nursery:
 
     def run(
         self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False,
-        limit: float = 300,
+        limit: float = 900,
     ) -> Done:  # fmt: skip
-        """The whole life of a child; it is killed after so many seconds."""
-        child = self.start(code, *arguments, cwd=cwd, strict=strict)
-        watch = threading.Timer(limit, _kill, [child])
-        watch.start()
-        try:
-            return self.wait(child)
-        finally:
-            watch.cancel()
+        """The whole life of a child."""
+        return self.wait(self.start(code, *arguments, cwd=cwd, strict=strict), limit)
 
     def close(self) -> None:
         self._process.communicate()

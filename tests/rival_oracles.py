@@ -187,7 +187,15 @@ def fold(
     first = len(prefix)
     received = attention.graph.mean(axis=(0, 1))[first:]
     by_cls = cls_attention(tokens, attention)
-    parts = {"cls": [by_cls], "received": [received], "both": [by_cls, received]}[importance]
+    step = max(1, len(patches) // 32)
+    sampled = attention.graph[:, first + step // 2 :: step].mean(axis=(0, 1))[first:]
+    parts = {
+        "auto": [by_cls, received],  # these models have few patches
+        "both": [by_cls, received],
+        "rows": [by_cls, sampled],
+        "cls": [by_cls],
+        "received": [received],
+    }[importance]
     weight = sum(part / part.mean() for part in parts)
     metric = {
         "x-pre": attention.stream[first:],

@@ -277,7 +277,7 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
         ztp.prune_(model, STAGED, outputs="all")  # type: ignore[arg-type]
     ztp.prune_(model, STAGED, outputs="grid")
     hook = model.blocks[2].register_forward_hook(lambda _, given, out: out + 1)
-    with pytest.raises(ValueError, match="replaced on its way to the next one"):
+    with pytest.raises(ValueError, match="hooks"):
         model(images_for(model))
     hook.remove()
     assert model(images_for(model)).isfinite().all()

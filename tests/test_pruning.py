@@ -256,9 +256,9 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.prune_(model, "s.json")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got float: is cost=0\.7 meant"):
         ztp.prune_(model, 0.7)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"ZeroTPrune is a class: give an object of it"):
+    with pytest.raises(TypeError, match="class ZeroTPrune"):
         ztp.prune_(model, cost=0.7, method=ztp.ZeroTPrune)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not a method of token reduction"):
+    with pytest.raises(TypeError, match="got 3"):
         SCHEDULE.by(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a schedule or a budget, not both"):
         ztp.prune_(model, SCHEDULE, cost=0.6)

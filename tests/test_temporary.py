@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.nursery import nursery
+from tests.waiting import wait_until
 from zerotprune.temporary import private_folder
 
 HOLD = """
@@ -31,8 +31,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "zerotprune-of-somebody-else").mkdir()
     child = forks.start(HOLD, str(tmp_path))
-    while not (held := list(tmp_path.glob("zerotprune-*/images.pt"))):
-        time.sleep(0.01)
+    held = wait_until(lambda: list(tmp_path.glob("zerotprune-*/images.pt")), "its folder")
     with private_folder() as own, private_folder() as another:
         assert held[0].exists()
         assert own != another

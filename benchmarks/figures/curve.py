@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from benchmarks.claims import Row, models_of
 from benchmarks.figures.from_rows import asked, rows_of
 from benchmarks.summary import SHORT
-from zerotprune.plots.figure_files import save, single_axis, style_of
+from zerotprune.plots.figures import save, single_axis, style_of
 
 
 def drawn(rows: Sequence[Row]) -> Figure:

@@ -18,7 +18,7 @@ from torch import Tensor
 import zerotprune as ztp
 from benchmarks.inputs import measuring_images
 from benchmarks.tables import camvid
-from zerotprune.plots.figure_files import check_figure_file, new_figure, save
+from zerotprune.plots.figures import check_figure_file, new_figure, save
 
 SHOWN = (10, 50, 90)
 COST = 0.65

@@ -21,18 +21,16 @@ from torch import Tensor, nn
 from benchmarks.inputs import parser
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
+from zerotprune.block import Parts
 from zerotprune.data import demo
 from zerotprune.data.models import load
 from zerotprune.files import check_writable, replacing
 from zerotprune.schedule import Stage
 from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
 from zerotprune.shapes import Float
-from zerotprune.show.gallery import load_images
+from zerotprune.show.figure import Drawing
 from zerotprune.show.pixels import as_image
-from zerotprune.show.raster import rasterize
-from zerotprune.show.sheet import Sheet
-from zerotprune.show.svg import write_svg
-from zerotprune.task import Parts
+from zerotprune.show.scene import load_images
 from zerotprune.tokens import Tokens
 
 SEED = 2025
@@ -77,13 +75,13 @@ def subject(chosen: argparse.Namespace) -> Subject:
     return Subject(chosen.model, model, images, [each.name for each in named])
 
 
-def save(sheet: Sheet, path: Path) -> None:
-    """As SVG or as pixels, by the ending."""
+def save(drawing: Drawing, path: Path) -> None:
+    """Write SVG or pixels, by the suffix."""
     with replacing(path) as temporary:
         if path.suffix == ".svg":
-            temporary.write_text(write_svg(sheet), encoding="utf-8")
+            temporary.write_text(drawing.svg(), encoding="utf-8")
         else:
-            rasterize(sheet).save(temporary, path.suffix.lstrip("."))
+            drawing.pixels().save(temporary, path.suffix.lstrip("."))
     print(path)
 
 

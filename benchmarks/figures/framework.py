@@ -15,18 +15,17 @@ import torch
 from benchmarks.figures.figure import Subject, arguments, save, subject
 from zerotprune import Schedule, Stage, prune_, restore_, trace
 from zerotprune.backbones import backbone
-from zerotprune.show.captions import GAP, MARGIN, add_header
-from zerotprune.show.palette import QUIET
+from zerotprune.show.figure import QUIET, Drawing
+from zerotprune.show.layout import GAP, MARGIN, add_header
 from zerotprune.show.scene import Scene
-from zerotprune.show.sheet import WORDS, Heat, Panel, Sheet, Text
 from zerotprune.show.story import StageView, stage_view, tell
 from zerotprune.tracing import Fate
 
 EDGE = 168.0
 
 
-def sheet_of(given: Subject, stage: Stage) -> Sheet:
-    """Six panels with a line of words over and two under each."""
+def draw_framework(given: Subject, stage: Stage) -> Drawing:
+    """Draw six panels, each with a title above and two lines below."""
     schedule = Schedule((stage,))
     story = tell(given.model, given.images[:1], schedule)[0]
     seen = trace(prune_(given.model, schedule), given.images[:1])[0]
@@ -50,19 +49,20 @@ def sheet_of(given: Subject, stage: Stage) -> Sheet:
     ]  # fmt: skip
     title = f"One pruning layer of Zero-TPrune, after block {stage.block}"
     scene = Scene(title, given.name, [given.image(0)], [story], given.captions, lines=True)
-    sheet = Sheet(scene, len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN)
-    y = add_header(sheet, outcome=True) + 20
+    drawing = Drawing(len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN, title=title)
+    y = add_header(drawing, scene) + 20
     for number, (shown, title, first, second) in enumerate(panels):
         x = MARGIN + number * (EDGE + GAP)
-        sheet.add(Text(x, y - 8, title, 16, True))
+        drawing.text(x, y - 8, title, size=15, bold=True)
+        place = (x, y, EDGE, EDGE)
         if isinstance(shown, torch.Tensor):
-            sheet.add(Heat(x, y, EDGE, EDGE, shown))
+            drawing.heat(place, shown)
         else:
-            sheet.add(Panel(x, y, EDGE, EDGE, 0, shown))
-        sheet.add(Text(x, y + EDGE + 19, first, WORDS, colour=QUIET))
-        sheet.add(Text(x, y + EDGE + 38, second, WORDS, colour=QUIET))
-    sheet.height = y + EDGE + 56
-    return sheet
+            drawing.panel(place, scene.images[0], shown, lines=True)
+        drawing.text(x, y + EDGE + 19, first, colour=QUIET)
+        drawing.text(x, y + EDGE + 38, second, colour=QUIET)
+    drawing.height = y + EDGE + 56
+    return drawing
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--similar", type=int, default=30)
     chosen = parser.parse_args()
     stage = Stage(chosen.block, chosen.keep, chosen.similar)
-    save(sheet_of(subject(chosen), stage), chosen.out)
+    save(draw_framework(subject(chosen), stage), chosen.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.claims import Row, newest
 from benchmarks.inputs import RESULTS, parser
-from zerotprune.plots.figure_files import check_figure_file
+from zerotprune.plots.figures import check_figure_file
 
 
 def asked(about: str | None, out: Path) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from benchmarks.figures.figure import RANGE, Subject, Votes, arguments, save, su
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import heads_in_range
 from zerotprune.show.heads import HeadsView
-from zerotprune.show.layout import lay_out_strips
+from zerotprune.show.layout import draw_strips
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story
 
@@ -42,7 +42,7 @@ def scene_of(given: Subject) -> Scene:
 
 def main() -> None:
     chosen = arguments(__doc__, "figure-heads.svg", 1).parse_args()
-    save(lay_out_strips(scene_of(subject(chosen))), chosen.out)
+    save(draw_strips(scene_of(subject(chosen))), chosen.out)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,8 @@ from torch import Tensor
 from benchmarks.figures.figure import RANGE, Subject, arguments, save, subject, votes
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import combine_heads, heads_in_range
-from zerotprune.show.captions import GAP, MARGIN
-from zerotprune.show.head_maps import add_ramp
-from zerotprune.show.palette import QUIET
-from zerotprune.show.scene import Scene
-from zerotprune.show.sheet import WORDS, Heat, Sheet, Text
+from zerotprune.show.figure import QUIET, Drawing
+from zerotprune.show.layout import GAP, HEADING, MARGIN, TITLE, add_scale
 
 EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 
@@ -46,23 +43,22 @@ def inner_share(mean: Tensor) -> float:
     return (inner.mean() / mean.mean()).item()
 
 
-def sheet_of(given: Subject, importance: list[Tensor]) -> Sheet:
+def draw_means(given: Subject, importance: list[Tensor]) -> Drawing:
     title = f"Mean importance over {len(given.images)} images: {given.name}"
     about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
-    sheet = Sheet(Scene(title, about, [], [], []), ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN)
-    sheet.add(Text(MARGIN, 34, title, 20, True), Text(MARGIN, 57, about, WORDS, colour=QUIET))
-    add_ramp(sheet, 57, SPAN)
-    tall = EDGE * importance[0].shape[0] / importance[0].shape[1]
+    drawing = Drawing(ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN, title=title)
+    drawing.text(MARGIN, 34, title, size=TITLE, bold=True)
+    drawing.text(MARGIN, 57, about, colour=QUIET)
+    add_scale(drawing, 82, SPAN)
+    height = EDGE * importance[0].shape[0] / importance[0].shape[1]
     for number, mean in enumerate(importance):
         row, column = divmod(number, ACROSS)
-        x, y = MARGIN + column * (EDGE + GAP), 96 + row * (tall + 54)
-        sheet.add(
-            Text(x, y - 8, f"block {number + 1}", 15, True),
-            Heat(x, y, EDGE, tall, mean, reach=SPAN),
-        )
-        sheet.add(Text(x, y + tall + 18, f"{inner_share(mean):.2f}", WORDS, colour=QUIET))
-    sheet.height = 96 + -(-len(importance) // ACROSS) * (tall + 54)
-    return sheet
+        x, y = MARGIN + column * (EDGE + GAP), 120 + row * (height + 54)
+        drawing.text(x, y - 8, f"block {number + 1}", size=HEADING, bold=True)
+        drawing.heat((x, y, EDGE, height), mean, reach=SPAN)
+        drawing.text(x, y + height + 18, f"{inner_share(mean):.2f}", colour=QUIET)
+    drawing.height = 120 + -(-len(importance) // ACROSS) * (height + 54)
+    return drawing
 
 
 def main() -> None:
@@ -71,7 +67,7 @@ def main() -> None:
     with torch.inference_mode():
         importance = means(given)
     print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(importance, 1)))
-    save(sheet_of(given, importance), chosen.out)
+    save(draw_means(given, importance), chosen.out)
 
 
 if __name__ == "__main__":

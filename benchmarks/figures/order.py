@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from benchmarks.figures.figure import Subject, arguments, save, subject
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
-from zerotprune.show.layout import lay_out_strips
+from zerotprune.show.layout import draw_strips
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story, tell
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--cost", type=float, default=0.4, help="share of the unpruned one's")
     parser.add_argument("--rows", type=int, default=2, help="images that are drawn")
     chosen = parser.parse_args()
-    save(lay_out_strips(scene_of(subject(chosen), chosen.cost, chosen.rows)), chosen.out)
+    save(draw_strips(scene_of(subject(chosen), chosen.cost, chosen.rows)), chosen.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from benchmarks.figures.figure import arguments, subject
 from zerotprune.calibrate.survey import survey
 from zerotprune.plots.calibration import distributions_figure
-from zerotprune.plots.figure_files import check_figure_file, save
+from zerotprune.plots.figures import check_figure_file, save
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """How sensitive is Zero-TPrune to its schedule? 100 random settings by rank (the paper's Fig. 18).
 
-More than two stages, evenly spread: one in each third of the blocks. Were the rest of the schedule
-of no matter, the line would be flat within the error of a single setting.
+Each has a stage in each third of the blocks. If nothing else about the schedule mattered, the line
+would be flat within the error of one setting.
 Command: python -m benchmarks.figures.sensitivity --out docs/sensitivity.png (from the rows of
 "random settings")
 """
@@ -17,22 +17,24 @@ from matplotlib.figure import Figure
 from benchmarks.claims import Row, models_of, signed
 from benchmarks.figures.from_rows import asked, rows_of
 from benchmarks.summary import SHORT
-from zerotprune.plots.figure_files import COLOURS, new_figure, save
+from zerotprune.plots.figures import COLOURS, new_figure, save
 
 REFERENCES = {"paper's ablation": "--", "early form": "-", "searched": ":"}
 
 
 def _settings(rows: Sequence[Row]) -> list[Row]:
-    """The best first."""
+    """Return the random settings, best first."""
     own = [row for row in rows if row["name"].startswith("setting ")]
     return sorted(own, key=lambda row: -float(row["change"]))
 
 
-def told(rows: Sequence[Row]) -> list[str]:
-    """In words, a line for each model."""
+def described(rows: Sequence[Row]) -> list[str]:
+    """Describe the settings in words, one line per model."""
     lines = [
-        "How much hangs on the schedule? Random ones at the cost of the ablation's I + S, with a "
-        "stage in each third of the blocks (the paper's Fig. 18 draws 100, and has no numbers).\n"
+        "How much depends on the schedule? Random settings at the cost of the ablation's I + S, "
+        "with a stage in each third of the blocks. The paper's Fig. 18 draws 100 and prints no "
+        "numbers; its settings also have a limited variance of pruning rates (G.5), which these "
+        "need not have.\n"
     ]
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
@@ -50,7 +52,7 @@ def told(rows: Sequence[Row]) -> list[str]:
 
 
 def drawn(rows: Sequence[Row]) -> Figure:
-    """A panel for each model."""
+    """Draw one panel per model."""
     models = models_of(rows)
     figure = new_figure(5.4 * len(models), 4.0)
     for axis, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
@@ -78,7 +80,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
 def main() -> None:
     chosen = asked(__doc__, Path("sensitivity.png"))
     rows = rows_of("random settings", chosen.csv)
-    for line in told(rows):
+    for line in described(rows):
         print(line)
     save(drawn(rows), chosen.out)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.figures.figure import Subject, arguments, attention_of, subject
 from zerotprune.backbones import backbone
-from zerotprune.plots.figure_files import check_figure_file, new_figure, save
+from zerotprune.plots.figures import check_figure_file, new_figure, save
 from zerotprune.scoring.graph import start_scores, vote
 
 ROUNDS = (0, 1, 2, 3, 5, 10, 30)

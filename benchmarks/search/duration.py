@@ -17,16 +17,15 @@ import torch
 from benchmarks.inputs import measuring, parsed
 from zerotprune import ZeroTPrune
 from zerotprune.backbones import backbone
+from zerotprune.clock import now
 from zerotprune.data.models import load
 from zerotprune.measure import records
-from zerotprune.measure.clock import now
 from zerotprune.measure.speed import noise
-from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Objective, Stack
-from zerotprune.search.space import surface_of
+from zerotprune.search.session import WorkerJob, run_workers
 from zerotprune.search.storage import StudyLocation, open_study
-from zerotprune.search.study import read_trials, work
-from zerotprune.search.workers import WorkerJob, run_workers
+from zerotprune.search.study import SearchConfig, read_trials, run_trials
+from zerotprune.search.surface import surface_of
 
 MEMORY = 20e9  # bytes, for what all trials share
 
@@ -61,17 +60,17 @@ def timed(chosen: argparse.Namespace) -> float:
     stack, method = Stack(list(images.split(chosen.batch)), None), ZeroTPrune()
     surface = surface_of(backbone(model).geometry, method)
     config = SearchConfig(chosen.trials, chosen.cost * surface.unpruned, "kl")
-    identity = {"what": "a measurement of time"}
+    fingerprint = {"what": "a measurement of time"}
     with tempfile.TemporaryDirectory() as folder:
         location = StudyLocation(str(Path(folder, "trials.db")))
         started = now(chosen.device)
-        study = open_study(location, identity, config.directions)
+        study = open_study(location, fingerprint, config.directions)
         if chosen.workers == 1:
-            work(study, config, surface, Objective(model, method, stack, MEMORY))
+            run_trials(study, config, surface, Objective(model, method, stack, MEMORY))
         else:
             job = WorkerJob({"name": chosen.model}, chosen.device, precision, method, config,
-                            location, identity, MEMORY / chosen.workers, threads=1)  # fmt: skip
-            run_workers(job, stack, chosen.workers, study, lambda log: None)
+                            location, fingerprint, MEMORY / chosen.workers, threads=1)  # fmt: skip
+            run_workers(job, stack, chosen.workers, study, lambda trials: None)
         seconds = now(chosen.device) - started
         assert len(read_trials(study, config)) == chosen.trials
     return seconds

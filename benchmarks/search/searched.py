@@ -1,12 +1,12 @@
-"""Searched schedules against the paper's form at the same budget, on images they never saw.
+"""Searched schedules against solved ones at the same budget, on images they never saw.
 
 The paper's Monte-Carlo search gains 0.1 points (79.4 to 79.5 %, DeiT-S), 0.2 for Zero-TPrune-uni
-(78.9 to 79.1 %); its comparisons with other methods do without. Ours: tuned schedules, found on
-`tune` by tuning.py, should beat what `schedule_for` makes without them.
-They were chosen by the KL divergence of the outputs from the unpruned model's. Both that and
-accuracy are tested, in pairs, on `report` (DINOv2-S: accuracy on pets). "early" is the form that
-`schedule_for` gives, which has more stages than the search may draw.
-Command: python -m benchmarks.search.searched --shared DIR. What it gave: docs/results.md.
+(78.9 to 79.1 %); its comparisons with other methods do not use it. Ours: the tuned schedules, found
+on `tune` by tuning.py, should beat what `schedule_for` makes without them. The search minimised the
+KL divergence from the unpruned model; that and accuracy are tested, in pairs, on `report`
+(DINOv2-S: accuracy on pets). "early" is the form of `zero-tprune`, with four stages; the search
+draws up to six, each with at most a fifth of the patch tokens as similar.
+Command: python -m benchmarks.search.searched --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

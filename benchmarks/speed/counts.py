@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.inputs import measuring, parsed
 from zerotprune.backbones import backbone
+from zerotprune.clock import in_turn, quartiles, stopwatch
 from zerotprune.data.models import load
 from zerotprune.measure import records
-from zerotprune.measure.clock import in_turn, quartiles, stopwatch
 
 
 def main() -> None:

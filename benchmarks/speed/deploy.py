@@ -23,7 +23,7 @@ from benchmarks.speed.speedup import HALF
 from zerotprune import Schedule
 from zerotprune.data.models import load
 from zerotprune.export import ENDINGS, target_named
-from zerotprune.export.timing import Timing, timed
+from zerotprune.export.results import Timing, timed
 from zerotprune.export.writing import Job, Precision, rivals, write
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import Contender, Result

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import measuring, parsed
 from zerotprune import Schedule, gmacs, image_tokens, prune_, schedule_for
+from zerotprune.clock import in_turn, quartiles, stopwatch
 from zerotprune.grid import Outputs
 from zerotprune.measure import records
-from zerotprune.measure.clock import in_turn, quartiles, stopwatch
 from zerotprune.measure.modes import room_for
 from zerotprune.surgery import sharing_copy
 

@@ -197,8 +197,8 @@ def row_of(
 
 def draw(path: Path, folder: Path) -> None:
     """A plot for each section in the file, of its newest rows."""
-    from zerotprune.plots.figure_files import save
-    from zerotprune.plots.speed import Pace, speed_figure
+    from zerotprune.plots.comparison import Pace, speed_figure
+    from zerotprune.plots.figures import save
 
     newest: dict[str, dict[tuple[str, str, str, int], tuple[Pace, str]]] = {}
     with path.open(newline="", encoding="utf-8") as file:

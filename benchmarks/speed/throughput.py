@@ -1,10 +1,11 @@
 """Table 2's throughput: ATS, ToMe and Zero-TPrune at the paper's shares, with DeiT-S.
 
 The paper has DeiT-S 11 to 63 % faster on one A100, precision not stated. Ours: random weights,
-which speed does not see, batch 512, float32 and bfloat16, eagerly and compiled as a CUDA graph;
-each speed-up is over the unpruned model in the same mode. a, b and c are our schedules for the
-paper's costs, in its form and in ours, "early". Of ATS the cost is that on images of noise.
-Command: python -m benchmarks.speed.throughput (a GPU). What it gave: docs/results.md.
+batch 512, float32 and bfloat16, eager and as a CUDA graph; speed-ups are over the unpruned model in
+the same precision and mode. a, b and c are our schedules for the paper's costs, in the form of
+`zero-tprune-paper` and in ours, "early". ATS keeps as many tokens as an image needs: its cost here
+is that on noise.
+Command: python -m benchmarks.speed.throughput (a GPU). Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ from torch import nn
 from benchmarks.inputs import DOCS, measuring, parsed, say
 from benchmarks.speed.speedup import HALF
 from zerotprune import Schedule, gmacs
+from zerotprune.clock import Call, in_turn, quartiles, stopwatch
 from zerotprune.data.models import load
 from zerotprune.export import target_named
 from zerotprune.export.writing import Job, write
 from zerotprune.measure import records
-from zerotprune.measure.clock import Call, in_turn, quartiles, stopwatch
 from zerotprune.measure.speed import SEED, UNPRUNED, noise
 from zerotprune.methods import name_of
-from zerotprune.plots.figure_files import COLOURS, check_figure_file, new_figure, save
+from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, save
 from zerotprune.surgery import attach, current_plan, sharing_copy
 
 MODEL = "deit_small_patch16_224"

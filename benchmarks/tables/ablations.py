@@ -1,8 +1,8 @@
 """One option of Zero-TPrune at a time: features, partition and metric of the S-stage, the ranking.
 
-A table for each option, with all its values by the same schedule, on DeiT-Ti and ViT-Ti. What is
-left to chance is drawn five times for each image.
-Command: python -m benchmarks.tables.ablations --shared DIR. What it gave: docs/results.md.
+A table for each option, all values with one schedule, on DeiT-Ti and ViT-Ti. Random variants are
+the mean of five draws per image.
+Command: python -m benchmarks.tables.ablations --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerotprune.methods.top_k import Score
 from zerotprune.methods.zero_tprune import Feature
 from zerotprune.scoring.similarity import Metric, Partition
 
-LABELS = {"wpr": "WPR"}  # what a value is called, if not as it is written in Python
+LABELS = {"wpr": "WPR"}  # names of values that differ from how Python writes them
 
 
 def ablation(
@@ -35,8 +35,8 @@ def ablation(
     beside: Printed | None = None,
     ours: bool = False,
 ) -> Table:
-    """A contender for each value. The first is the paper's own, and claimed to be better than each
-    of the others but `unclaimed`."""
+    """Make a table with a contender for each value. The first is the paper's choice, claimed to be
+    better than all others but the `unclaimed`."""
     labels = {value: LABELS.get(value, value) for value in values}
 
     def contender(value: str, **others: object) -> Contender:
@@ -62,9 +62,9 @@ def ablation(
 TABLES = (
     ablation(
         "features",
-        "Which features the S-stage should compare: key, query, value, X_pre or X.\n\n"
-        "The paper (DeiT-S) finds the keys best, by little. Its X_pre are intermediate vectors:\n"
-        "the block's input (x-pre), or the stream between attention and MLP (x-mid). Ours:\n"
+        "Which features the S-stage compares: key, query, value, X_pre or X.\n\n"
+        "The paper (DeiT-S) finds the keys slightly best. Its X_pre are vectors between a block's\n"
+        "parts: the block's input (x-pre), or the stream between attention and MLP (x-mid). Ours:\n"
         "DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "features",
         get_args(Feature),
@@ -74,12 +74,12 @@ TABLES = (
     ),
     ablation(
         "partition",
-        "How the S-stage should part the tokens: sequential-U, sequential-I, alternate, random, "
-        "none.\n\n"
-        "The paper (DeiT-S) finds sequential-U best: the less important half is pruned for being\n"
-        "like the more important one. Two can be read in two ways: without a partition both of a\n"
-        "pair may go (none-both); of an odd number the odd one may be in the other group\n"
-        "(alternate-top). Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
+        "How the S-stage splits tokens: sequential-U, sequential-I, alternate, random, none.\n\n"
+        "The paper (DeiT-S) finds sequential-U best: tokens of the less important half are pruned\n"
+        'if they are like one of the more important half. Its "no partition" puts every token in\n'
+        "both groups; read literally, both tokens of a pair may go (none-both). In `none` only\n"
+        "the less important one may; the claim was tested against `none`. An odd token may be in\n"
+        "either group (alternate, alternate-top). Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "partition",
         (*get_args(Partition), "random"),
         "sequential-U beats {}",
@@ -88,7 +88,7 @@ TABLES = (
     ),
     ablation(
         "metric",
-        "Which metric the S-stage should use: cosine, dot product, or Minkowski distance.\n\n"
+        "Which metric the S-stage uses: cosine, dot product or Minkowski distance.\n\n"
         "The paper (DeiT-S) finds cosine best and most others close. Ours: DeiT-Ti and ViT-Ti,\n"
         "schedule ablation-is.",
         "metric",
@@ -99,7 +99,7 @@ TABLES = (
     ablation(
         "attention, S-stage on",
         "Ranking by WPR against ranking by plain attention: CLS, average, accumulated average.\n\n"
-        "The paper (DeiT-S) has WPR beat them all, with the S-stage on in every row. Ours:\n"
+        "In the paper (DeiT-S) WPR beats them all, with the S-stage on in every row. Ours:\n"
         "DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "ranking",
         ("wpr", *get_args(Score)),
@@ -109,8 +109,8 @@ TABLES = (
     ),
     ablation(
         "attention",
-        "The same rankings without the S-stage, so that nothing but the ranking decides.\n\n"
-        "No table of the paper. DeiT-Ti and ViT-Ti, schedule ablation-i.",
+        "The same rankings without the S-stage, so that the ranking alone decides.\n\n"
+        "Not in the paper. DeiT-Ti and ViT-Ti, schedule ablation-i.",
         "ranking",
         ("wpr", *get_args(Score)),
         "WPR beats {} attention",

@@ -1,11 +1,10 @@
-"""Dense features: DINOv2-S on CamVid, read by a linear probe for every patch, with outputs="grid".
+"""Dense features: DINOv2-S on CamVid with outputs="grid", a linear probe on every patch.
 
-No table of the paper. A linear layer is fitted to the unpruned features of the training images, and
-the test images are read with it as it is, from unpruned and from pruned features; then once more
-with a layer that was fitted to features that are pruned in the same way. mIoU of the eleven
-classes, at the labels' own resolution. The rule by which the grid is restored was chosen on the
-training images alone.
-Command: python -m benchmarks.tables.camvid --shared DIR. What it gave: docs/dense.md.
+Not in the paper. A linear layer fitted to the unpruned features of the training images reads the
+test images from unpruned and from pruned features; then so does a layer fitted to features pruned
+in the same way. mIoU of the eleven classes at the labels' own resolution. The rule that restores
+the grid was chosen on the training images alone.
+Command: python -m benchmarks.tables.camvid --shared DIR. Results: docs/dense.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """What each part of Zero-TPrune contributes: random, WPR, + EIR, + VHF, + S.
 
-The paper (DeiT-S) has each part add accuracy at 3.08 G, for Zero-TPrune and for Zero-TPrune-uni.
-Its schedule with the I-stage alone costs 2 % less than that, so here it also runs at the cost of
-both: else "the S-stage helps" would be helped by the cost. Ours: DeiT-Ti and AugReg ViT-Ti;
-random is the mean of five draws for each image. What the search adds has a table of its own.
-Command: python -m benchmarks.tables.contribution --shared DIR. What it gave: docs/results.md.
+In the paper (DeiT-S, 3.08 G) each part adds accuracy, for Zero-TPrune and for Zero-TPrune-uni. Its
+schedule with the I-stage alone costs 2 % less than the one with both stages, so here it also runs
+at the cost of both. Ours: DeiT-Ti and AugReg ViT-Ti; random is the mean of five draws per image.
+Command: python -m benchmarks.tables.contribution --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
 
 
 def costing(model: nn.Module, target: Schedule, schedule: Schedule) -> Schedule:
-    """The schedule with less pruned in every stage, at the cost of another."""
+    """Return the schedule with less pruned in every stage, at the cost of `target`."""
 
     def turn(at: float) -> tuple[Schedule, float]:
         stages = [replace(stage, keep=1 - at * (1 - stage.keep)) for stage in schedule.stages]

@@ -1,8 +1,8 @@
 """DeiT-Ti at 0.9 G, beside methods that adapt its depth or its tokens and were trained for it.
 
-The paper (Table 12) has Zero-TPrune at 70.4 % of 71.3 %, that is −0.9, without training. Ours: the
-same budget on 2,000 images, in the paper's form of schedule and in ours, searched, and by Fold.
-Command: python -m benchmarks.tables.depth_adaptive --shared DIR. What it gave: docs/results.md.
+In the paper (Table 12) Zero-TPrune has 70.4 % of 71.3 %, that is −0.9, without training. Ours: the
+same budget on 2,000 images, in both forms of schedule, searched, and by Fold.
+Command: python -m benchmarks.tables.depth_adaptive --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

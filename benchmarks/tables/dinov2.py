@@ -1,8 +1,8 @@
 """DINOv2-S (LayerScale, no head) off the shelf, by 10 nearest neighbours on Oxford pets at 224 px.
 
-No table of the paper: it shows the methods on a self-supervised model that they were not made for.
-Features of the training images are pruned in the same way as those of the test images.
-Command: python -m benchmarks.tables.dinov2 --shared DIR. What it gave: docs/results.md.
+Not in the paper: a self-supervised model that the methods were not made for. Features of training
+and test images are pruned in the same way.
+Command: python -m benchmarks.tables.dinov2 --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

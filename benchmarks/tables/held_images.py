@@ -1,4 +1,4 @@
-"""Images held on the device and augmented there: a crop and a flip, cheap enough for many runs."""
+"""Keep images on the device and augment them there by a crop and a flip: cheap for many runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.inputs import SIZE
 from zerotprune.backbones import backbone
 from zerotprune.data.images import batches, open_data
 
-#: smallest share of an image that is shown, and by how much its sides may differ
+#: smallest share of an image that a crop shows, and the largest aspect ratio
 LEAST, STRETCH = 0.35, 4 / 3
 
 
 @dataclass(frozen=True)
 class HeldImages:
-    """What `zerotprune.finetune.images.Feed` is for files: the batches of every epoch."""
+    """The batches of every epoch, as `zerotprune.finetune.images.Feed` reads them from files."""
 
     pixels: Tensor  # bytes: images, channels, height, width
     labels: Tensor
@@ -35,7 +35,7 @@ class HeldImages:
         return max(1, len(self.labels) // self.batch)
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels, in an order and through crops of this epoch's own chance."""
+        """Yield images and labels, shuffled and cropped by this epoch's seed."""
         dice = np.random.default_rng((self.seed, number))
         order = torch.from_numpy(dice.permutation(len(self.labels))).to(self.labels.device)
         for step in range(self.steps):
@@ -45,7 +45,7 @@ class HeldImages:
 
 
 def cropped(images: Tensor, dice: np.random.Generator) -> Tensor:
-    """A part of each image of its own chance, at the models' size, half of them turned around."""
+    """Return a random crop of each image at the models' size, half of them flipped."""
     count = len(images)
     side = np.sqrt(dice.uniform(LEAST, 1, count))
     stretch = np.sqrt(STRETCH) ** dice.uniform(-1, 1, count)
@@ -63,7 +63,7 @@ def cropped(images: Tensor, dice: np.random.Generator) -> Tensor:
 def held(
     model: nn.Module, folder: Path, device: str, batch: int, limit: int | None, seed: int
 ) -> HeldImages:
-    """The images of a folder, decoded once; all must be of one size."""
+    """Decode the images of a folder once; all must have one size."""
     images = open_data(folder, limit=limit)
     found = list(batches(images, 256, strict=True, report=print))
     pixels = torch.cat([(shown * 255).round().byte() for shown, _, _ in found]).to(device)

@@ -1,8 +1,8 @@
-"""The paper's larger models at its own costs, for whoever has their weights and ImageNet.
+"""The paper's larger models at its costs, given their weights and ImageNet.
 
-Tables 2, 3 and 14: DeiT-S and -B, AugReg ViT-S, LV-ViT-S and -M, MAE and SWAG. A model whose file
-is not in --weights is left out, and its column stays quoted. SWAG's and MAE's costs are those of
-384 px; MAE's head pools the patch tokens. Zero-TP is in the paper's form, "early" is ours.
+Tables 2, 3 and 14: DeiT-S and -B, AugReg ViT-S, LV-ViT-S and -M, MAE and SWAG. A model without a
+file in --weights is left out, and its column stays quoted. SWAG's and MAE's costs are those of 384
+px; MAE's head pools the patch tokens. Zero-TP is `zero-tprune-paper`, "early" is our form.
 Command: python -m benchmarks.tables.large --weights DIR --data IMAGENET/val (a GPU).
 """
 
@@ -39,7 +39,7 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True)
 class Large:
-    """A model of the paper: its name on the command line, its file, its table."""
+    """A model of the paper: its name on the command line, its weights file, its table."""
 
     model: str
     file: str
@@ -49,7 +49,7 @@ class Large:
 
 
 def beside(quoted: Quoted, column: str) -> Table:
-    """A table for one model of a quoted one, each method at the share that it has there."""
+    """Make a table for one column of a quoted table, each method at its share of the cost there."""
     at = quoted.header.index(column)
     cells = {row[0]: Cell(float(row[at]), float(row[at + 1])) for row in quoted.rows}
     unpruned = cells.pop("unpruned")
@@ -71,7 +71,7 @@ def beside(quoted: Quoted, column: str) -> Table:
 
 
 def even(model: nn.Module, some: Tensor) -> list[Contender]:
-    """DeiT-B at 13.6 G of 17.6, of which the paper prints no accuracy."""
+    """DeiT-B at 13.6 G of 17.6; the paper prints no accuracy for it."""
     share = 100 * (1 - 13.6 / 17.6)
     return entered(model, ((name, share, each) for name, each in METHODS.items()), some)
 
@@ -110,7 +110,7 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def measure(entry: Large, chosen: argparse.Namespace) -> None:
-    """One model, its images read as they are needed: there may be 50,000."""
+    """Measure one model, reading images as it goes: there may be 50,000."""
     weights = chosen.weights / entry.file
     model = load(entry.model, weights=weights, size=entry.size, pool=entry.pool).to(chosen.device)
     images = open_data(chosen.data, transform=backbone(model).transform(), limit=chosen.limit)

@@ -1,4 +1,4 @@
-"""Every table of accuracy that runs on a model as it is, in the order in which they run."""
+"""All tables of accuracy without training, in the order in which they run."""
 
 from __future__ import annotations
 

@@ -1,11 +1,16 @@
 """All methods off the shelf, at matched budgets: the comparison that counts.
 
-The paper (DeiT-S at 2.5 to 4 G, Table 2) has Zero-TPrune ahead of ATS and ToMe without training;
-for large models at half of the cost it has ToMe ahead itself (Table 14). It does not speak of the
-other methods here. Ours: DeiT-Ti and ViT-Ti at 0.85, 0.70, 0.55 and 0.45 of the unpruned cost, each
-method set to the budget by its own knob, scoring included; where it cannot be, it is left out.
-Command: python -m benchmarks.tables.off_the_shelf --shared DIR [--methods fold tome]. What it gave:
-docs/results.md.
+The paper's Table 2 (DeiT-S, no training) compares Zero-TPrune with ATS and ToMe near 3 G, 0.65 of
+the cost, and has it ahead of both; at other costs it prints no rival. On large models at half of
+the cost it has ToMe ahead (Table 14). So the paper's claims are tested at 0.70 alone; the same
+questions at 0.85 and 0.55, and all about our form of schedule, are ours. DynamicViT, A-ViT, random
+dropping and plain attention scores occur in the paper's other tables and figures, EViT and DiffRate
+nowhere. Ours: DeiT-Ti and ViT-Ti at 0.85, 0.70, 0.55 and 0.45 of the unpruned cost, scoring
+included, each method with its own form of schedule; a budget that a method cannot meet has no row.
+DiffRate publishes counts for DeiT-T down to 0.657 G: its rows at 0.45 are our linear extrapolation,
+with 6 of 196 patch tokens left after block 11.
+Command: python -m benchmarks.tables.off_the_shelf --shared DIR [--methods fold tome].
+Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -21,10 +26,11 @@ from zerotprune import methods, schedule_for
 from zerotprune.measure.accuracy import Contender
 
 COSTS = (0.85, 0.7, 0.55, 0.45)
+CLAIMED = 0.7  # the nearest to 3 G of 4.55, where alone the paper prints rivals
 
 
 def table(name: str, doc: str, among: Sequence[str], models: Sequence[str] = ()) -> Table:
-    """Of some methods; the paper's claims about those that it compares Zero-TPrune with."""
+    """Make a table of some methods, with claims if Zero-TPrune in the paper's form is one."""
 
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         wanted = [
@@ -43,12 +49,12 @@ def table(name: str, doc: str, among: Sequence[str], models: Sequence[str] = ())
 
 
 def _claims(among: Sequence[str]) -> tuple[Claim, ...]:
-    """The paper's are about its own form of schedule; of ours the same is asked."""
+    """Ask the same of both forms of schedule at three costs; one of these is the paper's claim."""
     return tuple(
         Claim(f"Zero-TPrune{suffix} beats {name} at {cost:g}", f"{own} @ {cost:g}",
-              f"{name} @ {cost:g}", ours=own == "zero-tprune")
+              f"{name} @ {cost:g}", ours=own == "zero-tprune" or cost != CLAIMED)
         for own, suffix in (("zero-tprune-paper", ""), ("zero-tprune", ", early form,"))
-        for cost in COSTS[:3]  # the paper goes to 0.55
+        for cost in COSTS[:3]
         for name in ("ats", "tome")
         if name in among
     )  # fmt: skip

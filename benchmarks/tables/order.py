@@ -1,8 +1,8 @@
 """Similar tokens first or unimportant tokens first: I′ → S → I against I → S.
 
-The paper holds that a large background overwhelms a small object in I → S, and that I′ → S → I
-mends it. The same schedule leaves fewer tokens in I → S, so it is also run at the same cost.
-Command: python -m benchmarks.tables.order --shared DIR. What it gave: docs/results.md.
+The paper says that in I → S a large background overwhelms a small object, and that I′ → S → I
+fixes it. With the same schedule I → S leaves fewer tokens, so it also runs at the same cost.
+Command: python -m benchmarks.tables.order --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

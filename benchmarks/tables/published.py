@@ -1,10 +1,10 @@
-"""ATS, ToMe and Zero-TPrune at the shares that the paper's Table 2 has for DeiT-S.
+"""ATS, ToMe and Zero-TPrune at the shares of the cost in the paper's Table 2 (DeiT-S).
 
-Its a, b and c are given by their cost alone, so the schedules are ours, solved for the same share
-of the cost: in the paper's form, and in ours, which goes by "early". Costs are counted as the
-paper does, without patch embedding. Ours: DeiT-Ti and ViT-Ti; how fast it is, with DeiT-S, says
-`python -m benchmarks.speed.throughput`.
-Command: python -m benchmarks.tables.published --shared DIR. What it gave: docs/results.md.
+The paper gives a, b and c by their cost alone, so the schedules are ours, solved for the same share
+of the cost: in the form of `zero-tprune-paper`, and in ours, "early". Costs are counted as in the
+paper, without patch embedding. Ours: DeiT-Ti and ViT-Ti; `python -m benchmarks.speed.throughput`
+measures the speed with DeiT-S.
+Command: python -m benchmarks.tables.published --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METHODS: dict[str, Method] = {"ATS": methods.ATS(), "ToMe": methods.ToMe()}
 def at_share(
     model: nn.Module, saved: float, method: Method, some: Tensor, counted: Convention
 ) -> Schedule:
-    """So many percent less, as it is counted."""
+    """Solve for `saved` percent less than the unpruned cost."""
     target = (1 - saved / 100) * gmacs(model, convention=counted)
     return schedule_for(model, gmacs=target, method=method, images=some, convention=counted)
 
@@ -51,8 +51,8 @@ def entered(
     some: Tensor,
     counted: Convention = "paper",
 ) -> list[Contender]:
-    """Name, percent less of the cost, method; of images of noise ATS may keep too much or too
-    little, and is then left out."""
+    """Solve rows of name, percent saved and method. On noise ATS may miss the budget: it is then
+    left out."""
     return list(within_reach(
         (name, partial(at_share, model, saved, method, some, counted))
         for name, saved, method in rows

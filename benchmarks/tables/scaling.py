@@ -1,10 +1,9 @@
 """How far a model can be pruned: Fold and Zero-TPrune from mild to aggressive.
 
-The paper compares a large model pruned by ToMe with a smaller one pruned by Zero-TPrune (LV-ViT-M,
-81.6 % at 6.3 G; LV-ViT-S, 81.5 % at 3.5 G): below half of its cost, take the smaller model. Of
-ImageNet models we have only tiny ones, so this shows where their curves fall off: `zero-tprune` is
-in our form of schedule, `zero-tprune-paper` in the paper's.
-Command: python -m benchmarks.tables.scaling --shared DIR. What it gave: docs/results.md.
+The paper compares LV-ViT-M pruned by ToMe (81.6 % at 6.3 G) with LV-ViT-S pruned by Zero-TPrune
+(81.5 % at 3.5 G) and advises a smaller model instead of pruning a large one by half. We have only
+tiny ImageNet models, so this shows where their curves fall off.
+Command: python -m benchmarks.tables.scaling --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

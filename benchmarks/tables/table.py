@@ -1,4 +1,4 @@
-"""Run a table of the paper on the real models: contenders, claims, rows of results.csv."""
+"""Run a table on the real models: contenders, claims, rows of results.csv."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from benchmarks.inputs import MODELS, REPORT, TUNE, Bench, measuring_images, parsed, say, spread
 from benchmarks.tables.printed import Printed, Quoted
 from zerotprune import Schedule
-from zerotprune.budgets.bisection import bisect
+from zerotprune.budgets.solving import bisect
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from zerotprune.measure.statistics import Mean
 
-DRAWS = 5  # of whatever is left to chance
+DRAWS = 5  # per random contender
 _DRAW = ", draw "
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The first contender is at least as accurate as the second: so says the paper, or so say we
-    (`ours`)."""
+    """The first contender is at least as accurate as the second: a claim of the paper, or a
+    question of `ours`."""
 
     text: str
     first: str
@@ -35,10 +35,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """`about` says what the paper found, and on what it is tried here.
+    """`about` says what the paper found and what was measured here.
 
-    `contenders` are made for a model; the images are for methods whose cost depends on them. Where
-    nothing that was chosen on `tune` takes part, `data` has those images too.
+    `contenders` are made for a model; the images are for methods whose cost depends on them. If no
+    contender was chosen on `tune`, `data` includes those images too.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Table:
     contenders: Callable[[nn.Module, Tensor], list[Contender]]
     claims: Sequence[Claim] = ()
     models: Sequence[str] = tuple(MODELS)
-    printed: Printed | None = None  # what the paper has for the same rows
-    quoted: Quoted | None = None  # a table of the paper whose rows are others
+    printed: Printed | None = None  # the paper's cells for the same rows
+    quoted: Quoted | None = None  # a table of the paper with other rows
     data: tuple[str, ...] = (REPORT,)
 
 
@@ -55,18 +55,18 @@ ALL_IMAGES = (TUNE, REPORT)
 
 
 def about(doc: str | None) -> str:
-    """What a module's docstring says before its command."""
+    """Return a module's docstring up to its command."""
     return (doc or "").partition("Command:")[0].strip()
 
 
 def draws(contender: Callable[[int], Contender]) -> list[Contender]:
-    """The same by several seeds; `pooled` makes one row of them."""
+    """Repeat a contender with several seeds; `pooled` makes one row of them."""
     made = [contender(seed) for seed in range(DRAWS)]
     return [replace(each, name=f"{each.name}{_DRAW}{at}") for at, each in enumerate(made, start=1)]
 
 
 def within_reach(wanted: Iterable[tuple[str, Callable[[], Schedule]]]) -> Iterator[Contender]:
-    """By name and the making of a schedule; without those whose method cannot meet the budget."""
+    """Yield contenders, leaving out those whose method cannot meet the budget."""
     for name, make in wanted:
         try:
             schedule = make()
@@ -79,7 +79,7 @@ def within_reach(wanted: Iterable[tuple[str, Callable[[], Schedule]]]) -> Iterat
 def solved(
     turn: Callable[[float], tuple[Schedule, float] | None], target: float, within: float = 0.01
 ) -> Schedule:
-    """By bisection; what misses the target by more is no row of a table at matched costs."""
+    """Bisect for a schedule of this cost; fail if none is within the tolerance."""
     found = bisect(turn, target)
     assert found is not None
     assert found.miss < within
@@ -97,7 +97,7 @@ def main(doc: str | None, tables: Sequence[Table]) -> None:
 
 
 def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
-    """Each model and its images are loaded once for all tables."""
+    """Run all tables, loading each model and its images once."""
     for name in getattr(chosen, "models", MODELS):
         wanted = [table for table in tables if name in table.models]
         if wanted:
@@ -107,7 +107,7 @@ def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
 
 
 def measure(table: Table, bench: Bench) -> list[Result]:
-    """One table on one model, written down."""
+    """Measure one table on one model and write its rows."""
     chosen, held = bench.chosen, bench.held(*table.data)
     some = spread(held, 128).to(chosen.device)
     contenders = [UNPRUNED, *table.contenders(bench.model, some)]
@@ -120,7 +120,7 @@ def measure(table: Table, bench: Bench) -> list[Result]:
 
 
 def pooled(results: list[Result]) -> list[Result]:
-    """With the draws of one contender as one result: of each image, the mean over the draws."""
+    """Average the draws of a contender, image by image."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.contender.name.partition(_DRAW)[0], []).append(result)
@@ -139,7 +139,7 @@ def _mean_of(name: str, draws: list[Result]) -> Result:
 
 
 def write(table: Table, results: list[Result], about: dict[str, object], path: Path) -> None:
-    """Rows for the contenders, then for the claims: paired differences on the same images, also by
+    """Write rows for the contenders, then for the claims: paired differences in accuracy, and in
     how much less the first one diverges from the unpruned model."""
     about = {"precision": "float32", **about, "table": table.name, "seed": 0}
     rows = [records.row(each, results[0], str(about["precision"])) | about for each in results]

@@ -1,8 +1,8 @@
 """ToMe at its own settings, r = 9, 10 and 13 in every block: a check of our implementation.
 
-An independent prototype on 4,000 other, more strongly compressed ImageNet images had -2.28 ± 0.40
-(DeiT-Ti) and -3.35 ± 0.41 (ViT-Ti) at r = 13, and -1.20 ± 0.34 and -2.05 ± 0.34 at r = 10.
-Command: python -m benchmarks.tables.tome_r --shared DIR. What it gave: docs/results.md.
+An independent prototype, on 4,000 other and more strongly compressed ImageNet images, had -2.28 ±
+0.40 (DeiT-Ti) and -3.35 ± 0.41 (ViT-Ti) at r = 13, and -1.20 ± 0.34 and -2.05 ± 0.34 at r = 10.
+Command: python -m benchmarks.tables.tome_r --shared DIR. Results: docs/results-appendix.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The section of docs/results.md on transfer, and its figures, from the rows of `transfer`."""
+"""The section of docs/results-appendix.md on transfer, and its figures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from benchmarks.tables.transfer import (
     TRAINED,
 )
 from zerotprune.measure.statistics import Mean
-from zerotprune.plots.figure_files import save
-from zerotprune.plots.training import Trained, training_figure
+from zerotprune.plots.comparison import Trained, training_figure
+from zerotprune.plots.figures import save
 
 Row = dict[str, str]
 #: The paper's Table 6: DeiT-T fine-tuned on all of the set, pruned to 0.90 G (Zero-TPrune 0.91)
@@ -29,18 +29,24 @@ PAPER = {
     "pets": {"unpruned": 88.6, "ats": 86.1, "tome": 84.7, "zero-tprune": 86.9},
     "flowers": {"unpruned": 97.3, "ats": 94.6, "tome": 93.2, "zero-tprune": 95.1},
 }
-READING = """Mean top-1 over the seeds with the standard error of that mean, which says how far
-training differs from seed to seed; that of one accuracy on these images is about 1.5 points. In
-brackets the change against the unpruned model of the same seed. Seconds are of one training, on a
-device that several shared. DynamicViT and A-ViT off the shelf have learned nothing: what they drop
-means nothing, and they lose more than random dropping does. ATS is not trained. The
-paper's column is its Table 6, DeiT-T fine-tuned and measured on the whole sets, at 0.90 G: the
-order of the methods can be compared, not the level.
+READING = """Mean top-1 over the seeds, with the standard error of that mean, which shows how much
+training differs between seeds; the error of one accuracy on these images is about 1.5 points. In
+brackets: the change against the unpruned model of the same seed. Seconds are of one training on a
+device that several runs shared. The paper's column is its Table 6: DeiT-T fine-tuned and measured
+on the whole sets, at 0.90 G. Compare the order of the methods, not their level.
+
+- **Zero-TPrune** was trained with its S-stage off and then used with it on: at 0.65 G it trained
+  with 115 of 196 patch tokens left and is used with 53. The paper leaves the S-stage out of both
+  training and use, so its trained rows here do not show the paper's method.
+- **DynamicViT and A-ViT** off the shelf are untrained: what they drop means nothing. A-ViT was
+  trained with KL(halting ‖ target) as its prior and `beta` solved for the budget; its authors take
+  KL(target ‖ halting) / 12 and a fixed beta of −30.
+- **ATS** was not trained.
 """
 
 
 def rows_in(path: Path) -> list[Row]:
-    """Of the last run of each."""
+    """Return the newest row of each case."""
     found: dict[tuple[str, ...], Row] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -51,7 +57,7 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def section(path: Path, docs: Path) -> str:
-    """The section, and its figures beside; nothing where it has not been run."""
+    """Return the section and save its figures; empty without rows."""
     rows = rows_in(path)
     if not rows:
         return ""
@@ -111,7 +117,7 @@ def _cell(rows: Sequence[Row]) -> str:
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    """What was expected, at the lower cost, seed by seed."""
+    """Compare Fold with the best trained rival at the lower cost, seed by seed."""
     lines, at = [], f"@ {GMACS[-1]:g} G"
     for model in _models(rows):
         trained = {method: _chosen(rows, model, f"{method} {at}", AFTERWARDS) for method in TRAINED}

@@ -1,194 +1,266 @@
-"""Run one Transformer block with a token reduction in it, from the block's parts."""
+"""One Transformer block of a pruned model, from top to bottom.
+
+A `PrunedBlock` runs in place of a library's block: attend, decide, join, reduce, feed. The block's
+`Parts` come from its library, its `Task` from the plan; the method that decides is part of the
+task. This is the page to read first.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .batching import concat, select
-from .grid import carrying, followed, restored
-from .method import Method, Seen
+from .cost import Geometry
+from .grid import Outputs, carrying, followed, restored
+from .method import Method, Part, Seen
+from .schedule import Stage
 from .scoring.attention import Heads, output
-from .scoring.backends import scorer
-from .scoring.graph import Graph, average_attention
+from .scoring.backends import Backend, scorer
+from .scoring.graph import average_attention
 from .scoring.precision import no_autocast
 from .scoring.scorer import Scorer
-from .task import Parts, Task
 from .tokens import CARRIED, Reduction, Tokens, reduced
 
-#: A CPU scores so many images at a time: their graphs stay in its cache, and their memory is
-#: small. An image's result does not depend on its batch, so nothing else changes.
-AT_ONCE = 4
+if TYPE_CHECKING:
+    from .backbones import BlockCall
+    from .plan import Plan
+
+#: How many images a CPU scores at a time: their attention graphs then stay in its cache. The result
+#: for an image does not depend on its batch, so nothing else changes.
+CHUNK = 4
 
 
-def run(
-    parts: Parts,
-    task: Task,
-    x: Tensor | Tokens,
-    given: dict[str, Any],
-    left: list[Tokens] | None = None,
-) -> Tensor | Tokens:
-    """One block: attention, MLP, and its stage, if it has one.
+@runtime_checkable
+class Parts(Protocol):
+    """A library's block, taken apart. Put together again, the parts give the block bit for bit in
+    float32."""
 
-    `given` is whatever else the library handed to the block (positions, masks). To `left`, if there
-    is one, the tokens are appended that leave the block: the last hands back a plain tensor, and a
-    head that pools has to know how many patches are in each. With outputs="grid" every block hands
-    back the whole grid, which carries the tokens to the next.
+    def attend(
+        self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
+    ) -> list[Heads]:
+        """Apply norm, projections, q/k norm and positions for each attention of the block.
+
+        With `queries`, only the first so many tokens ask; keys and values are those of all tokens.
+        """
+
+    def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
+        """Return the residual stream after attention: projection, layer scale, drop path, sum."""
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Return the residual stream after the MLP."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one block has to do in a pruned model, worked out by `Plan.tasks`."""
+
+    method: Method
+    stage: Stage | None  # None: only pass the tokens on
+    geometry: Geometry
+    last: bool  # returns a plain tensor
+    decides_after: Part = "attention"  # where in the block the method has seen enough
+    skips_mlp: bool = False  # do tokens that the stage drops skip the block's MLP?
+    remember: bool = False  # add this block's attention to the tokens' history
+    backend: Backend = "auto"
+    outputs: Outputs = "tokens"
+    follows: bool = False  # does a pruned block come before this one?
+
+    @property
+    def wants_graph(self) -> bool:
+        return self.remember or (self.stage is not None and self.method.wants_graph(self.stage))
+
+    @property
+    def wants_columns(self) -> bool:
+        return self.stage is not None and self.method.wants_columns(self.stage)
+
+
+class PrunedBlock:
+    """A block of a pruned model. Its `forward` stands in for the block's own.
+
+    block: the library's module that it is attached to
+    parts: that module, taken apart
+    task:  what it has to do
+    plan:  of the whole model, for `gmacs` and `repr`; the forward does not read it
+    call:  how the library calls its blocks
     """
-    prefix = task.geometry.prefix
-    _refuse_bare_grid(task, x)
-    tokens = Tokens.of(x, prefix)
-    sight, outputs, reduction = _attend(parts, task, tokens, given)
-    now = sight.tokens._replace(x=parts.join(tokens.x, sight.heads, outputs), reduction=None)
-    undecided = task.stage is not None and reduction is None
-    if undecided and task.decides_after == "projection":
-        reduction, undecided = _decide(task, sight._replace(tokens=now)), False
-    del outputs
-    decider = sight.scorer
-    if not undecided:
-        del sight  # q, k and v need not wait for the MLP, which takes most memory
-    if reduction is not None and task.skips_mlp:
-        now = _reduce(task, now, reduction, decider)
-    now = now._replace(x=parts.feed(now.x))
-    if undecided:
-        reduction = _decide(task, sight._replace(tokens=now))
-    if reduction is not None and not task.skips_mlp:
-        now = _reduce(task, now, reduction, decider)
-    if task.last:
-        now = now._replace(x=now.read(prefix), mixture=None)
-    if left is not None:
-        left.append(now)
-    if task.outputs == "grid":
-        return restored(now, prefix) if task.last else carrying(now, prefix)
-    return now.x if task.last else now
 
+    def __init__(
+        self, block: nn.Module, parts: Parts, task: Task, plan: Plan, call: BlockCall
+    ) -> None:
+        self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
 
-def _reduce(task: Task, tokens: Tokens, reduction: Reduction, scorer: Scorer) -> Tokens:
-    """What the decision makes of the tokens, and of the grid where it is asked for."""
-    prefix = task.geometry.prefix
-    left = reduced(tokens, reduction, prefix, scorer)
-    if task.outputs == "grid":
-        left = left._replace(grid=followed(tokens, left, reduction, prefix))
-    return left
+    def forward(
+        self,
+        *args: Any,
+        prefix_only: bool = False,
+        left: list[Tokens] | None = None,
+        **kwargs: Any,
+    ) -> Tensor | Tokens:
+        """Run the block the way its library calls it.
 
+        Args:
+            prefix_only: compute the last block for the prefix tokens alone.
+            left: receives the tokens that leave the block. The last block returns a plain tensor,
+                and a head that pools needs to know how many patches are in each token.
+        """
+        x, kwargs = self.call.read(args, kwargs)
+        if prefix_only and self.task.last:  # some libraries pass a keyword to all blocks alike
+            return self.run_prefix_only(x, kwargs)
+        return self.run(x, kwargs, left)
 
-def _refuse_bare_grid(task: Task, x: Tensor | Tokens) -> None:
-    """A grid without the tokens that it was made of cannot be gone on with."""
-    if (
-        task.outputs == "grid"
-        and task.follows
-        and isinstance(x, Tensor)
-        and not hasattr(x, CARRIED)
-    ):
-        raise ValueError(
-            "what a pruned block put out was replaced on its way to the next one, which needs the "
-            'very same tensor: take off hooks that change it, or prune without outputs="grid"'
+    def run(
+        self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
+    ) -> Tensor | Tokens:
+        """Attend, decide, join, reduce, feed. When the method can decide depends on what it looks
+        at: the attention, the stream after it, or the stream after the MLP."""
+        parts, task = self.parts, self.task
+        _refuse_bare_grid(task, x)
+        tokens = Tokens.of(x, task.geometry.prefix)
+        seen, outputs, reduction = self._attend(tokens, kwargs)
+        tokens = seen.tokens._replace(x=parts.join(tokens.x, seen.heads, outputs), reduction=None)
+        if task.stage is not None and task.decides_after == "projection":
+            reduction = self._decide(seen._replace(tokens=tokens))
+        undecided = task.stage is not None and task.decides_after == "mlp"
+        late, kernels = seen if undecided else None, seen.scorer
+        del seen, outputs  # q, k and v need not wait for the MLP, which takes most memory
+        if reduction is not None and task.skips_mlp:
+            tokens = self._reduce(tokens, reduction, kernels)
+        tokens = tokens._replace(x=parts.feed(tokens.x))
+        if late is not None:
+            reduction = self._decide(late._replace(tokens=tokens))
+        if reduction is not None and not task.skips_mlp:
+            tokens = self._reduce(tokens, reduction, kernels)
+        return self._hand_on(tokens, left)
+
+    def run_prefix_only(self, x: Tensor | Tokens, kwargs: dict[str, Any]) -> Tensor:
+        """Run the last block for a head that reads the prefix tokens alone.
+
+        They attend to all tokens, so nothing changes for them. A stage in this block is left out:
+        no later attention would see what it chose. So is the history, which only stages read.
+        """
+        parts, task = self.parts, self.task
+        prefix = task.geometry.prefix
+        tokens = Tokens.of(x, prefix)
+        heads = _with_sizes(parts.attend(tokens, kwargs, prefix), tokens, task.method)
+        x = parts.join(tokens.x[:, :prefix], heads, [output(part) for part in heads])
+        return task.method.read(tokens._replace(x=parts.feed(x)), prefix)
+
+    def _attend(
+        self, tokens: Tokens, kwargs: dict[str, Any]
+    ) -> tuple[Seen, list[Tensor], Reduction | None]:
+        """Return what there is to see, the attention's outputs, and the decision if it is due."""
+        task = self.task
+        heads = _with_sizes(self.parts.attend(tokens, kwargs), tokens, task.method)
+        seen = Seen(tokens, tokens.x, heads, None, task.geometry, scorer(task.backend, heads))
+        # Compilers are not asked for the batch size: the graph would be specialised to it.
+        chunked = (
+            tokens.x.device.type == "cpu"
+            and (task.wants_graph or task.wants_columns)
+            and task.decides_after == "attention"
+            and not torch.compiler.is_compiling()
+            and tokens.x.shape[0] > CHUNK
         )
+        if not chunked:
+            return self._score(seen)
+        starts = range(0, tokens.x.shape[0], CHUNK)
+        chunks = [self._score(_images(seen, slice(start, start + CHUNK))) for start in starts]
+        history = concat([seen.tokens.history for seen, _, _ in chunks])
+        outputs = [torch.cat(heads) for heads in zip(*(chunk[1] for chunk in chunks), strict=True)]
+        reduction: Reduction | None = concat([decision for _, _, decision in chunks])
+        return seen._replace(tokens=tokens._replace(history=history)), outputs, reduction
+
+    def _score(self, seen: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
+        """Compute the attention with as much of its graph as the method wants to see."""
+        task = self.task
+        if task.wants_graph:
+            outputs, graph = seen.scorer.attention(seen.heads)
+            seen = seen._replace(graph=graph, columns=graph)
+        elif task.wants_columns:
+            outputs, columns = seen.scorer.attention_sums(seen.heads)
+            seen = seen._replace(columns=columns)
+        else:
+            outputs = [seen.scorer.output(part) for part in seen.heads]
+        if task.remember:
+            seen = seen._replace(tokens=_remember(seen))
+        if task.stage is None or task.decides_after != "attention":
+            return seen, outputs, None
+        return seen, outputs, self._decide(seen)
+
+    def _decide(self, seen: Seen) -> Reduction:
+        """Let the method choose what becomes of the tokens at this block's stage."""
+        method, stage = self.task.method, self.task.stage
+        assert stage is not None
+        with torch.no_grad(), no_autocast(seen.tokens.x):
+            method.check(stage, seen.patches, self.task.geometry)
+            reduction = method.reduce(seen, stage)
+        _refuse_undeclared(method, reduction)
+        return reduction
+
+    def _reduce(self, tokens: Tokens, reduction: Reduction, kernels: Scorer) -> Tokens:
+        """Carry out the decision, on the grid as well if that is kept up."""
+        prefix = self.task.geometry.prefix
+        left = reduced(tokens, reduction, prefix, kernels)
+        if self.task.outputs == "grid":
+            left = left._replace(grid=followed(tokens, left, reduction, prefix))
+        return left
+
+    def _hand_on(self, tokens: Tokens, left: list[Tokens] | None) -> Tensor | Tokens:
+        """Return what the next block, or the head, takes."""
+        task, prefix = self.task, self.task.geometry.prefix
+        if task.last:
+            tokens = tokens._replace(x=task.method.read(tokens, prefix), state=None)
+        if left is not None:
+            left.append(tokens)
+        if task.outputs == "grid":
+            return restored(tokens, prefix) if task.last else carrying(tokens, prefix)
+        return tokens.x if task.last else tokens
 
 
-def run_prefix_only(parts: Parts, task: Task, x: Tensor | Tokens, given: dict[str, Any]) -> Tensor:
-    """The last block for a head that reads the prefix tokens alone: what becomes of them, and of
-    no other token. They attend to all tokens as ever, so for them nothing changes.
-
-    A stage in this block is left out: even between attention and MLP, it would choose among patch
-    tokens that no attention sees any more. So is the history, which only later stages read.
-    """
-    prefix = task.geometry.prefix
-    tokens = Tokens.of(x, prefix)
-    heads = _sized(parts.attend(tokens, given, prefix), tokens, task.method)
-    outputs = [output(part) for part in heads]
-    x = parts.feed(parts.join(tokens.x[:, :prefix], heads, outputs))
-    return tokens._replace(x=x).read(prefix)
+def _with_sizes(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
+    """Return the heads with the token sizes that attention goes by; padding has size 0."""
+    size = tokens.weight(method.proportional)
+    return heads if size is None else [part._replace(size=size) for part in heads]
 
 
-def _attend(
-    parts: Parts, task: Task, tokens: Tokens, given: dict[str, Any]
-) -> tuple[Seen, list[Tensor], Reduction | None]:
-    """The block's attention: what was to be seen, its outputs, and the decision if it is ripe."""
-    heads = _sized(parts.attend(tokens, given), tokens, task.method)
-    sight = Seen(tokens, tokens.x, heads, None, task.geometry, scorer(task.backend, heads))
-    if task.stage is None and not task.remember:
-        return sight, [sight.scorer.output(part) for part in heads], None
-    needs = _needs_graph(task) or _needs_columns(task)
-    whole = tokens.x.device.type != "cpu" or not needs or task.decides_after != "attention"
-    # A compiler is not asked how large the batch is: the graph would be for that size alone.
-    if whole or torch.compiler.is_compiling() or tokens.x.shape[0] <= AT_ONCE:
-        return _score(task, sight)
-    starts = range(0, tokens.x.shape[0], AT_ONCE)
-    turns = [_score(task, _some(sight, slice(at, at + AT_ONCE))) for at in starts]
-    history = concat([turn[0].tokens.history for turn in turns])
-    outputs = [torch.cat(parts_of) for parts_of in zip(*(turn[1] for turn in turns), strict=True)]
-    reduction: Reduction | None = concat([turn[2] for turn in turns])
-    return sight._replace(tokens=tokens._replace(history=history)), outputs, reduction
-
-
-def _some(sight: Seen, which: slice) -> Seen:
-    """What was to be seen of some images."""
-    return sight._replace(
-        tokens=select(sight.tokens, which),
-        x_pre=sight.x_pre[which],
-        heads=[part.select(which) for part in sight.heads],
+def _images(seen: Seen, which: slice) -> Seen:
+    return seen._replace(
+        tokens=select(seen.tokens, which),
+        x_pre=seen.x_pre[which],
+        heads=[part.select(which) for part in seen.heads],
     )
 
 
-def _score(task: Task, sight: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
-    if _needs_graph(task):
-        outputs, graph = sight.scorer.attention(sight.heads)
-        sight = sight._replace(graph=graph, columns=graph)
-    elif _needs_columns(task):
-        outputs, columns = sight.scorer.attention_sums(sight.heads)
-        sight = sight._replace(columns=columns)
-    else:
-        outputs = [sight.scorer.output(part) for part in sight.heads]
-    if task.remember:
-        history = _remember(sight.tokens, sight.graph, sight.prefix)
-        sight = sight._replace(tokens=sight.tokens._replace(history=history))
-    if task.stage is None or task.decides_after != "attention":
-        return sight, outputs, None
-    return sight, outputs, _decide(task, sight)
+def _remember(seen: Seen) -> Tokens:
+    """Add the attention that each patch token receives in this block to its history."""
+    assert seen.graph is not None
+    tokens = seen.tokens
+    with torch.no_grad(), no_autocast(tokens.x):
+        received = average_attention(seen.graph)[:, seen.prefix :]
+    history = received if tokens.history is None else tokens.history + received
+    return tokens._replace(history=history)
 
 
-def _needs_graph(task: Task) -> bool:
-    return task.remember or (task.stage is not None and task.method.wants_graph(task.stage))
-
-
-def _needs_columns(task: Task) -> bool:
-    return task.stage is not None and task.method.wants_columns(task.stage)
-
-
-def _decide(task: Task, seen: Seen) -> Reduction:
-    """What the block's stage makes of its tokens."""
-    stage = task.stage
-    assert stage is not None
-    with torch.no_grad(), no_autocast(seen.tokens.x):
-        task.method.check(stage, seen.patches, task.geometry)
-        reduction = task.method.reduce(seen._replace(weights=task.weights), stage)
-    _refuse_undeclared(task.method, reduction)
-    return reduction
+def _refuse_bare_grid(task: Task, x: Tensor | Tokens) -> None:
+    """Refuse a grid that no longer carries the tokens it was made of."""
+    bare = isinstance(x, Tensor) and not hasattr(x, CARRIED)
+    if task.outputs == "grid" and task.follows and bare:
+        raise ValueError(
+            "the output of a pruned block was replaced before it reached the next one, which needs "
+            'the same tensor: remove hooks that change it, or prune without outputs="grid"'
+        )
 
 
 def _refuse_undeclared(method: Method, reduction: Reduction) -> None:
-    """A head that pools is made to weigh tokens only for a method that says beforehand it must."""
+    """Heads that pool weigh tokens by size only for methods that declare that sizes differ."""
     for field, declared, word in (
         (reduction.into, method.merges, "merges"),
         (reduction.valid, method.adaptive, "adaptive"),
     ):
         if field is not None and not declared:
             raise ValueError(
-                f"{type(method).__name__} has to say `{word} = True`: heads that pool must know"
+                f"{type(method).__name__} must declare `{word} = True`, for heads that pool tokens"
             )
-
-
-def _remember(tokens: Tokens, graph: Graph | None, prefix: int) -> Tensor:
-    assert graph is not None
-    with torch.no_grad(), no_autocast(tokens.x):
-        received = average_attention(graph)[:, prefix:]
-    return received if tokens.history is None else tokens.history + received
-
-
-def _sized(heads: list[Heads], tokens: Tokens, method: Method) -> list[Heads]:
-    """The heads with the sizes that attention goes by; padding has none."""
-    size = tokens.weight(method.proportional)
-    return heads if size is None else [part._replace(size=size) for part in heads]

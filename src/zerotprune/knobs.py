@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from .cost import Geometry
+from .method import Method
 from .schedule import Schedule, Stage, share_that_keeps
-
-if TYPE_CHECKING:
-    from .method import Method
 
 #: the schedule at a place of the dial; None where no schedule is to be had there
 Dial = Callable[[float], Schedule | None]
 
-_PLACES = (1, 3, 6, 9, 11)  # the paper's, which are twelfths of the depth
+_PLACES = (1, 3, 6, 9, 11)  # twelfths of the depth: the blocks of the paper's ablation (Sec. 4.1)
+
+
+def dials_of(method: Method, geometry: Geometry) -> Iterable[Dial]:
+    """Return the ways to set a method to a budget, the usual one first."""
+    dials = method.dials(geometry)
+    return paper_form(geometry, method) if dials is None else dials
 
 
 def paper_form(geometry: Geometry, method: Method) -> Iterator[Dial]:
-    """Schedules of the paper's form (Sec. 4.2).
+    """Schedules that obey Sec. 4.2 of the paper, which leaves the blocks free: these are its
+    ablation's.
 
     Stages at 1/12, 3/12, 6/12, 9/12 and 11/12 of the depth, `similar` the same in all of them, and
     shares that decline uniformly over the stages between the first and the last; then, for budgets

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
 from .grid import Outputs, check_outputs
+from .method import Method
 from .schedule import Schedule, Stage
 from .scoring.backends import Backend
-from .task import Task
 
 
 class Plan:
@@ -67,8 +68,13 @@ class Plan:
             return True
         return compute == "needed" and self.method.decides_after() != "mlp"
 
-    def tasks(self, compute: Compute, backend: Backend) -> list[Task | None]:
-        """For each block what it has to do; None for the blocks that the library runs itself."""
+    def tasks(
+        self, compute: Compute, backend: Backend, method: Method | None = None
+    ) -> list[Task | None]:
+        """Return what each block has to do; None for the blocks that the library runs itself.
+
+        `method` is the schedule's, bound to a model, see `Method.bind`.
+        """
         if not self.stages:
             return [None] * self.geometry.depth
         remember = self.method.wants_history()
@@ -76,7 +82,7 @@ class Plan:
         depth = self.geometry.depth
         return [
             Task(
-                method=self.method,
+                method=method or self.method,
                 stage=self.stages.get(block),
                 geometry=self.geometry,
                 last=block == depth,

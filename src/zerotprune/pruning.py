@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from .backbones import backbone
 from .budgets import schedule_for
@@ -27,37 +27,40 @@ def prune_(
     *,
     cost: float | None = None,
     gmacs: float | None = None,
+    speedup: float | None = None,
+    example: Tensor | None = None,
     method: Method | str | None = None,
     tuned: bool = False,
     compute: Compute = "needed",
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
 ) -> Model:
-    """Prune tokens from the next call on; in place, no training.
+    """Prune a model's tokens from the next call on; in place, no training.
 
-    To a budget, `cost` (the share of the unpruned model's compute) or `gmacs`, by a method or its
-    name; or by a schedule, which knows its method. The weights and their names stay as they are; a
-    method that has weights of its own puts them beside them, see `DynamicViT`.
-    Pruning again replaces what was there, `restore_` takes it off; a call that fails changes
-    nothing. `tuned` takes the schedule that was searched for this model and budget.
+    The weights and their names stay as they are. Pruning again replaces what was there, `restore_`
+    takes it off; a call that fails changes nothing.
 
-    With compute="needed" nothing is computed that nobody reads, and the logits are the same but for
-    rounding: a token that a stage drops skips its block's MLP, and where the head reads the prefix
-    tokens alone, as most do that have a CLS token, the last block is computed for these only.
-    `forward_features`, and hooks in the last block, get all tokens as ever. With compute="all" all
-    of this is computed.
+    Args:
+        model: A Vision Transformer of timm, transformers, torchvision or open_clip.
+        schedule: Stages and their method. Give either this or a budget.
+        cost: The budget as a share of the unpruned model's compute.
+        gmacs: The budget in GMACs.
+        speedup: The budget as times the unpruned model's speed, measured here on `example`.
+        example: A batch of images on the model's device, for `speedup`.
+        method: A method or its name, for a budget. Default: Fold.
+        tuned: Take the schedule that was searched for this model and budget.
+        compute: "needed" computes nothing that the head does not read: dropped tokens skip their
+            block's MLP, and a head that reads the prefix tokens alone gets a last block for these
+            alone. The logits are the same but for rounding. `forward_features`, and hooks in the
+            last block, get all tokens. "all" computes everything.
+        backend: What computes the scores: "reference" (torch), "triton" (kernels for GPUs), or
+            "auto", the kernels wherever they run and give the same result.
+        outputs: "tokens" lets the remaining tokens leave the blocks. "grid" gives a vector for
+            every patch, in the grid's order, as the unpruned model does: for dense heads, for
+            `forward_intermediates`, and for hooks on blocks. A patch has the vector of the token
+            that stands for it, plus their difference when it went.
 
-    With outputs="tokens" what leaves the blocks is the tokens that are left; with outputs="grid" a
-    vector for every patch in the grid's order, as from the unpruned model: for dense heads, for
-    `forward_intermediates` and the like, and for whoever has a hook on a block. A patch has the
-    vector of the token that stands for it, and what it differed from that by when it went. All
-    tokens are read then, so the last block is computed for all.
-
-    It is for one thread: a call that another thread is in the middle of would run by two schedules.
-    For several schedules at once see `pruned`.
-
-    Scores are computed by `backend`: "reference" (torch), "triton" (fused kernels for GPUs), or
-    "auto": the kernels wherever they run and give the same result.
+    It is for one thread. For several schedules at once, in threads too, see `pruned`.
 
     >>> import timm, torch
     >>> model = timm.create_model("test_vit", num_classes=5).eval()
@@ -67,14 +70,15 @@ def prune_(
     """
     if schedule is None:
         schedule = schedule_for(
-            model, cost=cost, gmacs=gmacs, method=method, tuned=tuned, outputs=outputs
-        )
+            model, cost=cost, gmacs=gmacs, speedup=speedup, example=example, method=method,
+            tuned=tuned, outputs=outputs,
+        )  # fmt: skip
     elif not isinstance(schedule, Schedule):
         meant = f"Schedule.load({schedule!r})" if isinstance(schedule, str) else f"cost={schedule}"
         raise TypeError(
             f"prune_ takes a Schedule, got {type(schedule).__name__}: is {meant} meant?"
         )
-    elif cost is not None or gmacs is not None or tuned:
+    elif cost is not None or gmacs is not None or speedup is not None or tuned:
         raise ValueError("give prune_ a schedule or a budget, not both")
     elif method is not None:
         raise ValueError("a schedule knows its method: use schedule.by(method) for another")
@@ -88,6 +92,8 @@ def pruned(
     *,
     cost: float | None = None,
     gmacs: float | None = None,
+    speedup: float | None = None,
+    example: Tensor | None = None,
     method: Method | str | None = None,
     tuned: bool = False,
     compute: Compute = "needed",
@@ -111,8 +117,9 @@ def pruned(
     >>> "pruned by" in repr(quick), "pruned by" in repr(model)
     (True, False)
     """
-    return prune_(sharing_copy(model), schedule, cost=cost, gmacs=gmacs, method=method,
-                  tuned=tuned, compute=compute, backend=backend, outputs=outputs)  # fmt: skip
+    return prune_(sharing_copy(model), schedule, cost=cost, gmacs=gmacs, speedup=speedup,
+                  example=example, method=method, tuned=tuned, compute=compute, backend=backend,
+                  outputs=outputs)  # fmt: skip
 
 
 def gmacs(

@@ -7,16 +7,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import import_module
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .files import parsed, replacing, text_of
+from .method import Method, from_data, resolve, to_data
 from .ranges import check_range
-
-if TYPE_CHECKING:
-    from .method import Method
 
 VERSION = 2
 
@@ -98,15 +95,6 @@ def papers_rounds(block: int, depth: int) -> tuple[int, int]:
     return (1, 1) if block > depth - 3 else (5, 10)
 
 
-def _default_method() -> Method:
-    return _methods().resolve("zero-tprune")  # type: ignore[no-any-return]
-
-
-def _methods() -> Any:
-    """The registry. It stands above this module, since every method knows what a stage is."""
-    return import_module(".methods", __package__)
-
-
 @dataclass(frozen=True)
 class Schedule:
     """Stages, at most one at each block, and the method that acts at them.
@@ -118,10 +106,10 @@ class Schedule:
     """
 
     stages: tuple[Stage, ...] = ()
-    method: Method = field(default_factory=_default_method)
+    method: Method = field(default_factory=lambda: resolve("zero-tprune"))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", _methods().resolve(self.method))
+        object.__setattr__(self, "method", resolve(self.method))
         if not isinstance(self.stages, Iterable):
             raise TypeError(f"a Schedule takes an iterable of Stage, got {self.stages!r}")
         stages = tuple(self.stages)
@@ -143,7 +131,7 @@ class Schedule:
 
     def by(self, method: Method | str) -> Schedule:
         """The same stages by another method."""
-        return replace(self, method=_methods().resolve(method))
+        return replace(self, method=resolve(method))
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
@@ -165,12 +153,12 @@ class Schedule:
         if not isinstance(data["stages"], list):
             raise ValueError('"stages" of a schedule must be a list')
         stages = tuple(_stage(entry) for entry in data["stages"])
-        return cls(stages) if version == 1 else cls(stages, _methods().from_data(data["method"]))
+        return cls(stages) if version == 1 else cls(stages, from_data(data["method"]))
 
     def to_json(self) -> str:
         """Stages and method, with a version."""
         stages = [asdict(stage) for stage in self.stages]
-        data = {"version": VERSION, "method": _methods().to_data(self.method), "stages": stages}
+        data = {"version": VERSION, "method": to_data(self.method), "stages": stages}
         return json.dumps(data, indent=2) + "\n"
 
     def one_line(self) -> str:

@@ -1,29 +1,25 @@
-"""Put a plan on a model and take it off again, block by block."""
+"""Attach a plan to a model, block by block, and take it off again."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, TypeVar, cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from .backbones import Backbone, BlockCall, backbone, transformer
-from .backbones.stand_in import as_forward, is_refused, refused, stand_in_of
-from .block import run, run_prefix_only
+from .backbones import Backbone, backbone, transformer
+from .backbones.ending import as_forward, ending_of, is_refused, refused
+from .block import PrunedBlock
 from .cost import Compute
 from .grid import Outputs
-from .learned import Learned, drop_drawn, learned_for, put_on
-from .methods import name_of
+from .method import Method, name_of
 from .plan import Plan
 from .schedule import Schedule
 from .scoring.backends import Backend, prepare
-from .task import Parts, Task
-from .tokens import Tokens
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -53,56 +49,46 @@ def attach(
     outputs: Outputs = "tokens",
 ) -> Model:
     """Run the model by the schedule from the next call on, whatever it was run by before."""
-    prepare(backend)  # a compiler that sees who scores could not follow the making of them
+    prepare(backend)  # compilers cannot trace the making of the kernels
     vit, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, vit.geometry, outputs)
     plan.check()
     prefix_only = compute == "needed" and plan.prefix_only
     _refuse_foreign(vit, plan, prefix_only)
     # All of it is made before any of it is put on: what fails leaves the model as it was.
-    learned = learned_for(inner, plan.method, plan.stages, vit.geometry)
-    pruned = _forwards(vit, plan, compute, backend, learned) if plan.stages else {}
+    method = plan.method.bind(inner, plan.stages, vit.geometry)
+    blocks = _pruned(vit, plan, method, compute, backend)
     own = _own(vit, plan, prefix_only) if plan.stages else {}
-    _tell_of_hooks(vit, pruned, outputs)
+    _warn_of_hooks(vit, [pruned.block for pruned in blocks], outputs)
     restore_(model)
-    if learned is not None:
-        put_on(inner, plan.method, learned)
-    for block, forward in pruned.items():
-        block.forward = forward
+    method.put_on(inner)
+    for pruned in blocks:
+        cast(Any, pruned.block).forward = pruned.forward
     for name, value in own.items():
         setattr(inner, name, value)
     return model
 
 
-def _forwards(
-    vit: Backbone, plan: Plan, compute: Compute, backend: Backend, learned: Learned | None
-) -> dict[nn.Module, functools.partial[Any]]:
-    """For each block that we run what stands in for its forward."""
-    tasks = plan.tasks(compute, backend)
-    if learned is not None:
-        tasks = [
-            task
-            if task is None or task.stage is None
-            else replace(task, weights=learned.at(task.stage.block))
-            for task in tasks
-        ]
-    return {
-        block: functools.partial(_pruned_forward, vit.parts(block), task, plan, vit.call)
+def _pruned(
+    vit: Backbone, plan: Plan, method: Method, compute: Compute, backend: Backend
+) -> list[PrunedBlock]:
+    """Return what runs in place of each block from the first stage on."""
+    tasks = plan.tasks(compute, backend, method)
+    return [
+        PrunedBlock(block, vit.parts(block), task, plan, vit.call)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
-    }
+    ]
 
 
 def _own(vit: Backbone, plan: Plan, prefix_only: bool) -> dict[str, Any]:
     """What the model itself gets, by the names of its methods."""
     inner, own = cast(Any, vit.model), dict[str, Any]()
-    weighted = vit.size_weighted(plan.method.proportional) if plan.uneven else None
-    if prefix_only:
-        own["forward"] = as_forward(vit.prefix_only(weighted))
-    elif plan.size_weighted and weighted is not None:
-        own["forward"] = as_forward(weighted)
-    elif not _is_foreign(inner) and (checked := vit.checked()) is not None:
-        own["forward"] = as_forward(checked)
+    weighs = plan.size_weighted or (prefix_only and plan.uneven)
+    proportional = plan.method.proportional if weighs else None
+    ending = vit.ending(prefix_only=prefix_only, proportional=proportional)
+    if ending is not None and not _is_foreign(inner):
+        own["forward"] = as_forward(ending)
     unserved = vit.unserved if plan.outputs == "tokens" else ()
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
@@ -111,7 +97,7 @@ def _own(vit: Backbone, plan: Plan, prefix_only: bool) -> dict[str, Any]:
     return own
 
 
-def _tell_of_hooks(vit: Backbone, pruned: Mapping[nn.Module, object], outputs: Outputs) -> None:
+def _warn_of_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
     """Hooks of the user's own that would see other things than they do in the unpruned model."""
     for number, block in enumerate(vit.blocks, start=1):
         if block not in pruned:
@@ -135,21 +121,22 @@ def sharing_copy(model: Model) -> Model:
 
 
 def restore_(model: Model) -> Model:
-    """Take every trace of pruning off the model; does nothing to a model that has none. What a
-    method has learned stays with the model, in `model.zerotprune`: nothing runs it.
+    """Take every trace of pruning off the model; does nothing to a model that has none.
+
+    What a method has learned stays with the model, in `model.zerotprune`: nothing runs it.
 
     >>> import timm, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit"), cost=0.7)
     >>> "pruned by" in repr(model), "pruned by" in repr(restore_(model))
     (True, False)
     """
-    inner = transformer(model)
-    for module in inner.modules():
-        if plan_of(module) is not None:
-            del module.forward
-    if stand_in_of(inner) is not None:
+    inner, blocks = transformer(model), pruned_blocks(model)
+    for pruned in blocks:
+        del pruned.block.forward
+    if blocks:
+        blocks[0].task.method.take_off(inner)
+    if ending_of(inner) is not None:
         del inner.forward
-    drop_drawn(inner)
     for name, value in list(inner.__dict__.items()):
         described = isinstance(value, functools.partial) and value.func is _described
         if described or is_refused(value):
@@ -158,55 +145,27 @@ def restore_(model: Model) -> Model:
 
 
 def current_plan(model: nn.Module) -> Plan | None:
-    """The plan that a model is pruned by, if it is."""
-    plans = (plan_of(module) for module in transformer(model).modules())
-    return next((plan for plan in plans if plan is not None), None)
+    """Return the plan that a model is pruned by, if it is."""
+    blocks = pruned_blocks(model)
+    return blocks[0].plan if blocks else None
 
 
-def pruned_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
-    """The blocks that run our forward, each with its task and how it is called."""
-    pruned = (
-        (module, module.__dict__["forward"].args)
-        for module in transformer(model).modules()
-        if plan_of(module) is not None
-    )
-    return [(module, task, call) for module, (_, task, _, call) in pruned]
+def pruned_blocks(model: nn.Module) -> list[PrunedBlock]:
+    """Return what runs in place of the model's blocks, in their order."""
+    found = (pruned_block(module) for module in transformer(model).modules())
+    return [pruned for pruned in found if pruned is not None]
 
 
-def retask(model: nn.Module, **changes: Any) -> None:
-    """Change the tasks of all blocks that run our forward."""
-    for block, task, call in pruned_blocks(model):
-        ours = block.__dict__["forward"]
-        parts, _, plan, _ = ours.args
-        task = replace(task, **changes)
-        cast(Any, block).forward = functools.partial(ours.func, parts, task, plan, call)
+def pruned_block(block: nn.Module) -> PrunedBlock | None:
+    """Return what runs in place of one block, if anything of ours does."""
+    owner = getattr(block.__dict__.get("forward"), "__self__", None)
+    return owner if isinstance(owner, PrunedBlock) else None
 
 
-def plan_of(module: nn.Module) -> Plan | None:
-    """The plan that a block is run by, if it is."""
-    forward = module.__dict__.get("forward")
-    if isinstance(forward, functools.partial) and forward.func is _pruned_forward:
-        return cast(Plan, forward.args[2])
-    return None
-
-
-def _pruned_forward(
-    parts: Parts,
-    task: Task,
-    plan: Plan,
-    call: BlockCall,
-    *args: Any,
-    prefix_only: bool = False,
-    left: list[Tokens] | None = None,
-    **given: Any,
-) -> Tensor | Tokens:
-    """Stands in for a block's forward. The plan is only carried, for `gmacs` and `restore_`."""
-    x, others = call.read(args, given)
-    if task.learning is not None and task.learning.on:
-        return task.learning.run(parts, task, x, others, left)
-    if prefix_only and task.last:  # some libraries hand a keyword to all blocks alike
-        return run_prefix_only(parts, task, x, others)
-    return run(parts, task, x, others, left)
+def exchange_blocks(model: nn.Module, make: Callable[[PrunedBlock], PrunedBlock]) -> None:
+    """Replace every pruned block of a model by what `make` makes of it."""
+    for pruned in pruned_blocks(model):
+        cast(Any, pruned.block).forward = make(pruned).forward
 
 
 def _described(plan: Plan, others: str) -> str:
@@ -225,12 +184,12 @@ def _described(plan: Plan, others: str) -> str:
 
 def _is_foreign(model: Any) -> bool:
     """Has the model a forward that somebody else put on it?"""
-    return "forward" in model.__dict__ and stand_in_of(model) is None
+    return "forward" in model.__dict__ and ending_of(model) is None
 
 
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     for number, block in enumerate(vit.blocks, start=1):
-        if "forward" in block.__dict__ and plan_of(block) is None:
+        if "forward" in block.__dict__ and pruned_block(block) is None:
             raise TypeError(f"block {number} has a forward that was replaced by something else")
     if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
         raise TypeError(

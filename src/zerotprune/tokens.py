@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Reduction(NamedTuple):
     adding: Float[Tensor, "batch similar"] | None = None  # so much of their size; in a plain mean
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
-    share: Float[Tensor, "batch tokens"] | None = None  # this block's in what is read of a token
+    state: Any = None  # what the method itself lets travel with the kept tokens from here on
 
 
 class Grid(NamedTuple):
@@ -34,15 +34,6 @@ class Grid(NamedTuple):
 
     place: Int[Tensor, "batch grid slots"]  # the patch token, or tokens, that stand for each
     apart: Float[Tensor, "batch grid width"]  # what it differed from their mean by when it went
-
-
-class Mixture(NamedTuple):
-    """What will be read of the prefix tokens, where that is a mean over the blocks."""
-
-    x: Float[Tensor, "batch prefix width"]  # their sum so far, weighted by the blocks' shares
-    spent: Float[
-        Tensor, "batch tokens"
-    ]  # shares of every token so far; the last block has the rest
 
 
 #: a tensor's attribute: the tokens that its grid was made of
@@ -60,7 +51,7 @@ class Tokens(NamedTuple):
     valid: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
     reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
     grid: Grid | None = None  # where it is kept up: from the first stage on, see `grid`
-    mixture: Mixture | None = None  # for methods whose reductions say what a block's share is
+    state: Any = None  # the method's own, see `Reduction.state`
 
     @classmethod
     def of(cls, x: Tensor | Tokens, prefix: int) -> Tokens:
@@ -83,14 +74,6 @@ class Tokens(NamedTuple):
             return size
         counted = self.valid.to(torch.promote_types(self.x.dtype, torch.float32))
         return counted if size is None else size * counted
-
-    def read(self, prefix: int) -> Float[Tensor, "batch tokens width"]:
-        """What is read of them after the last block."""
-        if self.mixture is None:
-            return self.x
-        rest = (1 - self.mixture.spent[:, :prefix]).unsqueeze(-1)
-        mixed = self.mixture.x + rest * widened(self.x[:, :prefix])
-        return torch.cat((mixed.to(self.x.dtype), self.x[:, prefix:]), dim=1)
 
 
 def carry(x: Tensor, tokens: Tokens) -> None:
@@ -133,7 +116,7 @@ def reduced(
         history=None if tokens.history is None else tokens.history.gather(1, keep),
         size=size,
         reduction=reduction,
-        mixture=mixed(tokens, reduction.share, index, prefix),
+        state=reduction.state,
     )
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
@@ -141,15 +124,6 @@ def reduced(
         prefix_valid = torch.ones_like(first, dtype=torch.bool)
         left = left._replace(valid=torch.cat((prefix_valid, reduction.valid), dim=1))
     return left
-
-
-def mixed(tokens: Tokens, share: Tensor | None, keep: Tensor, prefix: int) -> Mixture | None:
-    """The mixture with this block's share in it, for the tokens that go on."""
-    held = tokens.mixture
-    if share is not None:
-        part = widened(tokens.x[:, :prefix]) * share[:, :prefix].unsqueeze(-1)
-        held = Mixture(part, share) if held is None else Mixture(held.x + part, held.spent + share)
-    return None if held is None else held._replace(spent=held.spent.gather(1, keep))
 
 
 def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import BlockCall, unwrap
+from .backbones import unwrap
+from .block import PrunedBlock
 from .shapes import Float, Int, Shaped
 from .surgery import pruned_blocks
-from .task import Task
 from .tokens import CARRIED, Reduction, Tokens
 
 
@@ -67,7 +66,7 @@ def trace(
     if not images.isfinite().all():
         raise ValueError("the images hold NaN or infinite values")
     seen: list[_Sight] = []
-    hooks = [_watch(*each, seen) for each in watched]
+    hooks = [_watch(pruned, seen) for pruned in watched]
     try:
         with torch.inference_mode():
             unwrap(model)(images)
@@ -87,20 +86,20 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
     calls: list[list[Tensor]] = []
     watched = _staged_blocks(model)
 
-    def look(block: nn.Module, task: Task, out: Any) -> None:
-        tokens = Tokens.of(out, task.geometry.prefix)
+    def look(pruned: PrunedBlock, out: Any) -> None:
+        tokens = Tokens.of(out, pruned.task.geometry.prefix)
         patches = tokens.source.shape[1]
         if tokens.valid is None:
             counts = torch.full((len(tokens.source),), patches)
         else:
             counts = tokens.valid[:, -patches:].sum(dim=1)
-        if block is watched[0][0]:
+        if pruned is watched[0]:
             calls.append([])
         calls[-1].append(counts)
 
     hooks = [
-        block.register_forward_hook(lambda block, _, out, task=task: look(block, task, out))
-        for block, task, _ in watched
+        pruned.block.register_forward_hook(lambda _, __, out, pruned=pruned: look(pruned, out))
+        for pruned in watched
     ]
     try:
         yield calls
@@ -125,16 +124,15 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
     pruned = pruned_blocks(model)
     if not pruned:
         raise ValueError("the model is not pruned: all of its patches are left")
-    block, task, call = pruned[-1]
-    ours = block.__dict__["forward"]
-    parts, _, plan, _ = ours.args
-    # The last block hands back a plain tensor: let it hand back its tokens while we look.
-    block.forward = functools.partial(ours.func, parts, replace(task, last=False), plan, call)
+    last = pruned[-1]
+    block, task, call = last.block, last.task, last.call
+    # The last block returns a plain tensor: let it return its tokens while we look.
+    last.task = replace(task, last=False)
 
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> Any:
         if isinstance(out, Tokens):
             noted.append(out.source)
-            return out.read(task.geometry.prefix)
+            return task.method.read(out, task.geometry.prefix)
         if hasattr(out, CARRIED):
             noted.append(Tokens.of(out, task.geometry.prefix).source)
             return out
@@ -147,15 +145,15 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
         yield noted
     finally:
         hook.remove()
-        block.forward = ours
+        last.task = task
 
 
-def _staged_blocks(model: nn.Module) -> list[tuple[nn.Module, Task, BlockCall]]:
-    """The blocks with a stage whose tokens go on to another block."""
+def _staged_blocks(model: nn.Module) -> list[PrunedBlock]:
+    """Return the blocks with a stage whose tokens go on to another block."""
     return [
-        (block, task, call)
-        for block, task, call in pruned_blocks(model)
-        if task.stage is not None and not task.last
+        pruned
+        for pruned in pruned_blocks(model)
+        if pruned.task.stage is not None and not pruned.task.last
     ]
 
 
@@ -166,8 +164,8 @@ class _Sight(NamedTuple):
     reduction: Reduction
 
 
-def _watch(block: nn.Module, task: Task, call: BlockCall, seen: list[_Sight]) -> RemovableHandle:
-    thread = threading.get_ident()
+def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
+    task, call, thread = pruned.task, pruned.call, threading.get_ident()
 
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
         # Another thread may be using the model at the same time; its images are not ours.
@@ -181,7 +179,7 @@ def _watch(block: nn.Module, task: Task, call: BlockCall, seen: list[_Sight]) ->
         valid = None if shown.valid is None else shown.valid[:, prefix:]
         seen.append(_Sight(task.stage.block, shown.source, valid, tokens.reduction))
 
-    return block.register_forward_hook(look, with_kwargs=True)
+    return pruned.block.register_forward_hook(look, with_kwargs=True)
 
 
 def _stage_trace(sight: _Sight, patches: int) -> StageTrace:

@@ -10,8 +10,8 @@ from PIL import Image
 FORM = ("demo", "zero-tprune", "none", 65)  # model, method, rival, percent
 
 
-def encode(image: Image.Image, kind: str = "PNG", **given: Any) -> bytes:
+def encode(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """The image as a file."""
-    held = io.BytesIO()
-    image.save(held, kind, **given)
-    return held.getvalue()
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.waiting import wait_until
 from zerotprune.app.view_model import ViewModel
-
-WAIT = 30  # seconds, for a busy machine
 
 
 class Page:
@@ -25,15 +23,16 @@ class Page:
     def until(self, holds: Callable[[], Any]) -> Any:
         from selenium.common.exceptions import StaleElementReferenceException
 
-        started = time.monotonic()
-        while time.monotonic() - started < WAIT:
+        def shown() -> Any:
             try:
-                if held := holds():
-                    return held
+                return holds()
             except (StaleElementReferenceException, IndexError):
-                pass
-            time.sleep(0.03)
-        raise AssertionError(f"waited {WAIT} s in vain; the page says {self.status()!r}")
+                return None
+
+        try:
+            return wait_until(shown, "the page", pause=0.03)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it says {self.status()!r}") from None
 
     def all(self, selector: str) -> list[Any]:
         elements: list[Any] = self.driver.find_elements("css selector", selector)
@@ -42,11 +41,11 @@ class Page:
     def one(self, selector: str) -> Any:
         return self.all(selector)[0]
 
-    def js(self, script: str, *given: Any) -> Any:
-        return self.driver.execute_script(script, *given)
+    def js(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
 
     def status(self) -> str:
-        return " ".join(each.text for each in self.all("#status .status"))
+        return " ".join(line.text for line in self.all("#status .status"))
 
     def gmacs(self) -> dict[str, str]:
         """As they are on the page, by method."""
@@ -67,13 +66,13 @@ class Page:
 
     def shows(self, shown: ViewModel) -> bool:
         """Is exactly this on the page? Costs and predictions, to the digit."""
-        wanted = {"unpruned": f"{shown.entry.unpruned:.4f}"}
-        wanted |= {each.name: f"{each.gmacs:.4f}" for each in shown.methods}
-        answers = {each.name: each.story.after for each in shown.methods}
-        answers["unpruned"] = shown.methods[0].story.before
+        wanted = {"unpruned": f"{shown.entry.unpruned_gmacs:.4f}"}
+        wanted |= {method.name: f"{method.gmacs:.4f}" for method in shown.methods}
+        predictions = {method.name: method.story.after for method in shown.methods}
+        predictions["unpruned"] = shown.methods[0].story.before
         return self.gmacs() == wanted and all(
-            self.predicted(name) == [f"{said.label} {100 * said.share:.1f} %" for said in line]
-            for name, line in answers.items()
+            self.predicted(name) == [f"{one.label} {100 * one.share:.1f} %" for one in expected]
+            for name, expected in predictions.items()
         )
 
     def wait_for(self, shown: ViewModel) -> None:

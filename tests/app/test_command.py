@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.commands import zerotprune
+from zerotprune.app.controller import Worker
 from zerotprune.app.server import serve
-from zerotprune.app.worker import Worker
 from zerotprune.cli.app import _load_entries
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,35 +21,36 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_a_mistake_at_the_start_is_one_sentence() -> None:
     done = zerotprune("app", "--no-browser", "--port", "0")
     assert done.returncode == 2
-    assert done.stderr == "zerotprune: --port must be at least 1, got 0\n"
+    assert len(done.stderr.splitlines()) == 1
+    assert "--port" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "fact"),
     [
-        ({"model": ["no_such_model"]}, "unknown model 'no_such_model'"),
-        ({"model": ["resnet18"], "random_weights": True}, "cannot prune timm's ResNet"),
-        ({"model": ["deit_tiny_patch16_224"], "weights": [Path("no.pt")]}, "no weights at no.pt"),
-        ({"weights": [Path("no.pt")]}, "1 files of --weights for 0 of --model"),
-        ({"weights": [Path("no.pt")], "random_weights": True}, "not both"),
-        ({"model": ["demo"]}, "give each --model once"),
+        ({"model": ["no_such_model"]}, "no_such_model"),
+        ({"model": ["resnet18"], "random_weights": True}, "ResNet"),
+        ({"model": ["deit_tiny_patch16_224"], "weights": [Path("no.pt")]}, "no.pt"),
+        ({"weights": [Path("no.pt")]}, "--weights"),
+        ({"weights": [Path("no.pt")], "random_weights": True}, "--random-weights"),
+        ({"model": ["demo"]}, "--model"),
         ({"names": Path("no.txt")}, "no.txt"),
     ],
 )
-def test_entries_that_cannot_be_made(given: dict[str, Any], says: str) -> None:
-    usual: dict[str, Any] = {"model": [], "weights": [], "random_weights": False, "names": None}
-    with pytest.raises((ValueError, OSError, TypeError), match=re.escape(says)):
-        _load_entries(**(usual | given))
+def test_entries_that_cannot_be_made(arguments: dict[str, Any], fact: str) -> None:
+    defaults: dict[str, Any] = {"model": [], "weights": [], "random_weights": False, "names": None}
+    with pytest.raises((ValueError, OSError, TypeError), match=re.escape(fact)):
+        _load_entries(**(defaults | arguments))
 
 
-def test_without_gradio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gradio_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("zerotprune.cli.app")
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'zerotprune[app]'")):
+    with pytest.raises(ValueError, match=re.escape("zerotprune[app]")):
         module.app(browser=False)
 
 
-def test_a_model_with_names_of_its_own(tmp_path: Path) -> None:
+def test_class_names_come_from_a_file(tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("first\nsecond\n")
     entries = _load_entries(["vit_tiny_patch16_224"], [], True, names)
@@ -58,13 +59,13 @@ def test_a_model_with_names_of_its_own(tmp_path: Path) -> None:
     assert entries[0].labels[7] == "digit 7"
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
+def test_a_port_that_is_taken_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(OSError, match=f"cannot listen on port {port}: .*give another --port"),
+            pytest.raises(OSError, match=f"{port}.*--port"),
             serve(Worker(), [], port),
         ):
             pass

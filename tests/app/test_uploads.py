@@ -1,4 +1,4 @@
-"""What strangers send: images of every kind, and what only looks like one."""
+"""Uploaded images of every kind, and files that only look like one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from tests.app import encode
 from zerotprune.app.uploads import (
     DAMAGED,
-    MOST_BYTES,
+    MAX_UPLOAD_BYTES,
     NOT_AN_IMAGE,
     TOO_LARGE,
     decode_upload,
@@ -47,10 +47,10 @@ def test_transparency_is_white_and_exif_turns_the_image() -> None:
     assert decode_upload(encode(Image.new("RGB", (8, 4)), "JPEG", exif=turned)).size == (4, 8)
 
 
-def test_what_is_no_image_is_refused_in_one_sentence() -> None:
+def test_files_that_are_no_images_are_refused() -> None:
     whole = encode(Image.effect_noise((64, 64), 50).convert("RGB"), "JPEG")
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
-    for data, says in (
+    for data, message in (
         (b"just some text", NOT_AN_IMAGE),
         (b"", NOT_AN_IMAGE),
         (svg, NOT_AN_IMAGE),
@@ -58,39 +58,39 @@ def test_what_is_no_image_is_refused_in_one_sentence() -> None:
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", NOT_AN_IMAGE),
         (whole[: len(whole) // 2], DAMAGED),
         (encode(Image.new("RGB", (64, 64)))[:60], DAMAGED),
-        (bytes(MOST_BYTES + 1), TOO_LARGE),
+        (bytes(MAX_UPLOAD_BYTES + 1), TOO_LARGE),
     ):
-        with pytest.raises(ValueError, match=re.escape(says)):
+        with pytest.raises(ValueError, match=re.escape(message)):
             decode_upload(data)
 
 
 def test_a_bomb_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     bombs = [
-        (encode(Image.new("1", (6000, 5000))), "6000 × 5000 = 30.0 megapixels"),
-        (encode(Image.new("1", (20_000, 10_000))), "far too many pixels"),
-        (encode(Image.new("1", (10_000, 9))), "at most 20 times its shorter one"),
+        (encode(Image.new("1", (6000, 5000))), "6000 × 5000"),
+        (encode(Image.new("1", (20_000, 10_000))), "24 megapixels"),
+        (encode(Image.new("1", (10_000, 9))), "20 times"),
     ]
 
     def never(*_: Any) -> None:
         raise AssertionError("a pixel was decoded")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", never)
-    for data, says in bombs:
+    for data, fact in bombs:
         assert len(data) < 2**20
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with pytest.raises(ValueError, match=says):
+            with pytest.raises(ValueError, match=fact):
                 decode_upload(data)
 
 
 def test_base64_from_a_browser() -> None:
     data = encode(Image.new("RGB", (3, 2)))
     assert read_upload(base64.b64encode(data).decode()).size == (3, 2)
-    for text, says in (
-        ("not base64!", "did not arrive whole"),
-        (None, "not an image"),
-        ({"path": "/etc/passwd"}, "not an image"),
-        ("A" * (MOST_BYTES * 2), "more than 16 MB"),
+    for text, message in (
+        ("not base64!", "incomplete"),
+        (None, NOT_AN_IMAGE),
+        ({"path": "/etc/passwd"}, NOT_AN_IMAGE),
+        ("A" * (MAX_UPLOAD_BYTES * 2), TOO_LARGE),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=re.escape(message)):
             read_upload(text)

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, images_for, precise
+from tests.nursery import said_by
 from tests.oracle import pruning_layer
 from zerotprune.backbones import backbone
-from zerotprune.block import run
-from zerotprune.task import Task
+from zerotprune.block import PrunedBlock, Task
+from zerotprune.plan import Plan
 from zerotprune.tracing import Fate, StageTrace
 
 SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.Stage(4, 0.9)))
@@ -55,11 +56,13 @@ def test_parts_make_the_block_bit_for_bit(family: str, fused: bool) -> None:
         model(images_for(model))
     geometry = taken.geometry
     task = Task(ztp.ZeroTPrune(), None, geometry, last=True)
+    plan = Plan(ztp.Schedule(), taken.geometry)
     assert len(calls) == geometry.depth
     for block, x, given in calls:
         given = {name: value for name, value in given.items() if name not in MASKS}
         with torch.inference_mode():
-            out = run(taken.parts(block), task, x, given)
+            pruned = PrunedBlock(block, taken.parts(block), task, plan, taken.call)
+            out = pruned.run(x, given)
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(x, **given))
 
@@ -156,13 +159,13 @@ def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Te
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("resnet18", {}, "cannot prune timm's ResNet: it is not a VisionTransformer"),
-        ("swin_tiny_patch4_window7_224", {}, "cannot prune timm's SwinTransformer"),
-        ("vit_relpos_small_patch16_224", {}, "cannot prune timm's VisionTransformerRelPos"),
-        ("samvit_base_patch16", {}, "cannot prune timm's VisionTransformerSAM"),
-        ("naflexvit_base_patch16_gap", {}, "cannot prune timm's NaFlexVit"),
-        ("vit_dlittle_patch16_reg1_gap_256", {}, "DiffAttention, and differential attention has"),
-        ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "with patch dropout"),
+        ("resnet18", {}, "ResNet"),
+        ("swin_tiny_patch4_window7_224", {}, "SwinTransformer"),
+        ("vit_relpos_small_patch16_224", {}, "VisionTransformerRelPos"),
+        ("samvit_base_patch16", {}, "VisionTransformerSAM"),
+        ("naflexvit_base_patch16_gap", {}, "NaFlexVit"),
+        ("vit_dlittle_patch16_reg1_gap_256", {}, "DiffAttention.*negative"),
+        ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "patch dropout"),
     ],
 )
 def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], says: str) -> None:
@@ -173,11 +176,9 @@ def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], say
 
 
 def test_not_a_vision_transformer() -> None:
-    with pytest.raises(
-        TypeError, match="cannot prune Linear: it is torch's, and not a Vision Transformer"
-    ):
+    with pytest.raises(TypeError, match=r"Linear.*torch"):
         ztp.prune_(nn.Linear(3, 3), SCHEDULE)
-    with pytest.raises(TypeError, match=r"a model must be a torch\.nn\.Module, got str"):
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module.*str"):
         ztp.prune_("deit", SCHEDULE)  # type: ignore[type-var]
 
 
@@ -186,12 +187,27 @@ def test_a_subclass_with_its_own_loop_is_refused() -> None:
         def forward_features(self, x: Tensor) -> Tensor:
             return x
 
-    with pytest.raises(TypeError, match="forward_features of its own"):
+    with pytest.raises(TypeError, match=r"Own.*forward_features"):
         ztp.prune_(Own(img_size=32, depth=5, embed_dim=48, num_heads=3), SCHEDULE)
 
 
 def test_a_block_replaced_by_something_else_is_refused() -> None:
     model: Any = build("deit")
     model.blocks[1].forward = lambda x: x
-    with pytest.raises(TypeError, match="block 2 has a forward that was replaced"):
+    with pytest.raises(TypeError, match=r"block 2.*forward"):
         ztp.prune_(model, SCHEDULE)
+
+
+OLDER = """
+import sys, timm.layers, timm.models.eva as eva, timm.models.vision_transformer as vit, torch
+assert "zerotprune.backbones.timm" not in sys.modules
+del timm.layers.AttentionPoolPrr, eva.AttentionRope, vit.ParallelThingsBlock
+import zerotprune as ztp
+model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
+print(tuple(model(torch.zeros(1, 3, 160, 160)).shape))
+"""
+
+
+def test_a_version_of_timm_without_some_classes() -> None:
+    """Older versions lack some of them: the others are pruned as ever."""
+    assert said_by(OLDER) == ["(1, 1000)"]

@@ -16,10 +16,10 @@ import zerotprune as ztp
 from tests.families import same
 from tests.libraries import CLS, DEPTH, NAMES, PATCHES, build, images_for
 from zerotprune.backbones import backbone
-from zerotprune.block import run
+from zerotprune.block import PrunedBlock, Task
 from zerotprune.method import Method
 from zerotprune.methods import ATS, Fold, ToMe
-from zerotprune.task import Task
+from zerotprune.plan import Plan
 
 models = pytest.mark.parametrize("name", NAMES)
 DROPS = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
@@ -61,12 +61,14 @@ def test_parts_make_the_block_bit_for_bit(name: str) -> None:
     model = build(name)
     taken = backbone(model)
     task = Task(ztp.ZeroTPrune(), None, taken.geometry, last=True)
+    plan = Plan(ztp.Schedule(), taken.geometry)
     with torch.inference_mode(), block_inputs(model) as calls:
         model(images_for(model))
     assert len(calls) == taken.geometry.depth == DEPTH
     with torch.inference_mode(), without_fast_path():
         for block, x in calls:
-            out = run(taken.parts(block), task, x, {})
+            pruned = PrunedBlock(block, taken.parts(block), task, plan, taken.call)
+            out = pruned.run(x, {})
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(x))
             assert not torch.allclose(out, x)

@@ -39,7 +39,7 @@ def test_a_whole_clip_model(kind: Any, vision: dict[str, Any]) -> None:
         assert torch.equal(model.encode_text(texts), said)
         assert ztp.gmacs(model) == ztp.gmacs(model.visual)
         assert len(ztp.trace(model, images)) > 0
-        with pytest.raises(ValueError, match="forward_intermediates has no full grid"):
+        with pytest.raises(ValueError, match=r"forward_intermediates.*grid"):
             model.forward_intermediates(images, texts)
         assert torch.equal(ztp.restore_(model).encode_image(images), before)
 
@@ -161,14 +161,14 @@ def _cosine(model: Any) -> None:
     ("name", "change", "says"),
     [
         ("torchvision", _exchanged("encoder.layers.encoder_layer_1", "self_attention"), "block 2"),
-        ("torchvision", _exchanged("encoder.layers", "encoder_layer_2"), "a Linear is not known"),
-        ("torchvision", _exchanged("", "encoder"), "its encoder was exchanged"),
-        ("open_clip", _exchanged("transformer.resblocks.1", "ln_1_kv"), "what its ln_1_kv does"),
+        ("torchvision", _exchanged("encoder.layers", "encoder_layer_2"), "block 3.*Linear"),
+        ("torchvision", _exchanged("", "encoder"), "encoder"),
+        ("open_clip", _exchanged("transformer.resblocks.1", "ln_1_kv"), "ln_1_kv"),
         ("open_clip", _exchanged("transformer.resblocks.1", "attn"), "no packed matrix"),
-        ("open_clip", _sequence_first, "wants tokens before images"),
-        ("open_clip", _dropping, "with patch dropout"),
-        ("open_clip, own attention", _cosine, "goes by cosines"),
-        ("lvvit", _exchanged("blocks", "0"), "block 1 has a Linear"),
+        ("open_clip", _sequence_first, "batch_first"),
+        ("open_clip", _dropping, "patch dropout"),
+        ("open_clip, own attention", _cosine, "cosines"),
+        ("lvvit", _exchanged("blocks", "0"), "block 1.*Linear"),
     ],
 )
 def test_what_cannot_be_right_is_refused(name: str, change: Any, says: str) -> None:
@@ -182,11 +182,11 @@ def test_what_cannot_be_right_is_refused(name: str, change: Any, says: str) -> N
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: torchvision.models.resnet18(), "torchvision's ResNet: it is not a VisionTrans"),
-        (lambda: torchvision.models.swin_t(), "torchvision's SwinTransformer"),
-        (lambda: OwnVit(32, 16, 2, 2, 48, 96), "in a forward of its own"),
+        (lambda: torchvision.models.resnet18(), "ResNet"),
+        (lambda: torchvision.models.swin_t(), "SwinTransformer"),
+        (lambda: OwnVit(32, 16, 2, 2, 48, 96), "OwnVit.*forward"),
         (lambda: open_clip.create_model("RN50", load_weights=False, device="meta").visual,
-         "open_clip's ModifiedResNet: it is not a VisionTransformer"),
+         "ModifiedResNet"),
     ],
 )  # fmt: skip
 def test_other_models_are_refused(make: Any, says: str) -> None:
@@ -198,17 +198,17 @@ def test_other_models_are_refused(make: Any, says: str) -> None:
 
 def test_masks_and_heads_of_somebody_else_s() -> None:
     tower = ztp.prune_(build("open_clip"), METHODS[0][1])
-    with pytest.raises(ValueError, match="a pruned model takes no attention mask"):
+    with pytest.raises(ValueError, match="attention mask"):
         tower.transformer(torch.randn(1, 37, 48), attn_mask=torch.zeros(37, 37))
     merging = ztp.Schedule((ztp.Stage(2, similar=5),), ToMe())
     whole = build("open_clip")
     whole.pool_type = "none"
-    with pytest.raises(ValueError, match="reads the patch tokens in a way of its own"):
+    with pytest.raises(ValueError, match="reads the patch tokens"):
         ztp.prune_(whole, merging)
     assert ztp.prune_(whole, METHODS[0][1])(images_for(whole)).shape[1] < 37
     mean = ztp.prune_(build("open_clip, mean"), merging)
     mean.pool_type = "none"
-    with pytest.raises(ValueError, match="the tower's head was changed after pruning"):
+    with pytest.raises(ValueError, match="head was changed"):
         mean(images_for(mean))
 
 

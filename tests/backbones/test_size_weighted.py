@@ -163,7 +163,7 @@ def test_another_head_after_pruning() -> None:
                 fresh = ztp.prune_(ztp.restore_(copy.deepcopy(model)), SCHEDULE)
                 torch.testing.assert_close(found, fresh(images))
         model.reset_classifier(11, "")
-        with pytest.raises(ValueError, match="the model's head was changed after pruning"):
+        with pytest.raises(ValueError, match="head was changed"):
             model(images)
 
 
@@ -173,7 +173,7 @@ def test_a_head_replaced_after_pruning_is_not_trusted(family: str, name: str) ->
     model: Any = ztp.prune_(build(family), SCHEDULE)
     own = getattr(model, name)
     setattr(model, name, lambda x, **given: own(x, **given))
-    with pytest.raises(ValueError, match="the model's head was changed after pruning"):
+    with pytest.raises(ValueError, match="head was changed"):
         model(images_for(model))
 
 
@@ -192,7 +192,7 @@ def test_features_by_themselves(model: Any) -> None:
     ztp.prune_(model, SCHEDULE)
     features = model.forward_features(images)
     assert features.shape[1] == 1 + 36 - 12 - 7
-    with pytest.raises(ValueError, match="forward_head cannot tell how many patches") as refusal:
+    with pytest.raises(ValueError, match="forward_head") as refusal:
         model.forward_head(features)
     assert ". " not in str(refusal.value)
     model.reset_classifier(0)
@@ -213,25 +213,25 @@ def test_heads_that_cannot_be_taken_apart(kind: Any, pool: str) -> None:
     model = stirred(kind(**SMALL, global_pool=pool)).eval()
     for method, word in ((ToMe(), "merged ones"), (Fold(), "merged ones"), (ATS(), "padding")):
         schedule = ztp.Schedule((ztp.Stage(2, similar=5),), method)
-        says = f"this model's head reads the patch tokens in a way of its own.* take {word} for"
+        says = f"reads the patch tokens.*{word}"
         with pytest.raises(ValueError, match=says) as refusal:
             ztp.prune_(model, schedule)
         assert "\n" not in str(refusal.value)
         assert ". " not in str(refusal.value)
         assert not any("forward" in module.__dict__ for module in model.modules())
     for name in ("tome", "fold"):
-        with pytest.raises(ValueError, match=r"in a way of its own.*zero-tprune takes any"):
+        with pytest.raises(ValueError, match=r"reads the patch tokens.*zero-tprune"):
             ztp.prune_(model, cost=0.7, method=name)
     ztp.prune_(model, cost=0.7, method="zero-tprune")
 
 
 def test_a_pooling_of_somebody_else_s(model: Any) -> None:
     model.pool = lambda x: x[:, 1:].mean(dim=1)
-    with pytest.raises(ValueError, match="in a way of its own"):
+    with pytest.raises(ValueError, match="reads the patch tokens"):
         ztp.prune_(model, SCHEDULE)
     del model.pool
     model.forward = lambda x: x
-    with pytest.raises(TypeError, match="replaced by something else, and would not tell the head"):
+    with pytest.raises(TypeError, match=r"forward.*head"):
         ztp.prune_(model, SCHEDULE)
 
 
@@ -252,7 +252,7 @@ class Silent(Method):
 @pytest.mark.parametrize(("pads", "word"), [(False, "merges"), (True, "adaptive")])
 def test_a_method_that_does_not_say_that_it_merges(model: Any, pads: bool, word: str) -> None:
     ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.9),), Silent(pads)))
-    with pytest.raises(ValueError, match=f"Silent has to say `{word} = True`"):
+    with pytest.raises(ValueError, match=f"Silent .*{word}"):
         model(images_for(model))
 
 

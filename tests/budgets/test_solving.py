@@ -16,9 +16,8 @@ import zerotprune as ztp
 from tests.families import build, plain_geometry
 from zerotprune.backbones import backbone
 from zerotprune.budgets import Budget, solving, tuned
-from zerotprune.budgets.adaptive import measured_gmacs
-from zerotprune.budgets.bisection import bisect
-from zerotprune.knobs import spread_evenly
+from zerotprune.budgets.solving import bisect, measured_gmacs
+from zerotprune.knobs import dials_of, spread_evenly
 from zerotprune.methods import names, resolve
 from zerotprune.methods.zero_tprune import ScheduleForm
 from zerotprune.plan import Plan
@@ -110,8 +109,8 @@ def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ({"gmacs": 9.0}, "cannot be met by fold: this model takes 4.599 unpruned and 1.1"),
-        ({"gmacs": 0.5}, "cannot be met by fold: this model takes 4.599 unpruned and 1.1"),
+        ({"gmacs": 9.0}, "cannot be met by fold: this model takes 4.599 unpruned and 1.0"),
+        ({"gmacs": 0.5}, "cannot be met by fold: this model takes 4.599 unpruned and 1.0"),
         (
             {"gmacs": 9.0, "method": "zero-tprune"},
             "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.8",
@@ -201,9 +200,9 @@ def test_a_method_is_as_good_by_its_name() -> None:
     model: Any = timm.create_model("test_vit")
     by_name = ztp.schedule_for(model, cost=0.7, method="tome-uni")
     assert by_name == ztp.schedule_for(model, cost=0.7, method=ztp.methods.ToMe(proportional=False))
-    with pytest.raises(ValueError, match="unknown method 'tomee'; the methods are fold, "):
+    with pytest.raises(ValueError, match=r"'tomee'.* fold, "):
         ztp.schedule_for(model, cost=0.7, method="tomee")
-    with pytest.raises(TypeError, match="is not a method"):
+    with pytest.raises(TypeError, match="got 3"):
         ztp.schedule_for(model, cost=0.7, method=3)  # type: ignore[arg-type]
 
 
@@ -220,7 +219,7 @@ def test_bisection_finds_the_dial(target: float, power: float) -> None:
     hit = bisect(lambda dial: (dial, (1 - dial) ** power), target, steps=40)
     assert hit is not None
     assert hit.setting == pytest.approx(1 - target ** (1 / power), abs=1e-6)
-    early = bisect(lambda dial: (dial, (1 - dial) ** power), target, enough=0.1)
+    early = bisect(lambda dial: (dial, (1 - dial) ** power), target, close_enough=0.1)
     assert early is not None
     assert early.miss <= 0.1
 
@@ -232,18 +231,18 @@ def test_bisection_takes_what_has_no_setting_for_too_far() -> None:
     assert bisect(lambda dial: None, 0.5) is None
 
 
-def test_a_dear_dial_is_not_turned_for_what_is_out_of_reach() -> None:
+def test_an_expensive_dial_is_not_turned_for_what_is_out_of_reach() -> None:
     turned: list[float] = []
 
     def turn(dial: float) -> tuple[float, float]:
         turned.append(dial)
         return dial, 1 - dial / 2
 
-    hit = bisect(turn, 0.4, dear=True)
+    hit = bisect(turn, 0.4, expensive=True)
     assert hit is not None
     assert hit.value == pytest.approx(0.5, abs=1e-5)
     assert len(turned) == 2
-    within = bisect(turn, 0.7, steps=20, dear=True)
+    within = bisect(turn, 0.7, steps=20, expensive=True)
     assert within is not None
     assert within.setting == pytest.approx(0.6, abs=1e-4)
 
@@ -274,7 +273,7 @@ def test_a_budget_of_nothing_is_answered_at_once(
         with pytest.raises(ValueError, match=r"cannot be met by|published counts of diffrate"):
             ztp.schedule_for(model, cost=cost, method=name, images=images)
         assert priced <= 2000
-        dials = method.dials(backbone(model).geometry) if method.adaptive else ()
+        dials = dials_of(method, backbone(model).geometry) if method.adaptive else ()
         assert runs <= 2 * len(list(dials))
         priced = runs = 0
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from zerotprune import Schedule, Stage, ZeroTPrune
-from zerotprune.calibrate.calibration import Calibration, Identity
+from zerotprune.calibrate.calibration import Calibration
 from zerotprune.data import demo
-from zerotprune.data.models import weights_hash
+from zerotprune.data.fingerprint import fingerprint_model
 from zerotprune.methods import ToMe
 
-IDENTITY = Identity("some_vit", 4, 3, 16, "ab" * 32)
-SOME = Calibration(IDENTITY, (30, 10, 5, 1), (0.02, 1.5), {"threshold": 0.01}, {"quantiles": [0.5]},
-                   {"trials": [[0.1, 1.0, 0.75]]}, {"command": "a [  b ]"})  # fmt: skip
+FINGERPRINT = {"name": "some_vit", "depth": 4, "heads": 3, "patches": 16, "weights": "ab" * 32}
+SOME = Calibration(FINGERPRINT, (30, 10, 5, 1), (0.02, 1.5), {"threshold": 0.01},
+                   {"quantiles": [0.5]}, {"trials": [[0.1, 1.0, 0.75]]},
+                   {"command": "a [  b ]"})  # fmt: skip
 
 
 def test_the_file_round_trips(tmp_path: Path) -> None:
@@ -80,26 +80,17 @@ def test_it_fills_in_rounds_that_are_open_and_the_range_of_zero_tprune_alone() -
         assert SOME.applied(schedule.by(method)) == schedule.by(method)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
-        ("name", "other_vit", "name some_vit there, other_vit here"),
-        ("depth", 6, "depth 4 there, 6 here"),
-        ("heads", 6, "heads 3 there, 6 here"),
-        ("patches", 64, "patches 16 there, 64 here"),
-        ("weights", "cd" * 32, "weights abababababab… there, cdcdcdcdcdcd… here"),
-    ],
-)
-def test_another_model_is_told_by_its_difference(field: str, value: Any, says: str) -> None:
-    other = replace(IDENTITY, **{field: value})
-    assert IDENTITY.difference(other) == says
-    outline = replace(other, weights=None)
-    assert (IDENTITY.difference(outline) is None) == (field in ("patches", "weights"))
-
-
-def test_weights_are_told_apart_by_their_values() -> None:
-    first, second = demo.model(), demo.model()
-    assert weights_hash(first) == weights_hash(second)
+def test_that_of_another_model_is_refused_by_its_weights_and_an_outline_has_none(
+    tmp_path: Path,
+) -> None:
+    path, model = tmp_path / "c.json", demo.model()
+    replace(SOME, model=fingerprint_model("demo", model), rounds=(1,) * 12).save(path)
+    assert Calibration.load_for(path, "demo", model).rounds == (1,) * 12
     with torch.no_grad():
-        next(iter(second.parameters())).flatten()[0] += 1e-6
-    assert weights_hash(first) != weights_hash(second)
+        next(iter(model.parameters())).flatten()[0] += 1e-6
+    with pytest.raises(ValueError, match="another model: weights"):
+        Calibration.load_for(path, "demo", model)
+    outline = model.to("meta")
+    assert Calibration.load_for(path, "demo", outline).rounds == (1,) * 12
+    with pytest.raises(ValueError, match="another model: name demo there, other here"):
+        Calibration.load_for(path, "other", outline)

@@ -12,10 +12,11 @@ import pytest
 from tests.cli.test_evaluate import folder
 from tests.commands import quickly, zerotprune
 from zerotprune import Schedule, Stage
-from zerotprune.calibrate.calibration import Calibration, Identity
+from zerotprune.calibrate.calibration import Calibration
 from zerotprune.calibrate.survey import ROUNDS
 from zerotprune.calibrate.vhf import DEFAULT
 from zerotprune.data import demo
+from zerotprune.data.fingerprint import fingerprint_model
 
 digits = folder  # a fixture: images in class folders
 
@@ -39,7 +40,7 @@ def test_calibrate_writes_a_calibration_and_three_figures(calibrated: Path) -> N
     for name in names[1:]:
         assert (calibrated / name).read_bytes().startswith(b"\x89PNG")
     found = Calibration.load(calibrated / "c.json")
-    assert found.model == Identity.of("demo", demo.model())
+    assert found.model == fingerprint_model("demo", demo.model())
     assert set(found.rounds) <= set(ROUNDS)
     assert found.provenance["images"] == 12
     assert found.provenance["seed"] == 0
@@ -52,7 +53,9 @@ def test_calibrate_writes_a_calibration_and_three_figures(calibrated: Path) -> N
     for row in blocks:
         assert row["kl"]["1"][0] > row["kl"]["30"][0] >= 0
         assert row["kl"]["1"][1] > 0
-    assert [len(block) for block in found.variances["blocks"]] == [found.model.heads] * len(blocks)
+    assert [len(block) for block in found.variances["blocks"]] == [found.model["heads"]] * len(
+        blocks
+    )
 
 
 def test_without_labels_the_search_goes_by_the_outputs(digits: Path, tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_evaluate_compare_and_info_use_it(calibrated: Path, digits: Path, tmp_pa
 def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_path: Path) -> None:
     own = Calibration.load(calibrated / "c.json")
     path = tmp_path / "c.json"
-    replace(own, model=replace(own.model, weights="0" * 64)).save(path)
+    replace(own, model={**own.model, "weights": "0" * 64}).save(path)
     for command in ("evaluate", "compare"):
         done = quickly(command, "--model", "demo", "--data", str(digits),
                         "--calibration", str(path))  # fmt: skip
@@ -125,7 +128,7 @@ def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_pa
         ("--evaluations", "-1", "evaluations must be at least 0"),
         ("--schedule", "nope", "neither a preset"),
         ("--schedule", "zero-tp-c", "no stage of the schedule has keep below 1"),
-        ("--limit", "1", "needs two images at least"),
+        ("--limit", "1", "at least two images"),
         ("--data", "no/such/folder", "no data at"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_survey_leaves_no_trace_and_refuses_what_it_cannot_see() -> None:
     survey(model, [(images, labels, torch.arange(2))])
     assert torch.equal(model(images), before)
     assert not any(module._forward_pre_hooks for module in model.modules())
-    with pytest.raises(ValueError, match="no image to look at"):
+    with pytest.raises(ValueError, match="no images"):
         survey(model, [])
     prune_(model, Schedule((Stage(3, 0.5),)))
     with pytest.raises(ValueError, match="the model is pruned"):

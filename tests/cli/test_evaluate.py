@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from tests.commands import quickly, zerotprune
+from tests.waiting import GUARD
 from zerotprune.data import demo
 
 COUNT = 14
@@ -74,7 +75,7 @@ def test_two_processes_count_every_image_once(folder: Path) -> None:
     one = zerotprune(*arguments)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
                "--standalone", "-m", "zerotprune", *arguments]  # fmt: skip
-    two = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    two = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
     assert two.returncode == 0, two.stderr[:4000]
     for alone, together in zip(rows_of(one.stdout), rows_of(two.stdout), strict=True):
         for name in ("images", "top1", "top5", "change", "change_error", "gmacs"):

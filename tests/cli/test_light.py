@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 
 BLOCKED = """
 import sys
 class Nothing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {names!r}:
-            raise ImportError(f"{{name}} is not installed here")
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Nothing())
 """
-EXTRAS = ("timm", "torchvision", "matplotlib", "cyclopts", "optuna", "rich", "sklearn",
-          "safetensors", "jaxtyping", "beartype", "PIL", "numpy_not_blocked")  # fmt: skip
 
 
 def python(code: str) -> str:
@@ -23,12 +23,46 @@ def python(code: str) -> str:
     return done.stdout.strip()
 
 
+def distributions_of(name: str) -> set[str]:
+    """A distribution and all that it requires, as far as that is installed."""
+    wanted, needed = [name], set[str]()
+    while wanted:
+        try:
+            installed = distribution(wanted.pop())
+        except PackageNotFoundError:  # for another platform
+            continue
+        if installed.name not in needed:
+            needed.add(installed.name)
+            for requirement in installed.requires or ():
+                project = re.match(r"[\w.-]+", requirement)
+                if project is not None and "extra ==" not in requirement:
+                    wanted.append(project[0])
+    return needed
+
+
+def not_of_torch() -> set[str]:
+    """The modules of everything installed here but ourselves, torch and what torch requires."""
+    needed = {"zerotprune", *distributions_of("torch")}
+    return {
+        module for module, owners in packages_distributions().items() if needed.isdisjoint(owners)
+    }
+
+
 def test_the_core_needs_torch_alone() -> None:
-    code = (
-        BLOCKED.format(names=EXTRAS)
-        + "import zerotprune as z; print([getattr(z, n) and n for n in z.__all__])"
+    """Not even NumPy, which torch uses only where it is installed."""
+    extras = not_of_torch()
+    assert {"numpy", "timm", "torchvision", "PIL", "rich", "safetensors"} <= extras
+    code = BLOCKED.format(names=extras) + (
+        "import torch, zerotprune as z\n"
+        "print(*(getattr(z, name) and name for name in z.__all__))\n"
+        "try:\n    z.prune_(torch.nn.Linear(2, 2), cost=0.5)\n"
+        "except TypeError as refused:\n    print(refused)\n"
+        "print(*sys.modules)"
     )
-    assert "schedule_for" in python(code)
+    names, refused, modules = python(code).splitlines()
+    assert "schedule_for" in names.split()
+    assert refused.startswith("cannot prune Linear")
+    assert not extras & {name.partition(".")[0] for name in modules.split()}
 
 
 def test_import_brings_in_nothing_heavy() -> None:
@@ -37,8 +71,13 @@ def test_import_brings_in_nothing_heavy() -> None:
 
 
 def test_using_the_core_imports_neither_timm_nor_matplotlib() -> None:
-    code = "import sys, zerotprune as z; z.prune_, z.trace, z.methods; print(*sys.modules)"
-    found = set(python(code).split())
+    code = (
+        "import sys, zerotprune as z; print(z.Schedule((z.Stage(2, 0.5),)).method.name)\n"
+        "z.prune_, z.trace, z.methods; print(*sys.modules)"
+    )
+    method, modules = python(code).splitlines()
+    assert method == "zero-tprune", "a schedule is the first thing that is asked for"
+    found = set(modules.split())
     assert "torch" in found
     assert not {"timm", "matplotlib", "torchvision"} & found
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, ROOT, name
 from tests.nursery import said_by
+from tests.waiting import GUARD
 
 IDS = [name(page) for page in PAGES]
 
@@ -53,13 +54,6 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-def test_the_map_is_that_of_the_source() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "map.py", "--check"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_pages_build(tmp_path: Path) -> None:
     """As `make docs` builds them: a warning is an error."""
     strict = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(tmp_path / "read"))
@@ -67,7 +61,7 @@ def test_the_pages_build(tmp_path: Path) -> None:
         [sys.executable, "-m", "sphinx", *strict, ROOT / "docs", tmp_path / "html"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=GUARD,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for page in (ROOT / "docs").glob("*.md"):  # Sphinx has pages of its own, and a name wins

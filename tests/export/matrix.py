@@ -23,9 +23,8 @@ from tests.families import stirred
 from tests.hf_families import build as hf_build
 from tests.nursery import said_by
 from zerotprune.export import onnx, target_named
-from zerotprune.export.facts import facts_of
 from zerotprune.export.target import quiet
-from zerotprune.export.writing import program_of
+from zerotprune.export.writing import facts_of, int8_facts, program_of
 from zerotprune.methods import resolve
 from zerotprune.scoring import ordering
 
@@ -122,14 +121,14 @@ def written(folder: Path) -> dict[str, Any]:
     images = images_of(6)
     models = {method: pruned(method, stages) for method, stages in METHODS.items()}
     any_size, small = models.pop(DYNAMIC), models.pop(SMALL)
-    facts = facts_of(any_size, target_named("onnx"), "dynamic", "float32")
+    facts = facts_of(any_size, target_named("onnx"), "dynamic")
     for name, path in files(folder, program_of(any_size, "dynamic"), facts, DYNAMIC).items():
         run = target_named(name).load(path, 1)
         found[f"{DYNAMIC}, {name}"] = apart(any_size(images[:2]), run(images[:2]))
         found[f"dynamic, {name}"] = max(
             apart(any_size(images[:size]), run(images[:size])) for size in (1, 3, 6)
         )
-    facts = facts_of(small, target_named("onnx"), 2, "float32")
+    facts = facts_of(small, target_named("onnx"), 2)
     for name, path in files(folder, program_of(small, 2), facts, SMALL).items():
         wanted, run = small(images[:2]), target_named(name).load(path, 1)
         found[f"{SMALL}, {name}"] = apart(wanted, run(images[:2]))
@@ -150,7 +149,7 @@ def quantised(
     """What a file puts out in int8, and its size before and after."""
     small = path.parent / "int8" / path.name
     small.parent.mkdir(exist_ok=True)
-    target_named(name).quantize(path, small, images, facts)
+    target_named(name).quantize(path, small, images, facts | int8_facts(full_range=False))
     ending = ".bin" if name == "openvino" else path.suffix
     sizes = [each.with_suffix(ending).stat().st_size for each in (path, small)]
     return target_named(name).load(small, 1)(images[:2]), sizes

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
 from zerotprune.export import target, target_named, target_of, writing
-from zerotprune.export.agreement import agreement
-from zerotprune.export.facts import preprocessing
-from zerotprune.export.timing import timed
+from zerotprune.export.results import agreement, timed
+from zerotprune.export.writing import preprocessing
 from zerotprune.methods import ATS, AViT, Fold, Method
 
 
@@ -31,6 +28,8 @@ from zerotprune.methods import ATS, AViT, Fold, Method
         ({"to": "executorch", "path": "m.pte", "batch": "dynamic"}, "batches of one size"),
         ({"to": "torch", "path": "m.pt2", "int8": True}, "torch has no quantizer here"),
         ({"int8": True}, "int8 is calibrated on images"),
+        ({"full_range": True}, "full-range is about the weights of int8: ask for int8 as well"),
+        ({"int8": True, "max_changed": 2}, "max_changed must be at most 1, got 2"),
         ({"images": torch.zeros(2, 3, 8, 8)}, r"images must be N × \(3, 96, 96\), got"),
         ({"images": torch.zeros(2, 3, 96, 96), "batch": 3}, "2 images are fewer than a batch of 3"),
     ],
@@ -76,7 +75,10 @@ def test_without_agreement_nothing_is_written(
     monkeypatch.setattr(type(torch_target), "load", load)
     model: Any = build("deit")
     model.reset_classifier(5)
-    for wrong["by"], says in ((0.05, "more than rounding"), (1e3, "the answers are the same for")):
+    for wrong["by"], says in (
+        (0.05, "more than rounding"),
+        (1e3, "of the answers on 8 images differ"),
+    ):
         with pytest.raises(ValueError, match=f"the model in torch is not that in torch: .*{says}"):
             ztp.export_model(model, tmp_path / "m.pt2", to="torch", rounds=0)
         assert list(tmp_path.iterdir()) == []
@@ -92,11 +94,24 @@ def test_agreement_counts_answers_and_differences() -> None:
     assert found.largest == pytest.approx(1.5)
     assert found.same == pytest.approx(2 / 3)
     assert found.typical == pytest.approx(1e-4 / 3, rel=0.01)
-    assert "67% of 3 images" in str(found.refusal(int8=False))
-    assert found.refusal(int8=True) is None
-    broken: Tensor = torch.full_like(wanted, torch.nan)
-    assert agreement(wanted, broken).refusal(int8=False) is not None
-    assert agreement(wanted, wanted).refusal(int8=False) is None
+    with pytest.raises(ValueError, match="33% of the answers on 3 images differ, at most 10% may"):
+        found.check("X")
+    with pytest.raises(
+        ValueError, match=r"int8 changes 33.3% of the answers on 3 images, and 30.0%"
+    ):
+        found.check_int8(0.3)
+    found.check_int8(0.34)
+    agreement(wanted, wanted).check("X")
+
+
+def test_what_is_not_finite_agrees_with_nothing() -> None:
+    wanted = torch.zeros(2, 3)  # the first class of equals, as of NaN
+    broken = agreement(wanted, torch.full_like(wanted, torch.nan))
+    assert broken.same == 0
+    with pytest.raises(ValueError, match="is not that in torch"):
+        broken.check("X")
+    with pytest.raises(ValueError, match=r"int8 changes 100\.0% of the answers"):
+        broken.check_int8(0.5)
 
 
 def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +150,8 @@ def test_the_command_and_info(tmp_path: Path) -> None:
                  "the same answer for 100.0%"):  # fmt: skip
         assert word in said
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["m.pt2", "m.pt2.json", "own.json"]
-    assert json.loads((tmp_path / "m.pt2.json").read_text())["schedule"]["stages"][0]["block"] == 2
+    assert names == ["m.pt2", "own.json"]
+    assert target_named("torch").read(tmp_path / "m.pt2")["schedule"]["stages"][0]["block"] == 2
     told = quickly("info", "m.pt2", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     assert '"name": "fold"' in told.stdout
@@ -146,6 +161,7 @@ def test_the_command_and_info(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
+        (("export", "demo", "--out", "demo.onnx", "--full-range"), "ask for int8 as well"),
         (("export", "demo", "--method", "tome", "--out", "demo.onnx"), "needs a budget"),
         (("export", "demo", "--out", "demo.onnx", "--samples", "-1"), "samples must be at least 0"),
         (("export", "demo", "--cost", "0.5", "--out", "demo.pt"), "end in .onnx"),

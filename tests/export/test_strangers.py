@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import onnx
 import pytest
@@ -13,6 +15,7 @@ import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
 from zerotprune.export import exporting, target_named
+from zerotprune.export.results import Agreement
 
 DEEP = "[" * 200_000
 #: what a JSON may say, and what is said of it
@@ -63,6 +66,42 @@ def test_what_is_no_onnx(tmp_path: Path) -> None:
         target_named("onnx").read(tmp_path / "large.onnx")
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 99, b"<net>", b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&d;"]
+)
+def test_what_is_no_openvino_and_no_pt2(data: bytes, tmp_path: Path) -> None:
+    for name, kind in {"openvino": "an OpenVINO model", "torch": "a .pt2 file"}.items():
+        target = target_named(name)
+        file = tmp_path / f"model{target.ending}"
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=f"is not {kind}"):
+            target.read(file)
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_facts_in_openvino_and_pt2_that_are_none(text: str, tmp_path: Path) -> None:
+    xml, archive = tmp_path / "model.xml", tmp_path / "model.pt2"
+    root = ElementTree.Element("net")
+    ElementTree.SubElement(ElementTree.SubElement(root, "rt_info"), "zerotprune", value=text)
+    ElementTree.ElementTree(root).write(xml)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("model/extra/zerotprune.json", text)
+    for name, file in {"openvino": xml, "torch": archive}.items():
+        with pytest.raises(ValueError, match=r"model\.\w+ is no description of a model") as said:
+            target_named(name).read(file)
+        assert TOLD[text] in str(said.value)
+
+
+def test_others_models_say_nothing(tmp_path: Path) -> None:
+    xml, archive = tmp_path / "model.xml", tmp_path / "model.pt2"
+    xml.write_text("<net/>")
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("model/data", "")
+    for name, file in {"openvino": xml, "torch": archive}.items():
+        with pytest.raises(ValueError, match="was not written by zerotprune"):
+            target_named(name).read(file)
+
+
 def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
     notes = {"zerotprune.model": '"\\u001b[31m\\ud800 [/b]"', "zerotprune.\x1b]0;": "1",
              "zerotprune.class_names": '["\\u009b2J"]'}  # fmt: skip
@@ -80,21 +119,21 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
         ("info a.onnx --cost 0.5", "give no options"),
         ("export test_vit --weights m.bin --to openvino --out m.xml", "are one file, m.bin"),
         (
-            "export test_vit --schedule m.pt2.json --to torch --out m.pt2",
-            "file, m.pt2.json",
+            "export test_vit --schedule m.pte.json --to executorch --out m.pte",
+            "file, m.pte.json",
         ),
-        ("export test_vit --cost 0.5 --to torch --out f.pt2", "f.pt2.json is no regular file"),
+        ("export test_vit --cost 0.5 --to executorch --out f.pte", "f.pte.json is no regular file"),
         ("export test_vit --cost 0.5 --to torch --out .pt2", "such as model.pt2; got '.pt2'"),
-        ("export test_vit --cost 0.5 --to torch --out \udcff.pt2", "it is not UTF-8"),
+        ("export test_vit --cost 0.5 --to torch --out \udcff.pt2", "torch needs a UTF-8 path"),
         ("export test_vit --cost 0.5 --device cuda --out m.onnx", "leave --device out"),
         ("export test_vit --cost 0.5 --method ats --out m.onnx", "keeps as many tokens as"),
     ],
 )
 def test_refused_before_anything_is_fetched(arguments: str, says: str, tmp_path: Path) -> None:
     onnx_with(tmp_path / "a.onnx", {"zerotprune.model": '"a"'})
-    os.mkfifo(tmp_path / "f.pt2.json")
+    os.mkfifo(tmp_path / "f.pte.json")
     (tmp_path / "m.bin").write_bytes(b"weights")
-    ztp.Schedule((ztp.Stage(2, keep=0.5),)).save(tmp_path / "m.pt2.json")
+    ztp.Schedule((ztp.Stage(2, keep=0.5),)).save(tmp_path / "m.pte.json")
     before = sorted((each.name, each.lstat().st_mtime_ns) for each in tmp_path.iterdir())
     done = quickly(*arguments.split(), cwd=tmp_path)
     assert done.returncode == 2, done
@@ -107,7 +146,8 @@ def test_links_and_modes_stay_and_a_full_disk_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch_target = type(target_named("torch"))
-    monkeypatch.setattr(exporting, "_compare", lambda *given: None)
+    same = Agreement(8, 0.0, 0.0, 1.0)
+    monkeypatch.setattr(exporting, "compare", lambda *given: same)
     monkeypatch.setattr(
         torch_target, "write", lambda self, program, path, facts: path.write_bytes(b"new")
     )

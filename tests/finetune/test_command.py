@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +16,26 @@ from safetensors.torch import load_file, save_file
 from tests.commands import MAIN, zerotprune
 from tests.nursery import Done, nursery
 from zerotprune.data import demo
-from zerotprune.finetune.weights import schedule_in
+from zerotprune.data.weights import schedule_in
 
 EPOCHS = 4
 BASE = ("finetune", "test_vit", "train", "val", "--weights", "w.safetensors", "--batch", "4",
         "--workers", "0", "--epochs", str(EPOCHS), "--lr", "1e-3")  # fmt: skip
 PRUNED = (*BASE, "--cost", "0.7")
+STEPS_AN_EPOCH = 3  # twelve images, four at a time
+#: the command, which a signal meets after so many steps
+STOPPING = f"""
+import os
+from zerotprune.finetune.training import Trainer
+steps, step = [], Trainer._step
+def counted(*given):
+    step(*given)
+    steps.append(None)
+    if len(steps) == {{step}}:
+        os.kill(os.getpid(), {{number}})
+Trainer._step = counted
+{MAIN}
+"""
 
 
 def save_images(folder: Path, classes: int, each: int, seed: int = 0) -> None:
@@ -84,18 +96,13 @@ def test_it_is_trained_and_evaluated_without_more_words(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_at_any_moment_it_resumes_to_the_same_weights(
+def test_stopped_in_an_epoch_it_resumes_to_the_same_weights(
     number: signal.Signals, home: Path, whole: dict[str, torch.Tensor]
 ) -> None:
     out = f"{number.name}.safetensors"
-    born = nursery()
-    child = born.start(MAIN, *PRUNED, "--out", out, cwd=home)
-    for _ in range(20_000):
-        if (home / f"{out}.checkpoint").exists():
-            break
-        time.sleep(0.005)
-    os.kill(child, number)
-    done = born.wait()
+    code = STOPPING.format(step=STEPS_AN_EPOCH + 2, number=int(number))
+    done = nursery().run(code, *PRUNED, "--out", out, cwd=home)
+    assert (home / f"{out}.checkpoint").exists(), done
     said = done.stdout + done.stderr
     assert done.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
     if number == signal.SIGINT:

@@ -221,7 +221,7 @@ def test_the_checkpoint_of_another_model(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_in_the_end(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from zerotprune.finetune import weights
+    from zerotprune.data import weights
     from zerotprune.schedule import Schedule
 
     def full(self: Path, data: bytes) -> int:

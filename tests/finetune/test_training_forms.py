@@ -16,11 +16,15 @@ from torch import Tensor
 import zerotprune as ztp
 from tests import libraries
 from tests.families import build, images_for
-from zerotprune.finetune.decisions import Decisions, masked_attention, ratio_loss
+from zerotprune.finetune.a_vit import AViT, Halt, Halting, ponder_loss, prior_loss
+from zerotprune.finetune.dynamicvit import (
+    Decisions,
+    DynamicViT,
+    masked_attention,
+    ratio_loss,
+)
 from zerotprune.finetune.forms import form_for
-from zerotprune.finetune.halting import Halt, Halting, ponder_loss, prior_loss
 from zerotprune.finetune.soft_mask import SoftMask, soft_mask
-from zerotprune.methods import AViT, DynamicViT
 from zerotprune.scoring.attention import Heads
 
 STAGES = (ztp.Stage(1, 0.8), ztp.Stage(3, 0.6), ztp.Stage(4, 0.5))

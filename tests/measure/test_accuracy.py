@@ -14,7 +14,7 @@ import zerotprune as ztp
 from tests.families import build, images_for, plain_geometry
 from zerotprune.backbones import backbone
 from zerotprune.batching import Batch
-from zerotprune.budgets.adaptive import measured_gmacs
+from zerotprune.budgets.solving import measured_gmacs
 from zerotprune.measure.accuracy import Contender, Result, Setting, compare
 from zerotprune.measure.probe import predict, score
 from zerotprune.measure.statistics import Mean

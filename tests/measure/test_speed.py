@@ -14,13 +14,13 @@ from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.families import build
 from tests.nursery import said_by
 from zerotprune.backbones import backbone
+from zerotprune.clock import Call
 from zerotprune.measure import modes, records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Contender
-from zerotprune.measure.clock import Call
 from zerotprune.measure.speed import Entrant, Group, Setup, Speed, take_turns
 from zerotprune.plan import Plan
-from zerotprune.plots.speed import Pace, speed_figure
+from zerotprune.plots.comparison import Pace, speed_figure
 from zerotprune.surgery import sharing_copy
 
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))

@@ -95,9 +95,7 @@ def test_a_file_that_has_them_is_loaded_with_them(tmp_path: Path) -> None:
 
 def test_stages_without_weights_are_refused() -> None:
     model, _ = trained()
-    with pytest.raises(
-        ValueError, match="for stages at blocks 1, 3, and has no weights for a stage at block 2"
-    ):
+    with pytest.raises(ValueError, match=r"blocks 1, 3.* block 2"):
         ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5),), DynamicViT()))
     assert ztp.gmacs(model) == ztp.gmacs(model, SCHEDULE)
 

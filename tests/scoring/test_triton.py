@@ -282,19 +282,6 @@ def test_other_token_counts_need_no_new_code(precision: torch.dtype) -> None:
 
 
 @on_a_gpu
-@pytest.mark.parametrize("side", [112, 384])
-def test_compiled_is_as_eager(side: int) -> None:
-    """By many small images, and with more tokens than the chip holds."""
-    model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
-    model = model.eval().requires_grad_(False).cuda()
-    images = torch.randn(8, 3, side, side, device="cuda")
-    prune_(model, Schedule((Stage(1, 1.0, 6), Stage(2, 0.8, 6, rounds=5), Stage(3, 0.7))))
-    compiled: Any = torch.compile(model, fullgraph=True, dynamic=False)
-    with torch.inference_mode():
-        torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
-
-
-@on_a_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     model = build("deit").cuda().half()

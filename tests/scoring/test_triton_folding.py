@@ -152,20 +152,6 @@ def test_a_model_follows_the_reference(method: Method) -> None:
 
 
 @on_a_gpu
-@pytest.mark.parametrize("side", [224, 384])
-@pytest.mark.parametrize("method", [Fold(), ToMe()])
-def test_compiled_is_as_eager(side: int, method: Method) -> None:
-    model: Any = timm.create_model("deit_tiny_patch16_224", depth=4, img_size=side)
-    model = model.eval().requires_grad_(False).cuda()
-    images = torch.randn(8, 3, side, side, device="cuda")
-    stages = (Stage(1, similar=40), Stage(2, similar=20))
-    prune_(model, Schedule(stages, method), backend="triton")
-    compiled: Any = torch.compile(model, fullgraph=True, dynamic=False)
-    with torch.inference_mode():
-        torch.testing.assert_close(compiled(images), model(images), atol=1e-3, rtol=1e-3)
-
-
-@on_a_gpu
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_a_full_gpu_gives_the_same_every_time(precision: torch.dtype) -> None:
     """A race would show as a difference between two runs, or from one image alone."""

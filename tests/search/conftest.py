@@ -19,9 +19,10 @@ from sqlalchemy.engine import Engine
 
 from tests.cli.test_evaluate import _save
 from tests.search.studies import Opener
+from tests.waiting import GUARD
 from zerotprune.data import demo
-from zerotprune.search.config import SearchConfig
 from zerotprune.search.storage import StudyLocation, open_study
+from zerotprune.search.study import SearchConfig
 
 
 @pytest.fixture
@@ -91,10 +92,13 @@ class Server:
 
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c fsync=off -k {self.root}"
-        self._call("pg_ctl", "-w", "-l", str(self.root / "log"), "-o", options, "start")
+        self._control("-l", str(self.root / "log"), "-o", options, "start")
 
     def stop(self) -> None:
-        self._call("pg_ctl", "-m", "immediate", "stop")
+        self._control("-m", "immediate", "stop")
+
+    def _control(self, *arguments: str) -> None:
+        self._call("pg_ctl", "--wait", "--timeout", str(int(GUARD)), *arguments)
 
     def _call(self, name: str, *arguments: str) -> None:
         where = ("-D", str(self.root / "data"))

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 
 from tests.nursery import nursery
-from tests.search.studies import SIXTY
-from zerotprune.search.sampling import stored
+from tests.search.studies import FORTY, run_slowly, stop_hearts
+from tests.waiting import wait_until
 from zerotprune.search.storage import StudyLocation, open_study
-from zerotprune.search.study import TrialLog
+from zerotprune.search.study import finished
 
 KILLS = 12
-WORKER = """
+WORKER = f"""
 import sys
-from tests.search.studies import work_slowly
-work_slowly(*sys.argv[1:3], alone=sys.argv[3] == "alone")
+from {run_slowly.__module__} import run_slowly
+run_slowly(*sys.argv[1:3])
 """
 
 
@@ -35,45 +36,53 @@ def test_killed_at_any_moment_a_search_ends_exact(
     location, born = StudyLocation(place, f"{workers} workers"), nursery()
 
     def start() -> list[int]:
-        company = "alone" if workers == 1 else "together"
-        return [born.start(WORKER, place, location.study, company) for _ in range(workers)]
+        return [born.start(WORKER, place, location.study) for _ in range(workers)]
 
-    dice, kept, study = random.Random(workers), dict[int, object](), None
+    rng, kept, study = random.Random(workers), dict[int, object](), None
     for _ in range(KILLS // workers):
         # On an empty storage they meet while they make its tables.
         running = start()
-        study = study or open_study(location, {"a": "b"}, SIXTY.directions)
-        log = TrialLog(study, SIXTY)
-        wanted = len(kept) + dice.randrange(3)
-        while len(log.refresh().trials) < wanted:
+        study = study or open_study(location, {"a": "b"}, FORTY.directions)
+        wanted = len(kept) + rng.randrange(3)
+        while len(counted(study)) < wanted:
             assert all(map(born.lives, running))
             time.sleep(0.01)  # the cores are theirs
         for worker in running:
-            time.sleep(dice.uniform(0, 0.06))
+            time.sleep(rng.uniform(0, 0.06))
             os.kill(worker, signal.SIGKILL)
             born.wait(worker)
         now = counted(study)
         assert kept.items() <= now.items()
-        assert len(now) < SIXTY.trials
+        assert len(now) < FORTY.trials
         kept = now
     assert kept
     assert study is not None
-    last, limit = start(), time.monotonic() + 60
-    while any(map(born.lives, last)):
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    stop_hearts(place)
+    last = start()
+    wait_until(lambda: not any(map(born.lives, last)), "their end", pause=0.05)
     for done in map(born.wait, last):
         assert done.returncode == 0, done.stderr
     final = counted(study)
     assert kept.items() <= final.items()
-    assert len(final) == SIXTY.trials
-    assert len(set(map(str, final.values()))) == SIXTY.trials
-    stored_trials = study.get_trials()
-    assert {trial.state for trial in stored_trials} == {optuna.trial.TrialState.COMPLETE}
-    assert len(stored_trials) < SIXTY.trials + workers
+    assert len(final) == FORTY.trials
+    assert len(set(map(str, final.values()))) == FORTY.trials
+    assert_killed_trials_were_retried(study.get_trials(), workers)
+
+
+def assert_killed_trials_were_retried(trials: list[optuna.trial.FrozenTrial], workers: int) -> None:
+    """Each that lost its worker is there again, complete, with the parameters it had; but for those
+    whose worker was killed before their first heartbeat, and so before anything was measured."""
+    states = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
+    complete, killed, unborn = ([t for t in trials if t.state is state] for state in states)
+    assert len(complete) + len(killed) + len(unborn) == len(trials)
+    assert FORTY.trials <= len(complete) < FORTY.trials + workers
+    assert len(killed) + len(unborn) <= KILLS
+    assert not any(trial.user_attrs for trial in unborn)
+    for trial in killed:
+        again = [each for each in complete if each.system_attrs.get("failed_trial") == trial.number]
+        assert len(again) == 1
+        assert trial.params.items() <= again[0].params.items()
 
 
 def counted(study: optuna.Study) -> dict[int, object]:
-    return {
-        trial.number: stored(trial)["params"] for trial in TrialLog(study, SIXTY).refresh().trials
-    }
+    return {trial.number: trial.params for trial in finished(study, FORTY)}

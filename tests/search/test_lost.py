@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,15 +16,15 @@ import pytest
 from tests.commands import MAIN
 from tests.nursery import nursery
 from tests.search.conftest import Server
-from tests.search.studies import SURFACES, easy_outcome, trials_in
+from tests.search.studies import SURFACES, complete_in, easy_outcome
+from tests.waiting import wait_until
 from zerotprune import Schedule
 from zerotprune.search import storage
-from zerotprune.search.config import SearchConfig
 from zerotprune.search.objective import Outcome
 from zerotprune.search.storage import StorageLostError, StudyLocation, open_study
-from zerotprune.search.study import TrialLog, work
+from zerotprune.search.study import SearchConfig, finished, run_trials
 
-SURFACE = SURFACES["small grid"]
+SURFACE = SURFACES["shallow"]
 CONFIG = SearchConfig(12, 0.7 * SURFACE.unpruned, "top1")
 pytestmark = pytest.mark.usefixtures("connections")
 
@@ -40,14 +39,14 @@ def search(location: StudyLocation, fate: Callable[[], None] = lambda: None) -> 
             fate()
         return easy_outcome(schedule)
 
-    work(study, CONFIG, SURFACE, objective)
+    run_trials(study, CONFIG, SURFACE, objective)
     return study
 
 
 def assert_exact(study: optuna.Study) -> None:
     """All trials are there, none failed, and none was written twice."""
     assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
-    assert len(TrialLog(study, CONFIG).refresh().trials) == len(study.get_trials()) == 12
+    assert len(finished(study, CONFIG)) == len(study.get_trials()) == 12
 
 
 class Wire:
@@ -115,14 +114,15 @@ def test_a_server_that_stays_away(server: Server, monkeypatch: pytest.MonkeyPatc
     """One sentence after a while; the search goes on once it is there again."""
     monkeypatch.setattr(storage, "_SECONDS_TO_WAIT", 0.5)
     location = StudyLocation(server.url(), "away")
-    with pytest.raises(StorageLostError, match=r"was lost: .*; what is finished is kept"):
+    with pytest.raises(StorageLostError, match="the storage of the trials was lost"):
         search(location, server.stop)
     server.start()
     study = open_study(location, {"a": "b"}, CONFIG.directions)
-    assert len(study.get_trials()) == 4
-    assert_exact(search(location))
+    assert len(finished(study, CONFIG)) == 4
+    assert len(finished(search(location), CONFIG)) == 12
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_two_searches_that_share_a_process_number(server: Server) -> None:
     """As in two containers: nothing that they write depends on who they are. Those of different
     numbers are in `test_kills`."""
@@ -133,17 +133,22 @@ def test_two_searches_that_share_a_process_number(server: Server) -> None:
             each.result()
     study = open_study(location, {"a": "b"}, CONFIG.directions)
     assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
-    assert len(TrialLog(study, CONFIG).refresh().trials) == 12
+    assert len(finished(study, CONFIG)) == 12
 
 
 def test_the_command_says_so_in_one_sentence(server: Server, folder: Path, tmp_path: Path) -> None:
     code = f"import zerotprune.search.storage as s; s._SECONDS_TO_WAIT = 1; {MAIN}"
-    nursery().start(
+    searching = nursery().start(
         code, "search", "demo", str(folder), "--cost", "0.5", "--trials", "99999", "--storage",
         server.url(), "--study", "command", cwd=tmp_path,
     )  # fmt: skip
-    while len(held := _trials(server, "command")) < 3:
-        time.sleep(0.05)
+
+    def begun() -> list[optuna.trial.FrozenTrial]:
+        assert nursery().lives(searching), nursery().wait(searching)
+        held = _trials(server, "command")
+        return held if len(held) >= 3 else []
+
+    held = wait_until(begun, "three trials", pause=0.05)
     server.stop()
     done = nursery().wait()
     server.start()
@@ -156,5 +161,5 @@ def test_the_command_says_so_in_one_sentence(server: Server, folder: Path, tmp_p
 
 def _trials(server: Server, study: str) -> list[optuna.trial.FrozenTrial]:
     with suppress(KeyError):
-        return trials_in(server.url(), study)
+        return complete_in(server.url(), study)
     return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,14 +13,12 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from tests.search.studies import SURFACES
 from zerotprune import Schedule
-from zerotprune.budgets.surface import MOST_STAGES, Surface
 from zerotprune.plan import Plan
-from zerotprune.search.config import SearchConfig
-from zerotprune.search.sampling import ParameterSampler
-from zerotprune.search.space import propose, space_of, wishes
+from zerotprune.search.study import SearchConfig, TrialSampler
+from zerotprune.search.surface import MAX_STAGES, Surface
 
 
-def drawn(data: st.DataObject, surface: Surface, budget: float | None) -> dict[str, Any]:
+def drawn(data: st.DataObject, surface: Surface[Any], budget: float | None) -> dict[str, Any]:
     """Choices that hypothesis makes."""
 
     def strategy(of: Any) -> st.SearchStrategy[Any]:
@@ -27,7 +26,7 @@ def drawn(data: st.DataObject, surface: Surface, budget: float | None) -> dict[s
             return st.sampled_from(of.choices)
         return (st.integers if isinstance(of, IntDistribution) else st.floats)(of.low, of.high)
 
-    space = space_of(surface, budget)
+    space = surface.space(budget)
     return {name: data.draw(strategy(of), label=name) for name, of in space.items()}
 
 
@@ -38,9 +37,9 @@ def test_every_sample_is_valid_and_costs_the_budget(
 ) -> None:
     surface = SURFACES[name]
     budget = surface.lowest + level * (surface.unpruned - surface.lowest)
-    schedule = propose(drawn(data, surface, budget), surface, budget)
+    schedule = surface.propose(drawn(data, surface, budget), budget)
     Plan(schedule.by(surface.method), surface.geometry).check()
-    assert len(schedule.stages) <= MOST_STAGES
+    assert len(schedule.stages) <= MAX_STAGES
     assert surface.price(schedule) == pytest.approx(budget, rel=0.01)
     assert Schedule.from_json(schedule.to_json()) == schedule
 
@@ -48,8 +47,8 @@ def test_every_sample_is_valid_and_costs_the_budget(
 @given(st.data())
 def test_wishes_are_distinct_blocks_in_order(data: st.DataObject) -> None:
     surface = SURFACES["small grid"]
-    blocks = [wish.block for wish in wishes(drawn(data, surface, None), surface.geometry.depth)]
-    assert 1 <= len(blocks) <= MOST_STAGES
+    blocks = [wish.block for wish in surface.wishes(drawn(data, surface, None))]
+    assert 1 <= len(blocks) <= MAX_STAGES
     assert all(first < second for first, second in pairwise(blocks))
     assert blocks[0] >= 1
     assert blocks[-1] <= 11
@@ -58,9 +57,11 @@ def test_wishes_are_distinct_blocks_in_order(data: st.DataObject) -> None:
 def test_random_samples_differ_and_reach_every_block() -> None:
     surface, seen = SURFACES["deit-ti"], set()
     schedules, budget = set(), 0.7 * surface.unpruned
-    sampler = ParameterSampler(SearchConfig(60, budget, "top1"), space_of(surface, budget))
-    for seed in range(60):
-        schedule = propose(sampler.draw(seed).params, surface, budget)
+    space = dict(surface.space(budget))
+    config = SearchConfig(60, budget, "top1")
+    study = optuna.create_study(sampler=TrialSampler(config, space, None))
+    for _ in range(60):
+        schedule = surface.propose(study.ask(space).params, budget)
         schedules.add(schedule)
         seen |= {stage.block for stage in schedule.stages}
     assert len(schedules) > 50

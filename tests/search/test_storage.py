@@ -7,12 +7,22 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import IntegrityError, PendingRollbackError, SQLAlchemyError
+from sqlalchemy.exc import (
+    IntegrityError,
+    OperationalError,
+    PendingRollbackError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import NullPool
 
 from tests.search.studies import Opener
-from zerotprune.search.config import SearchConfig
-from zerotprune.search.storage import StudyLocation, persistently, write_note_once
+from zerotprune.search.storage import (
+    StorageLostError,
+    StudyLocation,
+    reporting_loss,
+    set_once,
+)
+from zerotprune.search.study import SearchConfig
 
 
 def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: Path) -> None:
@@ -20,7 +30,7 @@ def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: 
     for _ in range(2):
         opened(config, **mine)
     for name in mine:
-        with pytest.raises(ValueError, match=f"its {name} is {mine[name]}, here it is other"):
+        with pytest.raises(ValueError, match=f"{name} {mine[name]} there, other here"):
             opened(config, **{**mine, name: "other"})
     url = f"sqlite:///{tmp_path / 'y.db'}"
     storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
@@ -33,9 +43,9 @@ def test_a_search_of_another_model_or_data_is_refused(opened: Opener, tmp_path: 
 def test_a_note_is_written_once_and_read_by_all(opened: Opener) -> None:
     config = SearchConfig(1, 0.2, "top1")
     mine, theirs = opened(config), opened(config)
-    assert write_note_once(mine, "gmacs", 0.25) == 0.25
-    assert write_note_once(theirs, "gmacs", 0.5) == 0.25
-    assert write_note_once(mine, "gmacs", 0.5) == 0.25
+    assert set_once(mine, "gmacs", 0.25) == 0.25
+    assert set_once(theirs, "gmacs", 0.5) == 0.25
+    assert set_once(mine, "gmacs", 0.5) == 0.25
 
 
 def test_a_location_is_shown_without_its_password() -> None:
@@ -43,17 +53,24 @@ def test_a_location_is_shown_without_its_password() -> None:
     assert StudyLocation("trials.db").url == "sqlite:///trials.db"
 
 
-def test_a_loss_in_the_middle_of_a_transaction_is_a_loss() -> None:
-    """Its later statements fail by another name; what is wrong with the data fails at once."""
+LOSSES = [
+    PendingRollbackError("not rolled back"),
+    OperationalError("SELECT", {}, OSError("gone")),
+]
 
-    def fails_once(by: SQLAlchemyError) -> int:
-        tries.append(by)
-        if len(tries) == 1:
-            raise StorageInternalError("the commit failed") from by
-        return 7
 
-    tries = list[SQLAlchemyError]()
-    assert persistently(lambda: fails_once(PendingRollbackError("not rolled back"))) == 7
-    tries.clear()
-    with pytest.raises(StorageInternalError):
-        persistently(lambda: fails_once(IntegrityError("INSERT", {}, ValueError())))
+@pytest.mark.parametrize("cause", LOSSES, ids=lambda cause: type(cause).__name__)
+def test_a_loss_is_one_sentence_whatever_it_surfaced_as(cause: SQLAlchemyError) -> None:
+    """Optuna wraps it, or fails in turn while it cleans up after it."""
+    with pytest.raises(StorageLostError, match="was lost"), reporting_loss():
+        raise StorageInternalError("the commit failed") from cause
+    with pytest.raises(StorageLostError, match="was lost"), reporting_loss():  # noqa: PT012
+        try:
+            raise cause
+        finally:
+            raise UnboundLocalError
+
+
+def test_an_error_that_is_no_loss_stays_what_it_is() -> None:
+    with pytest.raises(StorageInternalError), reporting_loss():
+        raise StorageInternalError("bad data") from IntegrityError("INSERT", {}, ValueError())

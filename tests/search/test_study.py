@@ -18,23 +18,26 @@ from optuna.trial import TrialState
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from tests.search.studies import SURFACES, Opener, easy_outcome, trials_in
+from tests.search.studies import SURFACES, Opener, easy_outcome, stop_hearts, trials_in
 from zerotprune import Schedule
-from zerotprune.budgets.surface import Surface
-from zerotprune.search.config import SamplerName, SearchConfig
 from zerotprune.search.objective import Outcome
-from zerotprune.search.sampling import ParameterSampler, stored
-from zerotprune.search.space import propose, space_of
-from zerotprune.search.storage import deferred
-from zerotprune.search.study import FinishedTrial, TrialLog, read_trials, work
+from zerotprune.search.study import (
+    FinishedTrial,
+    SamplerName,
+    SearchConfig,
+    finished,
+    read_trials,
+    run_trials,
+)
+from zerotprune.search.surface import StageSurface
 
-SMALL = SURFACES["small grid"]
+SMALL = SURFACES["shallow"]
 BUDGET = 0.7 * SMALL.unpruned
 SAMPLERS: tuple[SamplerName, ...] = ("random", "tpe", "nsga2")
 
 
 def config_for(
-    trials: int, sampler: SamplerName = "random", surface: Surface = SMALL, seed: int = 0
+    trials: int, sampler: SamplerName = "random", surface: StageSurface = SMALL, seed: int = 0
 ) -> SearchConfig:
     budget = None if sampler == "nsga2" else 0.7 * surface.unpruned
     return SearchConfig(trials, budget, "kl", sampler, seed)
@@ -47,18 +50,15 @@ def by_stages(schedule: Schedule) -> Outcome:
 
 def work_until(study: optuna.Study, config: SearchConfig, stop: int) -> None:
     """As if killed between two trials."""
-    log = TrialLog(study, config)
-    work(study, config, SMALL, by_stages, wanted=lambda: len(log.refresh().trials) < stop)
+    run_trials(study, config, SMALL, by_stages, wanted=lambda: len(finished(study, config)) < stop)
 
 
 @pytest.mark.parametrize(
-    ("sampler", "stops"), [("random", (5, 16)), ("tpe", (5, 16)), ("nsga2", (16,))]
+    ("sampler", "stops"), [("random", (5, 16)), ("tpe", (5, 16)), ("nsga2", (7, 16))]
 )
 def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
     opened: Opener, tmp_path: Path, sampler: SamplerName, stops: tuple[int, ...]
 ) -> None:
-    """NSGA-II, resumed in the middle of a generation, lists its parents in another order."""
-
     def run(name: str, *stops: int) -> list[FinishedTrial]:
         config = config_for(16, sampler, seed=3)
         for stop in stops:
@@ -68,50 +68,67 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
 
     whole, parts = run("whole.db", 16), run("parts.db", *stops)
     assert whole == parts
-    params = [str(stored(trial)["params"]) for trial in trials_in(tmp_path / "whole.db")]
-    assert len(set(params)) == 16
+    assert len({str(trial.params) for trial in trials_in(tmp_path / "whole.db")}) == 16
 
 
-def test_two_lone_workers_that_draw_the_same_count_once_and_part_ways(opened: Opener) -> None:
-    """Two machines with the same command, the second one a whole trial behind."""
+def test_who_runs_a_trial_does_not_change_what_it_draws(opened: Opener) -> None:
+    """Two machines with the same command, one running trials while the other runs its first."""
     config = config_for(6)
+    alone = opened(config, "alone.db")
+    run_trials(alone, config, SMALL, by_stages)
     mine, theirs = opened(config), opened(config)
 
     def meanwhile(schedule: Schedule) -> Outcome:
-        if not theirs.get_trials(deepcopy=False):
-            calls = iter([True, False])
-            work(theirs, config, SMALL, by_stages, wanted=lambda: next(calls))
+        if not finished(theirs, config):
+            calls = iter([True, True, False])
+            run_trials(theirs, config, SMALL, by_stages, wanted=lambda: next(calls))
         return by_stages(schedule)
 
-    work(mine, config, SMALL, meanwhile)
-    drawn = [stored(trial) for trial in mine.get_trials()]
-    assert drawn[0]["params"] == drawn[1]["params"]
-    assert drawn[0]["worker"] != drawn[1]["worker"]
-    counted = TrialLog(mine, config).refresh().trials
-    assert [trial.number for trial in counted] == [0, 2, 3, 4, 5, 6]
-    # Having met another, it does not draw what the other one would draw next.
-    sampler = ParameterSampler(config, space_of(SMALL, BUDGET))
-    assert stored(counted[1])["params"] != sampler.draw(1, "", 0).params
+    run_trials(mine, config, SMALL, meanwhile)
+    assert [trial.number for trial in finished(mine, config)] == [1, 2, 0, 3, 4, 5]
+    assert [trial.params for trial in mine.get_trials()] == [
+        trial.params for trial in alone.get_trials()
+    ]
 
 
-def test_workers_among_several_draw_different_trials_from_the_same_start(opened: Opener) -> None:
-    config, drawn = config_for(1), []
-    for name in ("x.db", "y.db"):
-        study = opened(config, name)
-        work(study, config, SMALL, by_stages, alone=False)
-        drawn.append(read_trials(study, config)[0].schedule)
-    assert drawn[0] != drawn[1]
+def test_equal_parameters_count_once(opened: Opener) -> None:
+    config = config_for(4)
+    study = opened(config)
+    work_until(study, config, 2)
+    study.add_trial(study.get_trials()[1])
+    assert len(finished(study, config)) == 2
+    run_trials(study, config, SMALL, by_stages)
+    assert [trial.number for trial in finished(study, config)] == [0, 1, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_worker_that_was_taken_for_dead_goes_on(opened: Opener, tmp_path: Path) -> None:
+    """A machine that was asleep: another one retries its trial, with the same parameters."""
+    config = config_for(4)
+    study, theirs, calls = opened(config), opened(config), list[Schedule]()
+
+    def sleeping(schedule: Schedule) -> Outcome:
+        calls.append(schedule)
+        if len(calls) == 3:
+            stop_hearts(tmp_path / "x.db")
+            optuna.storages.fail_stale_trials(theirs)
+        return by_stages(schedule)
+
+    run_trials(study, config, SMALL, sleeping)
+    states = [trial.state for trial in study.get_trials()]
+    assert states == [TrialState.COMPLETE] * 2 + [TrialState.FAIL] + [TrialState.COMPLETE] * 2
+    assert calls[2] == calls[3]
+    assert len(read_trials(study, config)) == 4
 
 
 def test_what_is_finished_beyond_the_total_is_ignored_until_more_are_wanted(opened: Opener) -> None:
     study = opened(config_for(5))
-    work(study, config_for(5), SMALL, by_stages)
+    run_trials(study, config_for(5), SMALL, by_stages)
     everything = read_trials(study, config_for(5))
     assert read_trials(study, config_for(3)) == everything[:3]
-    assert TrialLog(study, config_for(3)).refresh().full
-    work(study, config_for(3), SMALL, by_stages)
+    run_trials(study, config_for(3), SMALL, by_stages)
     assert len(study.get_trials()) == 5
-    work(study, config_for(7), SMALL, by_stages)
+    run_trials(study, config_for(7), SMALL, by_stages)
     assert read_trials(study, config_for(7))[:5] == everything
 
 
@@ -122,28 +139,27 @@ def test_what_is_stored_of_a_trial_makes_its_schedule(
     config = SearchConfig(5, budget, "kl")
 
     def overflowing(schedule: Schedule) -> Outcome:
-        kl = torch.inf if len(schedule.stages) > 3 else len(schedule.stages) / 7
+        kl = torch.inf if len(schedule.stages) > 1 else len(schedule.stages) / 7
         return Outcome(torch.full((3,), kl), torch.ones(3).bool(), None)
 
     study = opened(config)
-    work(study, config, SMALL, overflowing)
+    run_trials(study, config, SMALL, overflowing)
     stored_trials = trials_in(tmp_path / "x.db")
     for trial, read in zip(stored_trials, read_trials(study, config), strict=True):
         assert trial.state == TrialState.COMPLETE
-        params = stored(trial)["params"]
-        assert set(params) == set(space_of(SMALL, budget))
-        assert propose(params, SMALL, budget) == read.schedule
+        assert set(trial.params) == set(SMALL.space(budget))
+        assert SMALL.propose(trial.params, budget) == read.schedule
         wanted = overflowing(read.schedule).mean_kl
         assert trial.values == ([wanted] if budget else [wanted, read.gmacs])
     assert torch.inf in {trial.values[0] for trial in stored_trials}
 
 
-def test_tpe_learns_from_the_trials_before(opened: Opener) -> None:
-    means = {}
+def test_tpe_learns_from_the_trials_before() -> None:
+    means, surface = {}, SURFACES["small grid"]
     for sampler in SAMPLERS[:2]:
-        config = config_for(60, sampler)
-        study = opened(config, f"{sampler}.db")
-        work(study, config, SMALL, by_stages)
+        config = config_for(60, sampler, surface)
+        study = optuna.create_study(directions=config.directions)
+        run_trials(study, config, surface, by_stages)
         means[sampler] = np.mean([each.mean_kl for each in read_trials(study, config)[30:]])
     assert means["tpe"] < 0.6 * means["random"]
 
@@ -167,12 +183,12 @@ def test_nsga2_breeds_from_stored_generations(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samplers_on_the_smallest_model(opened: Opener, sampler: SamplerName) -> None:
+def test_samplers_on_the_smallest_model(sampler: SamplerName) -> None:
     """There is one place for a stage, and no choice of how many."""
     surface = SURFACES["two blocks"]
     config = config_for(16, sampler, surface)
-    study = opened(config)
-    work(study, config, surface, easy_outcome)
+    study = optuna.create_study(directions=config.directions)
+    run_trials(study, config, surface, easy_outcome)
     finished = read_trials(study, config)
     assert {len(each.schedule.stages) for each in finished} <= {0, 1}
     assert len(finished) == 16
@@ -189,8 +205,9 @@ def test_an_error_in_a_trial_is_raised_and_leaves_nothing(
         raise error
 
     with pytest.raises(type(error)):
-        work(study, config, SMALL, broken)
-    assert study.get_trials() == []
+        run_trials(study, config, SMALL, broken)
+    assert [trial.state for trial in study.get_trials()] == [TrialState.FAIL]
+    assert read_trials(study, config) == []
 
 
 @contextmanager
@@ -218,15 +235,17 @@ def test_an_interrupt_never_breaks_a_transaction(
     config = config_for(20, sampler)
     study = opened(config)
     with interrupting(moment) as (moments, due):
-        for step in range(1, 9):  # more than a trial has
+        for step in (1, 2, 3, 5, 8, 13, 21, 34, 55):  # one trial has about fifty
             due[0] = len(moments) + step
             with pytest.raises(KeyboardInterrupt):
-                work(study, config, SMALL, by_stages)
+                run_trials(study, config, SMALL, by_stages)
             assert_free(tmp_path / "x.db")
         due[0] = 0
-        work(study, config, SMALL, by_stages)
+        run_trials(study, config, SMALL, by_stages)
     assert len(read_trials(study, config)) == 20
-    assert {trial.state for trial in study.get_trials()} == {TrialState.COMPLETE}
+    states = [trial.state for trial in study.get_trials()]
+    assert states.count(TrialState.COMPLETE) == 20
+    assert states.count(TrialState.FAIL) == len(states) - 20 <= 9
 
 
 def assert_free(file: Path) -> None:
@@ -242,23 +261,5 @@ def test_an_interrupt_while_trials_are_counted_leaves_no_lock(
     with interrupting("commit") as (_, due):
         due[0] = 1
         with pytest.raises(KeyboardInterrupt):
-            TrialLog(study, config_for(2)).refresh()
+            read_trials(study, config_for(2))
     assert_free(tmp_path / "x.db")
-
-
-def test_an_interrupt_waits_where_it_is_deferred() -> None:
-    steps = []
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        with deferred():
-            os.kill(os.getpid(), signal.SIGINT)
-            steps.append("went on")
-        steps.append("never here")
-    assert steps == ["went on"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_is_not_lost_to_an_error() -> None:
-    with pytest.raises(KeyboardInterrupt), deferred():  # noqa: PT012
-        os.kill(os.getpid(), signal.SIGINT)
-        raise ValueError
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

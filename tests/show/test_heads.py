@@ -67,5 +67,5 @@ def test_heads_do_not_change_the_story(
 
 
 def test_heads_of_a_method_that_has_none(model: nn.Module, images: Tensor) -> None:
-    with pytest.raises(ValueError, match="ToMe has no scores head by head"):
+    with pytest.raises(ValueError, match="ToMe"):
         tell(model, images, Schedule((Stage(2, 1.0, 9),), ToMe()), heads=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import GUARD
 from zerotprune.show.html import write_html
-from zerotprune.show.palette import Mark
 from zerotprune.show.scene import Scene
-from zerotprune.show.story import MARKS
+from zerotprune.show.story import MARKS, Mark
 from zerotprune.tracing import Fate
 
 
@@ -73,7 +73,7 @@ def test_the_page_in_a_browser(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(write_html(scene), encoding="utf-8")
     profile, url = f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path / 'page.html'}"
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", profile, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
     assert 'aria-valuetext="after block 9"' in done.stdout
     assert "Point at a patch" in done.stdout
     assert done.stdout.count('class="here"') == 6

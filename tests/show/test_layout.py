@@ -1,51 +1,75 @@
-"""Where everything goes, and the SVG that is made of it."""
+"""Where everything goes: nothing outside, nothing on top of each other, nothing left out."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
 
-from zerotprune.show.layout import lay_out_frame, lay_out_grid, lay_out_strips
-from zerotprune.show.palette import PALE_COVER, Mark
+import pytest
+
+from zerotprune.show.figure import PALE_COVER, Drawing
+from zerotprune.show.layout import draw_frame, draw_grid, draw_strips
 from zerotprune.show.scene import Scene
-from zerotprune.show.sheet import Panel, Text, font, shortened, wrapped
-from zerotprune.show.story import Prediction
-from zerotprune.show.svg import write_svg
+from zerotprune.show.story import Mark, Prediction
+
+LAYOUTS: dict[str, Callable[[Scene], Drawing]] = {
+    "strips": draw_strips,
+    "grid": draw_grid,
+    "first frame": lambda scene: draw_frame(scene, 0),
+    "last frame": lambda scene: draw_frame(scene, scene.steps),
+    "last frame of one": lambda scene: draw_frame(one(scene), scene.steps),
+    "two panels": lambda scene: draw_strips(replace(scene, panels=2)),
+}
 
 
-def test_texts_keep_inside_the_sheet_and_off_each_other(scene: Scene) -> None:
-    sheets = [lay_out_strips(scene), lay_out_grid(scene)]
-    sheets += [lay_out_frame(scene, step) for step in range(scene.steps + 1)]
-    for sheet in sheets:
-        for shape in sheet.shapes:
-            if isinstance(shape, Text):
-                long = font(shape.size).getlength(shape.text)
-                left = shape.x - {"start": 0, "middle": long / 2, "end": long}[shape.anchor]
-                assert left >= 0
-                assert left + long <= sheet.width
-                assert 0 < shape.y < sheet.height
-            else:
-                assert shape.x + shape.width <= sheet.width + 1e-6
-                assert shape.y + shape.height <= sheet.height
-        places = [(shape.x, shape.y) for shape in sheet.shapes if isinstance(shape, Panel)]
-        assert len(places) == len(set(places))
+def one(scene: Scene) -> Scene:
+    return replace(
+        scene, images=scene.images[:1], stories=scene.stories[:1], captions=scene.captions[:1]
+    )
 
 
-def test_shortened_says_so() -> None:
-    assert shortened("short", 12, 200) == "short"
-    cut = shortened("a very long name of a class", 12, 60)
-    assert cut.endswith("…")
-    assert font(12).getlength(cut) <= 60
+def words(drawing: Drawing) -> list[str]:
+    return [text.get_text() for text in drawing._axes.texts]
 
 
-def test_wrapped_leaves_nothing_out() -> None:
-    text = "a very long name of a class, supercalifragilisticexpialidocious and so on"
-    for width in (40, 60, 100, 10_000):
-        lines = wrapped(text, 12, width)
-        assert all(font(12).getlength(line) <= width for line in lines)
-        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-    assert wrapped(text, 12, 10_000) == [text]
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("long", [False, True])
+def test_texts_stay_inside_and_off_each_other(name: str, long: bool, scene: Scene) -> None:
+    if long:
+        label = Prediction("a long name, as ImageNet has some: black-and-tan coonhound", 0.996)
+        stories = [replace(story, before=[label, *story.before[1:]]) for story in scene.stories]
+        scene = replace(scene, stories=stories, title="word " * 40, captions=["name " * 20] * 6)
+    drawing = LAYOUTS[name](scene)
+    image = drawing.pixels(scale=1.0)
+    assert image.size == (int(drawing.width), int(drawing.height))
+    texts = [text.get_window_extent() for text in drawing._axes.texts]
+    panels = [artist.get_window_extent() for artist in drawing._axes.images]
+    for number, box in enumerate(texts):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= image.width
+        assert box.y1 <= image.height
+        # Boxes have room above and below the letters: lines may touch by that.
+        for other in texts[:number]:
+            assert not box.padded(-2).overlaps(other.padded(-2)), (box, other)
+        assert not any(box.padded(-2).overlaps(panel) for panel in panels)
+
+
+def test_strips_tell_every_stage(scene: Scene) -> None:
+    written = words(draw_strips(scene))
+    for text in ("a title", "about it", "after block 9", "54 of 196 kept", "no. 5"):
+        assert text in written
+    assert written.count("54 of 196 kept") == len(scene.stories)
+    assert sum(text.startswith("VHF counts") for text in written) == len(scene.stories)
+
+
+def test_panels_can_be_limited(scene: Scene) -> None:
+    few = draw_strips(replace(scene, panels=2, stories=[replace(story, heads=None)
+                                                        for story in scene.stories]))  # fmt: skip
+    assert len(few._axes.images) == 2 * len(scene.stories)
+    assert [text for text in words(few) if "block" in text] == ["after block 9"]
 
 
 def test_a_grid_tells_whole_answers_and_what_is_left_stands_out(scene: Scene) -> None:
@@ -53,29 +77,22 @@ def test_a_grid_tells_whole_answers_and_what_is_left_stands_out(scene: Scene) ->
     other = [Prediction(f"another one, {long}", 0.4)]
     stories = [replace(story, before=[Prediction(long, 0.5)]) for story in scene.stories]
     stories[1] = replace(stories[1], after=other)
-    sheet = lay_out_grid(replace(scene, stories=stories))
-    panels = [shape for shape in sheet.shapes if isinstance(shape, Panel)]
-    texts = [shape for shape in sheet.shapes if isinstance(shape, Text)]
-    words = " ".join(shape.text for shape in texts if shape.bold)
-    assert "…" not in words
-    assert words.count(f"{long}: 50 %") == 6
-    assert f"→ {other[0].label}: 40 %" in words
-    below = [panel for panel in panels if panel.y > panels[0].y]
-    assert max(text.y for text in texts if text.y < below[0].y) < below[0].y
-    assert all(panel.pale for panel in panels)
-    text = write_svg(sheet)
+    drawing = draw_grid(replace(scene, stories=stories))
+    texts = drawing._axes.texts
+    written = " ".join(text.get_text() for text in texts if text.get_fontweight() == "bold")
+    assert "…" not in written
+    assert written.count(f"{long}: 50 %") == 6
+    assert f"→ {other[0].label}: 40 %" in written
+    svg = drawing.svg()
     for colour, _ in PALE_COVER.values():
-        assert (f'fill="{colour}"' in text) == (colour != PALE_COVER[Mark.GONE][0])
+        assert (f"fill: {colour.lower()}" in svg) == (colour != PALE_COVER[Mark.GONE][0])
 
 
-def test_svg_holds_every_image_once_and_every_fate(scene: Scene) -> None:
-    text = write_svg(lay_out_strips(scene))
+def test_svg_has_the_words_of_the_pixels(scene: Scene) -> None:
+    drawing = draw_strips(scene)
+    text = drawing.svg()
     root = ElementTree.fromstring(text)
     assert text.count("data:image/jpeg") == 6
-    assert not re.findall(r'(?:href|src)="(?!#|data:)', text)
-    words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    for wanted in ("a title", "about it", "after block 9", "54 of 196 kept", "no. 5"):
-        assert wanted in words
-    similar = "".join(re.findall(r'class="similar" d="([^"]*)"', text))
-    covered = sum(int(wide) for wide in re.findall(r"h(\d+)", similar))
-    assert covered == 6 * (9 + 7)
+    assert not re.findall(r'href="(?!#|data:)', text)
+    elements = root.iter("{http://www.w3.org/2000/svg}text")
+    assert [element.text for element in elements] == words(drawing)

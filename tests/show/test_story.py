@@ -1,4 +1,4 @@
-"""Stories against the trace and the logits; whatever a method does, the model is left alone."""
+"""Stories against the trace, the logits and a union by hand; scenes and what they cost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests.show import SCHEDULE, hand_made
 from zerotprune import Schedule, Stage
+from zerotprune.budgets.solving import measured_gmacs
 from zerotprune.data import demo
-from zerotprune.methods import ToMe, names, resolve
-from zerotprune.show.palette import Mark
-from zerotprune.show.story import Story, name_marks, tell
-from zerotprune.tracing import Fate
+from zerotprune.methods import ATS, ToMe, names, resolve
+from zerotprune.show.scene import Scene, count_gmacs, make_scene, percent
+from zerotprune.show.story import (
+    DROPPED,
+    GONE,
+    MARKS,
+    Mark,
+    StageView,
+    Story,
+    blend_colours,
+    find_borders,
+    find_shared,
+    name_marks,
+    tell,
+)
+from zerotprune.tracing import Fate, trace
 
 
 def test_a_story_is_the_trace_and_the_logits(
@@ -121,6 +134,9 @@ def test_moments_are_the_image_and_every_stage(stories: list[Story]) -> None:
         ("image", 196), ("after block 2", 187), ("after block 5", 108), ("after block 9", 54),
     ]  # fmt: skip
     assert [moment.stage for moment in stories[0].moments()] == [None, *stories[0].stages]
+    for limit, blocks in {2: [0, 9], 3: [0, 5, 9], 4: [0, 2, 5, 9], 9: [0, 2, 5, 9]}.items():
+        stages = [moment.stage for moment in stories[0].moments(limit)]
+        assert [stage.block if stage else 0 for stage in stages] == blocks
 
 
 def test_pairs_are_places_of_a_patch_and_its_partner() -> None:
@@ -137,5 +153,112 @@ def test_a_method_says_itself_whether_it_merges(
     assert list(name_marks(stories[0].stages)) == dropped
     both = name_marks(stories[0].stages + merged[0].stages)
     assert list(both) == [Mark.KEPT, Mark.MERGED, *dropped[1:]]
-    assert merged[0].count_left(176) == "176 of 196 tokens"
-    assert stories[0].count_left(54) == "54 of 196 kept"
+    assert "176 of 196 tokens" in merged[0].count_left(176)
+    assert "54 of 196 kept" in stories[0].count_left(54)
+
+
+def union(model: nn.Module, images: Tensor, index: int) -> list[dict[int, set[int]]]:
+    """Collect the patches of every token after each stage, set by set, from the trace."""
+    members, after = {patch: {patch} for patch in range(196)}, []
+    for stage in trace(model, images):
+        for patch, fate in enumerate(stage.fate[index].tolist()):
+            if fate == Fate.SIMILAR:
+                members[int(stage.partner[index, patch])] |= members.pop(patch)
+            elif fate == Fate.UNIMPORTANT:
+                del members[patch]
+        after.append({token: set(patches) for token, patches in members.items()})
+    return after
+
+
+@pytest.mark.parametrize("name", ["tome", "fold", "diffrate-even"])
+def test_tokens_are_the_unions_of_what_was_merged(
+    name: str, model: nn.Module, images: Tensor
+) -> None:
+    schedule, images = ztp.schedule_for(model, cost=0.7, method=name), images[:2]
+    stories = tell(model, images, schedule)
+    pruned = ztp.prune_(demo.model(), schedule)
+    for index, story in enumerate(stories):
+        gone: set[int] = set()
+        for view, expected in zip(story.stages, union(pruned, images, index), strict=True):
+            assert view.token is not None
+            groups = {
+                token: set((view.token.flatten() == token).nonzero().flatten().tolist())
+                for token in (*view.token.unique().tolist(), GONE)
+            }
+            assert groups.pop(GONE) == gone
+            groups.pop(DROPPED, None)
+            assert groups == expected
+            assert view.kept == len(expected)
+            gone = set(range(196)) - set().union(*expected.values())
+            check_marks(view, expected)
+        end = story.outcome().token
+        assert end is not None
+        assert set((end.flatten() == DROPPED).nonzero().flatten().tolist()) == gone
+    assert bool(gone) == (name == "diffrate-even")
+
+
+def check_marks(view: StageView, groups: dict[int, set[int]]) -> None:
+    """Every patch has one mark, merged ones the right one."""
+    masks = {mark: view.marked(mark).flatten() for mark in Mark}
+    assert (torch.stack(list(masks.values())).sum(dim=0) == 1).all()
+    merged = set().union(*(patches for patches in groups.values() if len(patches) > 1))
+    assert set(masks[Mark.MERGED].nonzero().flatten().tolist()) == merged
+    assert not masks[Mark.SIMILAR].any()
+
+
+def test_borders_run_between_different_tokens() -> None:
+    token = torch.tensor([[0, 0, 2], [5, 0, 5], [GONE, DROPPED, 8]])
+    assert find_shared(token).tolist() == [[True, True, False], [True, True, True], [False] * 3]
+    in_row, in_column = find_borders(token)
+    for row in range(3):
+        for col in range(3):
+            for mask, (down, right) in ((in_row, (0, 1)), (in_column, (1, 0))):
+                if row + down < 3 and col + right < 3:
+                    here, there = int(token[row, col]), int(token[row + down, col + right])
+                    shared = any(
+                        int((token == name).sum()) > 1 for name in (here, there) if name >= 0
+                    )
+                    assert bool(mask[row, col]) == (here != there and shared), (row, col)
+
+
+def test_a_token_has_the_mean_colour_of_its_patches() -> None:
+    colours, token = torch.rand(2, 3, 3), torch.tensor([[0, 0, 2], [DROPPED, 0, GONE]])
+    blended = blend_colours(colours, token)
+    expected = colours.clone()
+    expected[token == 0] = (colours[0, 0] + colours[0, 1] + colours[1, 1]) / 3
+    torch.testing.assert_close(blended, expected)
+
+
+def test_a_legend_names_what_occurs_and_nothing_else(
+    model: nn.Module, images: Tensor, scene: Scene
+) -> None:
+    assert list(scene.legend()) == [Mark.SIMILAR, Mark.UNIMPORTANT, Mark.GONE]
+    assert list(scene.legend(outcome=True)) == [Mark.SIMILAR, Mark.UNIMPORTANT]
+    (merged,) = tell(model, images[:1], Schedule((Stage(3, 1.0, 20),), ToMe()))
+    single = Scene("", "", scene.images[:1], [merged], [""])
+    assert single.legend() == {Mark.MERGED: MARKS[Mark.MERGED]}
+
+
+def test_percent_has_a_digit_more_near_0_and_100() -> None:
+    shares = {0.004: "0.4 %", 0.5: "50 %", 0.996: "99.6 %", 0.9996: "100 %", 1.0: "100 %"}
+    assert {share: percent(share) for share in shares} == shares
+
+
+def test_a_scene_says_what_was_spent(
+    model: nn.Module, images: Tensor, stories: list[Story]
+) -> None:
+    made = make_scene("a title", model, SCHEDULE, images, [""] * 6, heads=True)
+    full, cost = ztp.gmacs(model), ztp.gmacs(model, SCHEDULE)
+    for number in (f"{full:.3f}", f"{cost:.3f} GMACs", f"{100 * cost / full:.0f} %"):
+        assert number in made.about
+    assert [story.after for story in made.stories] == [story.after for story in stories]
+    expected = ((images[2] + 1) * 127.5).round().permute(1, 2, 0).numpy()
+    np.testing.assert_array_equal(np.asarray(made.images[2]), expected)
+
+
+def test_what_depends_on_the_image_is_measured(model: nn.Module, images: Tensor) -> None:
+    schedule = Schedule((Stage(4, 0.5), Stage(7, 0.5)), ATS(60))
+    for some in (images[:1], images):
+        spent = count_gmacs(model, schedule, some)
+        assert spent == pytest.approx(measured_gmacs(demo.model(), schedule, some))
+        assert spent < ztp.gmacs(model)

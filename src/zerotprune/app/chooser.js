@@ -1,9 +1,9 @@
-// Examples to press, and one's own image by choosing, dropping or pasting. It is sent as text.
-const MOST = __MOST_BYTES__;
+// Choose an example, or send an image: picked, dropped or pasted. It is sent as base64.
+const MAX_BYTES = __MAX_BYTES__;
 
 function send(file) {
   if (!file) return;
-  if (file.size > MOST) {
+  if (file.size > MAX_BYTES) {
     trigger("upload", { refused: "large" });
     return;
   }
@@ -14,8 +14,8 @@ function send(file) {
 }
 
 function press(thumb) {
-  for (const each of element.querySelectorAll(".thumb")) {
-    each.setAttribute("aria-pressed", each === thumb ? "true" : "false");
+  for (const button of element.querySelectorAll(".thumb")) {
+    button.setAttribute("aria-pressed", button === thumb ? "true" : "false");
   }
 }
 
@@ -24,10 +24,10 @@ element.addEventListener("click", (event) => {
   if (!thumb) return;
   press(thumb);
   const at = thumb.dataset.at;
-  trigger("select", { at: at === "own" ? at : Number(at) });
+  trigger("select", { at: at === "uploaded" ? at : Number(at) });
 });
 element.addEventListener("change", (event) => {
-  if (!event.target.matches(".own")) return;
+  if (!event.target.matches(".file")) return;
   event.stopPropagation();
   send(event.target.files[0]);
   event.target.value = "";

@@ -1,4 +1,8 @@
-"""Serve the page from this machine to this machine, out of a private folder."""
+"""Serve the page to this machine, from a private folder, until Ctrl-C.
+
+gradio builds the page and its routes, `firewall` decides what reaches them, and uvicorn serves the
+result. All limits are options of these libraries or middleware; nothing uses gradio's internals.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,66 +20,106 @@ from typing import TYPE_CHECKING
 from ..data.photographs import load_photographs
 from ..temporary import private_folder
 from .catalog import Catalog, CatalogEntry, generate_examples
-from .controller import Controller
-from .worker import Worker
+from .controller import Controller, Worker
 
 if TYPE_CHECKING:
-    import gradio as gr
+    import uvicorn
 
 ADDRESS = "127.0.0.1"
+PORTS = range(7860, 7960)
+MAX_CONNECTIONS = 500
+#: The page runs on what this server sends and reaches nothing else.
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+        "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+        "connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 @contextmanager
 def serve(
     worker: Worker, entries: Sequence[CatalogEntry], port: int | None = None
 ) -> Iterator[str]:
-    """Serve the page while the context is open; its address. Without a port, a free one is found.
+    """Serve the page while the context is open, and yield its address.
 
-    Whatever gradio writes goes to a private folder, which is gone afterwards.
+    Args:
+        worker: Computes for all tabs. It is stopped at the end.
+        entries: The models that the page offers.
+        port: Where to listen. Default: the first free one of `PORTS`.
     """
-    _check_free(port)
-    with private_folder() as folder:
-        # gradio reads both when it is imported: no sooner than here.
+    with _listen(port) as listener, private_folder() as folder:
+        # gradio reads both when it is imported, so not before this line.
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        from .page import build, launch
-
         catalog = Catalog(entries, worker.run(generate_examples), load_photographs())
-        blocks = build(Controller(worker, catalog))
+        server = _create_server(Controller(worker, catalog))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         try:
-            address = launch(blocks, port)
-            gc.freeze()  # what is there now stays: going through it again and again takes 0.2 s
-            yield address
+            thread.start()
+            _wait_for_start(server, thread)
+            gc.freeze()  # collecting what stays for good takes 0.2 s each time
+            yield f"http://{ADDRESS}:{listener.getsockname()[1]}/"
         finally:
             gc.unfreeze()
-            _close(blocks)
+            # uvicorn reports the tabs that are still listening: they always are.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+            server.should_exit = True
             worker.stop()
+            thread.join(timeout=10)
 
 
-def _close(blocks: gr.Blocks) -> None:
-    """At once: open tabs wait for news for ever, and nobody waits for them."""
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)  # it would complain of that
-    if (server := getattr(blocks, "server", None)) is not None:
-        server.force_exit = True
-    blocks.close(verbose=False)
-
-
-def _check_free(port: int | None) -> None:
-    if port is None:
-        return
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listen(port: int | None) -> socket.socket:
+    for candidate in PORTS if port is None else [port]:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind((ADDRESS, port))
+            listener.bind((ADDRESS, candidate))
+            listener.listen()
+            return listener
         except OSError as error:
+            listener.close()
             reason = error.strerror or "it cannot be used"
-            raise OSError(f"cannot listen on port {port}: {reason}; give another --port") from None
+    ports = f"port {port}" if port else f"ports {PORTS.start} to {PORTS.stop - 1}"
+    raise OSError(f"cannot listen on {ports}: {reason}; give another --port")
+
+
+def _create_server(controller: Controller) -> uvicorn.Server:
+    import uvicorn
+
+    from .firewall import Deadlines, QueueGuard, guard
+    from .page import build, mount
+
+    app = Deadlines(guard(mount(build(controller), QueueGuard)))
+    config = uvicorn.Config(
+        app,
+        http=app.connection_class(),
+        lifespan="on",
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        headers=list(HEADERS.items()),
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=0,
+    )
+    return uvicorn.Server(config)
+
+
+def _wait_for_start(server: uvicorn.Server, thread: threading.Thread) -> None:
+    while not server.started:
+        if not thread.is_alive():
+            raise RuntimeError("the page's server ended while it was starting")
+        time.sleep(0.01)
 
 
 def wait() -> None:
-    """Until Ctrl-C, or until the process is asked to end."""
+    """Return on Ctrl-C, or when the process is asked to end."""
     over = threading.Event()
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, lambda *_: over.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
     while not over.wait(3600):
         pass

@@ -1,22 +1,67 @@
 """Backbones: all that anybody wants to know of a library's Vision Transformer, and how it comes
-apart. A library is imported only when one of its models is at hand or is asked for by name."""
+apart. A library is imported only for one of its models, or for one that is asked for by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
-from torch import nn
+from torch import Tensor, nn
 
-from .contract import Backbone, BlockCall
-from .libraries import LIBRARIES, create, home_of, own_weights, shape_in
-from .reading import Reading
+from .contract import Backbone, BlockCall, Reading
 
-__all__ = ["LIBRARIES", "Backbone", "BlockCall", "backbone", "create", "own_weights", "reading",
-           "shape_in", "transformer", "unwrap"]  # fmt: skip
+__all__ = ["LIBRARIES", "Backbone", "BlockCall", "Reading", "backbone", "create", "own_weights",
+           "reading", "refuse_unreachable", "shape_in", "transformer", "unwrap"]  # fmt: skip
+
+
+class Library(NamedTuple):
+    """Where a library's models are defined, and the prefix of their names on the command line."""
+
+    module: str
+    prefix: str = ""
+    ours: str | None = None  # a module of ours that defines some of them
+
+
+#: the libraries, by the names of our packages
+LIBRARIES: dict[str, Library] = {
+    "timm": Library("timm"),
+    "torchvision": Library("torchvision", "torchvision:"),
+    "open_clip": Library("open_clip", "open_clip:"),
+    "lvvit": Library("tlt", "lvvit:", f"{__package__}.lvvit.model"),
+    "transformers": Library("transformers", "hf:"),
+}
+
+
+def backbone(model: object) -> Backbone:
+    """Take a model apart, or say in one sentence why it cannot be pruned."""
+    model = transformer(_checked(model))
+    home = _home_of(model)
+    if home is None:
+        raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
+    vit: Backbone = home.take_apart(model)
+    return vit
+
+
+def reading(model: object) -> Reading:
+    """Say what a vision-language model reads of its tower, or why that is not known."""
+    model = unwrap(_checked(model))
+    read = getattr(_home_of(model), "reading", None)
+    if read is None:
+        raise TypeError(f"{type(model).__name__} is not a supported vision-language model")
+    result: Reading = read(model)
+    return result
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
+    """Return the model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
@@ -27,61 +72,122 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def transformer(model: nn.Module) -> nn.Module:
-    """The Vision Transformer itself: without wrappers, and out of an `nn.Sequential` that has one,
-    which calls it and does nothing else to it, or out of a model of its library's that holds it."""
+    """Return the Vision Transformer itself: without wrappers, out of an `nn.Sequential` that holds
+    one, or out of a model of the same library that holds it."""
     model = unwrap(model)
     if type(model) is nn.Sequential:
-        supported = [child for child in model if home_of(child) is not None]
+        supported = [child for child in model if _home_of(child) is not None]
         if len(supported) == 1:
             return transformer(supported[0])
-    # Some libraries' models hold the transformer inside.
-    tower = getattr(home_of(model), "tower", None)
+    tower = getattr(_home_of(model), "tower", None)
     inner = model if tower is None else tower(model)
     return model if inner is model else transformer(inner)
 
 
-def backbone(model: object) -> Backbone:
-    """Take a model apart, or say in one sentence why it cannot be pruned."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
-    model = transformer(model)
-    home = home_of(model)
-    if home is None:
-        raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
-    vit: Backbone = home.take_apart(model)
-    return vit
+def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
+    """Create a model by its name on the command line.
+
+    Args:
+        name: a prefix of the library's, then the library's own name.
+        pretrained: load the library's pretrained weights.
+        options: what the library's `create` takes; None leaves its default.
+    """
+    home, library_name = _named(name)
+    kwargs = {option: value for option, value in options.items() if value is not None}
+    unknown = sorted(kwargs.keys() - inspect.signature(home.create).parameters.keys())
+    if unknown:
+        raise ValueError(f"{name} has no --{unknown[0]} option")
+    model: nn.Module = home.create(library_name, pretrained, **kwargs)
+    return model
 
 
-def reading(model: object) -> Reading:
-    """What a vision-language model reads of its tower, or why that is not known."""
+def shape_in(name: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the options for `create` by which a model takes these weights, as far as its library's
+    package can tell."""
+    read = getattr(_named(name)[0], "shape_in", None)
+    return {} if read is None else dict(read(state))
+
+
+def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select the model's weights from a file that may hold more towers than one."""
+    select = getattr(_named(name)[0], "own_weights", None)
+    return dict(state if select is None else select(state))
+
+
+def refuse_unreachable(
+    name: str,
+    repository: str,
+    files: Sequence[str],
+    instead: str = "give a local file with --weights",
+) -> None:
+    """Raise at once if a repository is not cached and the Hugging Face Hub cannot be reached: the
+    Hub's own client retries for a minute."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if any(isinstance(try_to_load_from_cache(repository, file), str) for file in files):
+        return
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+    except HTTPError:
+        return  # somebody answers
+    except (OSError, ValueError, HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # the same: the Hub's own client brings other certificates
+        host = urlsplit(constants.ENDPOINT).hostname
+        raise ValueError(
+            f"cannot fetch the pretrained weights of {name}: {host} cannot be reached; {instead}"
+        ) from None
+
+
+def _checked(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
-    model = unwrap(model)
-    read = getattr(home_of(model), "reading", None)
-    if read is None:
-        raise TypeError(
-            f"{type(model).__name__} is not a vision-language model that is known to the library"
-        )
-    found: Reading = read(model)
-    return found
+    return model
+
+
+def _home_of(model: nn.Module) -> ModuleType | None:
+    """Return our package for the library that defines the model's class, or a base of it."""
+    for kind in type(model).__mro__:
+        defined_in = kind.__module__.partition(".")[0]
+        for home, library in LIBRARIES.items():
+            if defined_in == library.module or kind.__module__ == library.ours:
+                return _package(home)
+    return None
+
+
+def _named(name: str) -> tuple[ModuleType, str]:
+    """Split a name on the command line into our package for its library and the library's name."""
+    prefix, colon, library_name = name.rpartition(":")
+    for home, library in LIBRARIES.items():
+        if library.prefix == prefix + colon:
+            return _package(home), library_name
+    prefixes = ", ".join(library.prefix for library in LIBRARIES.values() if library.prefix)
+    raise ValueError(
+        f"unknown model {name!r}: give 'demo' or the name of a timm model, or one with a prefix "
+        f"({prefixes})"
+    )
+
+
+def _package(home: str) -> ModuleType:
+    return import_module(f".{home}", __package__)
 
 
 def _advice(model: nn.Module) -> str:
-    held = [f"a {home} {type(each).__name__} at .{path}" for path, home, each in _prunable(model)]
-    if held:
-        path = held[0].rpartition(" at ")[2]
-        return f"it holds {' and '.join(held)}: pass model{path}"
+    inside = [f"a {home} {type(part).__name__} at .{path}" for path, home, part in _prunable(model)]
+    if inside:
+        path = inside[0].rpartition(" at ")[2]
+        return f"it holds {' and '.join(inside)}: pass model{path}"
     library = type(model).__module__.partition(".")[0]
     return f"it is {library}'s, and not a Vision Transformer of {' or '.join(LIBRARIES)}"
 
 
 def _prunable(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """The modules inside that could be pruned by themselves, each with its library's name."""
-    for path, held in model.named_modules():
-        home = home_of(held)
+    """Find the modules inside that could be pruned by themselves, with their libraries' names."""
+    for path, module in model.named_modules():
+        home = _home_of(module)
         if path and home is not None:
             try:
-                home.take_apart(held)
+                home.take_apart(module)
             except (TypeError, AttributeError):
                 continue
-            yield path, home.__name__.rpartition(".")[2], held
+            yield path, home.__name__.rpartition(".")[2], module

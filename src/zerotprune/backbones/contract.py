@@ -1,32 +1,34 @@
-"""The contract of a library: what a Backbone tells of its models, how their blocks are called."""
+"""The contract of a library: what a Backbone says of a model, and how its blocks are called."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from ..block import Parts
 from ..cost import Geometry
-from ..task import Parts
 from ..tokens import Tokens
-from .midway import Midway
-from .prefix_only import PrefixOnly
-from .size_weighted import SizeWeighted
-from .stand_in import StandIn
+from .ending import Ending, ending_of
+
+__all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Reading"]
+
+#: the refusal of an attention mask, of whatever library
+NO_MASK = "a pruned model takes no attention mask: it would not fit the tokens that are left"
 
 
 class BlockCall:
-    """How a model calls its blocks: this one by x and keywords. All want x alone back."""
+    """How a model calls its blocks: this one with x and keywords."""
 
     def read(
-        self, args: tuple[Any, ...], given: Mapping[str, Any]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
-        """The residual stream, and what else the parts may need of the call."""
+        """Split a call into the residual stream and what else the parts may need of it."""
         (x,) = args
-        return x, dict(given)
+        return x, dict(kwargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +40,24 @@ class Backbone(ABC):
     blocks: Sequence[nn.Module]
 
     call: ClassVar[BlockCall] = BlockCall()
-    #: methods of the model that want the whole grid: they cannot serve while it is pruned, unless
-    #: with outputs="grid", where every block gives a full-length tensor (`grid.carrying`); for that
-    #: the library must hand each block the very tensor that the one before gave
+    #: the library's way to enter and to end a model
+    ending_class: ClassVar[type[Ending]]
+    #: methods of the model that need the whole grid. A pruned model refuses them, unless it has
+    #: outputs="grid", where every block returns a tensor of full length (`grid.carrying`); for that
+    #: the library must hand each block the very tensor that the one before returned
     unserved: ClassVar[tuple[str, ...]] = ()
-    #: those that cannot serve while the head must pool by size: they get tokens without their sizes
+    #: methods that get tokens without their sizes: refused while the head must pool by size
     unweighed: ClassVar[tuple[str, ...]] = ()
-    #: the library's modules whose hooks see what they should: they record what leaves the blocks
+    #: the library's modules whose hooks on blocks are welcome: they record what leaves the blocks
     recorders: ClassVar[tuple[str, ...]] = ()
-    #: those that change the number of tokens, which a schedule was worked out for
+    #: methods that change the number of tokens, for which a schedule was worked out
     resizing: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def parts(self, block: nn.Module) -> Parts: ...
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        """The modules of a block that are not called while it is pruned: their parts are."""
+        """Return the modules of a block that are not called while it is pruned: their parts are."""
         return ()
 
     @property
@@ -69,59 +73,76 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many classes the head tells apart; 0 where there is no head."""
+        """The number of classes; 0 where the model has no classifier."""
 
     @abstractmethod
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """What makes a PIL image the model's input, at `size` pixels or the size it has now."""
+        """Return the transform from a PIL image to the model's input, at `size` pixels or at the
+        size that the model has now."""
 
     @property
     @abstractmethod
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Mean and standard deviation of each channel, which the transform takes out."""
+        """Mean and standard deviation of each channel, as the transform normalizes them."""
 
     @abstractmethod
     def class_names(self) -> list[str]:
-        """What the classes are called, as far as the library knows."""
+        """Return the names of the classes, or an empty list if the library does not know them."""
 
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights as the library publishes them, under the names that they have in the model."""
+        """Rename weights as the library publishes them to the names that the model has."""
         return state
 
     def resize_(self, size: int) -> None:
         """Set the model to square images of another size: positions are resampled."""
-        raise ValueError(f"{self.name or type(self.model).__name__} cannot be set to another size")
+        raise ValueError(f"{self._label} cannot be set to another size")
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """The weights that make classes of features; none where the model has no such head."""
+        """Return the parameters of the classifier; none where the model has no classifier."""
         return []
 
     def reset_head_(self, classes: int) -> None:
-        """Give the model a new head for so many classes, with random weights."""
+        """Give the model a new classifier with random weights."""
         raise ValueError(
-            f"{self.name or type(self.model).__name__} cannot be given a head for {classes} "
-            f"classes: it has {self.outputs}"
+            f"{self._label} has {self.outputs} classes and cannot get a classifier for {classes}"
         )
 
+    @property
+    def _label(self) -> str:
+        return self.name or type(self.model).__name__
+
     def giving_tensors(self) -> nn.Module:
-        """The model, or a wrapping of it, that answers with one tensor: logits, or features."""
+        """Return the model, or a wrapper of it, that returns one tensor: logits, or features."""
         return self.model
 
-    @abstractmethod
-    def prefix_only(self, otherwise: SizeWeighted | None = None) -> PrefixOnly:
-        """What stands in for the model's forward where its head reads the prefix tokens alone, and
-        what else once its head was changed."""
+    def ending(
+        self, *, prefix_only: bool = False, proportional: float | None = None
+    ) -> Ending | None:
+        """Return what stands in for the model's forward, or None where its own serves.
 
-    def size_weighted(self, proportional: float) -> SizeWeighted | None:
-        """What stands in for the model's forward where its head pools tokens of different sizes,
-        or padding; None where it never does, see `Geometry.weighs_sizes`."""
-        return None
+        Args:
+            prefix_only: as in `Ending`.
+            proportional: as in `Ending`.
+        """
+        if not prefix_only and proportional is None:
+            return None
+        return self.ending_class(self.model, prefix_only=prefix_only, proportional=proportional)
 
-    def checked(self) -> StandIn | None:
-        """What stands in for the model's forward where nothing else does, to refuse calls that a
-        pruned model cannot serve; None where there are none."""
-        return None
+    def midway(self) -> Callable[[Tensor, int], Tensor] | None:
+        """Return a function that runs the model, pruned as it is at the call, from the input of a
+        block on (counted from 1); None where its blocks need more than tokens."""
+        return self._enter
 
-    @abstractmethod
-    def midway(self) -> Midway | None:
-        """How the model is run from the middle; None where its blocks need more than tokens."""
+    def _enter(self, x: Tensor, block: int) -> Tensor:
+        ending = ending_of(self.model) or self.ending_class(self.model)
+        return ending.enter(x, block)
+
+
+class Reading(NamedTuple):
+    """What a vision-language model reads of its tower: each token becomes one of the language
+    model's."""
+
+    tower: nn.Module
+    #: the hidden states that are read: 0 enters the first block, −1 leaves the last
+    states: tuple[int, ...]
+    left_out: int = 0  # tokens skipped at the front of each

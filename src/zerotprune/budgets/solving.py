@@ -1,25 +1,73 @@
-"""The schedule for a budget: a method's own dials, turned until the cost is met."""
+"""From a budget to a schedule: turn a method's dial until the schedule costs what was asked for.
+
+A budget is a target, and a price says what a schedule costs in the target's unit: GMACs by formula,
+or measured on images by methods that keep different numbers of tokens for different images.
+Everything below `schedule_for` works with any such pair.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Generic, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..cost import Convention, Geometry
+from ..cost import Compute, Convention, Geometry
 from ..grid import Outputs
-from ..knobs import Dial
+from ..knobs import Dial, dials_of
 from ..method import Method
 from ..methods import DEFAULT, DENSE, name_of, resolve
 from ..plan import Plan
+from ..ranges import check_range
 from ..schedule import Schedule
-from .adaptive import measured_gmacs
-from .bisection import Hit, bisect
-from .budget import TOLERANCE, Budget
-from .tuned import tuned_schedule
+from ..surgery import attach, restore_
+from ..tracing import survivors
+from .tuned import tuned_at
 
+#: how far a schedule's cost may be from its budget, relative to the budget
+TOLERANCE = 0.01
+
+#: what a schedule costs, in the unit of the target; None if the model cannot follow it
 Price = Callable[[Schedule], float | None]
+Setting = TypeVar("Setting")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a pruned model may cost.
+
+    Args:
+        cost: The share of the unpruned model's compute, above 0 and at most 1.
+        gmacs: The compute in GMACs. Give either this or `cost`.
+
+    >>> Budget(cost=0.6).to_gmacs(unpruned=5.0)
+    3.0
+    """
+
+    cost: float | None = None
+    gmacs: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cost is None) == (self.gmacs is None):
+            raise ValueError("a budget is either cost=…, a share of the compute, or gmacs=…")
+        for name, value in self.options.items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            check_range(name, value)
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The one of the two that is set, by its name."""
+        both = {"cost": self.cost, "gmacs": self.gmacs}
+        return {name: value for name, value in both.items() if value is not None}
+
+    def to_gmacs(self, unpruned: float) -> float:
+        """Return the budget in GMACs for a model that takes `unpruned` GMACs unpruned."""
+        return float(self.gmacs) if self.cost is None else float(self.cost * unpruned)  # type: ignore[arg-type]
 
 
 def schedule_for(
@@ -27,47 +75,72 @@ def schedule_for(
     *,
     cost: float | None = None,
     gmacs: float | None = None,
+    speedup: float | None = None,
+    example: Tensor | None = None,
     method: Method | str | None = None,
     images: Tensor | None = None,
     convention: Convention = "full",
     tuned: bool = False,
     outputs: Outputs = "tokens",
 ) -> Schedule:
-    """The schedule of a method for a budget, met within 1 %.
+    """Return a method's schedule for a budget, met within 1 %.
 
-    The budget is `cost`, the share of the unpruned model's compute, or `gmacs`. Every method comes
-    with its own form of schedule; with `tuned`, it is the one that was searched for this very model
-    and budget (`zerotprune info` says which there are). `images` are needed for methods whose cost
-    depends on them. `outputs` are those of `prune_`: to give the grid back may cost something, and
-    without a method named, Fold then goes by received attention alone.
+    Args:
+        model: The model to prune; it is left unpruned.
+        cost: The budget as a share of the unpruned model's compute.
+        gmacs: The budget in GMACs.
+        speedup: The budget as times the unpruned model's speed, measured on `example` here and
+            now, and met within 5 %. Give one of the three.
+        example: A batch of images to measure the speed on, on the model's device.
+        method: A method or its name. Default: Fold, which goes by received attention alone if
+            `outputs` is "grid".
+        images: A batch to measure the cost on, for methods whose cost depends on the images.
+        convention: How GMACs are counted: "full" counts everything, "paper" as the paper does.
+        tuned: Return the schedule that was searched for this very model and budget instead of the
+            method's form (`zerotprune info` lists those there are).
+        outputs: As for `prune_`: giving the grid back may cost something.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
     >>> schedule_for(model, cost=0.7, method="tome").stages[0]
     Stage(block=1, keep=1.0, similar=9, rounds=None)
     """
+    if speedup is not None:
+        if cost is not None or gmacs is not None:
+            raise ValueError("give one budget: cost, gmacs or speedup")
+        cost = _cost_at(model, speedup, example, method)
     budget = Budget(cost, gmacs)
     if method is None:
         method = DENSE if outputs == "grid" else DEFAULT
     method = resolve(method)
     geometry = backbone(model).geometry
     unpruned = Plan(Schedule(), geometry).gmacs(convention)
-    target = budget.gmacs_of(unpruned)
+    target = budget.to_gmacs(unpruned)
     if tuned:
-        return tuned_schedule(model, method, target, unpruned)
+        return _tuned_schedule(model, method, target, unpruned)
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
         return Schedule((), method)
-    price = _price(model, method, geometry, images, convention, outputs)
+    price = _price_in_gmacs(model, method, geometry, images, convention, outputs)
     return solve(method, geometry, target, unpruned, price, outputs)
 
 
-def _price(
+def _cost_at(
+    model: nn.Module, speedup: float, example: Tensor | None, method: Method | str | None
+) -> float:
+    from .speed import TimeBudget, cost_for  # which solves for costs by `schedule_for`
+
+    if example is None:
+        raise ValueError("speedup is measured: give a batch of images, example=images")
+    return cost_for(model, TimeBudget(speedup), example, method)[0]
+
+
+def _price_in_gmacs(
     model: nn.Module,
     method: Method,
     geometry: Geometry,
     images: Tensor | None,
     convention: Convention,
-    outputs: Outputs = "tokens",
+    outputs: Outputs,
 ) -> Price:
     if method.adaptive and images is None:
         raise ValueError(
@@ -76,16 +149,30 @@ def _price(
         )
 
     def price(schedule: Schedule) -> float | None:
-        plan = Plan(schedule, geometry, outputs)
-        try:
-            plan.check()
-        except ValueError:  # so much that some stage has no token left
-            return None
-        if images is None or not method.adaptive:
-            return plan.gmacs(convention)
+        gmacs = Plan(schedule, geometry, outputs).price(convention)
+        if gmacs is None or images is None or not method.adaptive:
+            return gmacs
         return measured_gmacs(model, schedule, images, convention, outputs)
 
     return price
+
+
+def _tuned_schedule(model: nn.Module, method: Method, gmacs: float, unpruned: float) -> Schedule:
+    available = tuned_at(model, method)
+    for tuned in available:
+        if abs(tuned.gmacs - gmacs) <= TOLERANCE * gmacs:
+            return tuned.schedule
+    costs = ", ".join(
+        f"{tuned.gmacs / unpruned:.2f} ({tuned.gmacs:g} GMACs)" for tuned in available
+    )
+    others = {name_of(tuned.schedule.method) for tuned in tuned_at(model)}
+    there_is = f"there are some at cost {costs}" if costs else "there is none at all"
+    if others and not available:
+        there_is += f", but there are some of {', '.join(sorted(others))}"
+    raise ValueError(
+        f"no schedule of {name_of(method)} was searched for this model at cost "
+        f"{gmacs / unpruned:.2f} ({gmacs:.4g} GMACs); {there_is}"
+    )
 
 
 def solve(
@@ -96,30 +183,43 @@ def solve(
     price: Price,
     outputs: Outputs = "tokens",
 ) -> Schedule:
-    """The first of the method's dials that comes within half of the tolerance; else the nearest."""
+    """Return the schedule of the method's first dial that comes within half of the tolerance of
+    the target, or else the nearest of all dials; raise ValueError if none is within it.
+
+    Args:
+        target: What the schedule is to cost.
+        unpruned: What the unpruned model costs, in the same unit.
+        price: What a schedule costs, in the same unit.
+    """
     best: Hit[Schedule] | None = None
-    # What a measured cost would gain by more steps is less than its error.
-    enough = TOLERANCE / 5 if method.adaptive else 0.0
-    for dial in method.dials(geometry):
-        best = bisect(_priced(dial, price), target, enough=enough, best=best, dear=method.adaptive)
+    # A measured cost has an error that makes more steps pointless.
+    close_enough = TOLERANCE / 5 if method.adaptive else 0.0
+    for dial in dials_of(method, geometry):
+        best = bisect(
+            _priced(dial, price),
+            target,
+            close_enough=close_enough,
+            best=best,
+            expensive=method.adaptive,
+        )
         if best is not None and best.miss <= TOLERANCE / 2:
             return best.setting
     if best is not None and best.miss <= TOLERANCE:
         return best.setting
     ends = [best]
     if not method.adaptive:
-        ends = [bisect(_priced(dial, price), 0.0) for dial in method.dials(geometry)]
+        ends = [bisect(_priced(dial, price), 0.0) for dial in dials_of(method, geometry)]
     lowest = [end.value for end in ends if end is not None and end.setting.stages]
     if best is None or not lowest:
         raise ValueError(_why_none(method, geometry, outputs))
-    raise ValueError(_unmet(method, target, unpruned, min(lowest), best.value))
+    raise ValueError(_why_unmet(method, target, unpruned, min(lowest), best.value))
 
 
 def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float] | None]:
-    """What the dial gives, with its cost; None where there is nothing to be had."""
+    """Return the dial with the cost of its schedules beside them."""
 
-    def turn(at: float) -> tuple[Schedule, float] | None:
-        schedule = dial(at)
+    def turn(position: float) -> tuple[Schedule, float] | None:
+        schedule = dial(position)
         cost = None if schedule is None else price(schedule)
         return None if schedule is None or cost is None else (schedule, cost)
 
@@ -127,10 +227,10 @@ def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float
 
 
 def _why_none(method: Method, geometry: Geometry, outputs: Outputs) -> str:
-    """What keeps the method from this model altogether."""
-    for dial in method.dials(geometry):
-        for at in (0.5, 0.0):
-            schedule = dial(at)
+    """Say what keeps the method from this model altogether."""
+    for dial in dials_of(method, geometry):
+        for position in (0.5, 0.0):
+            schedule = dial(position)
             if schedule is not None:
                 try:
                     Plan(schedule, geometry, outputs).check()
@@ -139,11 +239,95 @@ def _why_none(method: Method, geometry: Geometry, outputs: Outputs) -> str:
     return f"{name_of(method)} has no schedule for this model"
 
 
-def _unmet(method: Method, target: float, unpruned: float, lowest: float, nearest: float) -> str:
-    said = (
+def _why_unmet(
+    method: Method, target: float, unpruned: float, lowest: float, nearest: float
+) -> str:
+    reason = (
         f"a budget of {target:.4g} GMACs cannot be met by {name_of(method)}: this model takes "
         f"{unpruned:.4g} unpruned and {lowest:.4g} at least"
     )
     if lowest < target < unpruned:
-        said += f"; with so few tokens the nearest to it is {nearest:.4g}"
-    return said
+        reason += f"; with so few tokens the nearest to it is {nearest:.4g}"
+    return reason
+
+
+class Hit(NamedTuple, Generic[Setting]):
+    """A setting, its value, and how far that is from the target, relative to the target."""
+
+    setting: Setting
+    value: float
+    miss: float
+
+
+def bisect(
+    turn: Callable[[float], tuple[Setting, float] | None],
+    target: float,
+    *,
+    steps: int = 20,
+    close_enough: float = 0.0,
+    best: Hit[Setting] | None = None,
+    expensive: bool = False,
+) -> Hit[Setting] | None:
+    """Find the setting whose value is nearest to the target, by turning a dial from 0 to 1.
+
+    Args:
+        turn: Returns the setting at a position of the dial and its value, which falls as the dial
+            rises, or None if there is no setting there, which counts as too far.
+        target: The value to find.
+        steps: How often the dial is halved at most.
+        close_enough: Stop once the miss is at most this.
+        best: The nearest so far, from other dials.
+        expensive: Try the dial's other end second: if its value is above the target, the target is
+            out of reach and nothing more is tried.
+    """
+    low, high = 0.0, 1.0
+    for step in range(steps + 1):
+        at_end = step == 1 and expensive
+        middle = (low + high) / 2 if step else 0.0
+        setting = turn(1 - 2**-steps if at_end else middle)
+        if setting is not None:
+            miss = abs(setting[1] - target) / max(abs(target), 1e-12)
+            if best is None or miss < best.miss:
+                best = Hit(*setting, miss)
+        if best is not None and best.miss <= close_enough:
+            return best
+        if at_end:
+            if setting is not None and setting[1] > target:
+                return best
+        elif setting is not None and setting[1] >= target:
+            low = middle
+        elif step:
+            high = middle
+        elif setting is not None:
+            return best  # the highest value of this dial is too low already
+    return best
+
+
+@torch.inference_mode()
+def measured_gmacs(
+    model: nn.Module,
+    schedule: Schedule,
+    images: Tensor,
+    convention: Convention = "full",
+    outputs: Outputs = "tokens",
+) -> float:
+    """Measure the mean cost over images. The model is unpruned afterwards."""
+    attach(model, schedule)
+    try:
+        with survivors(model) as calls:
+            model(images)
+    finally:
+        restore_(model)
+    return mean_gmacs(Plan(schedule, backbone(model).geometry, outputs), calls, convention)
+
+
+def mean_gmacs(
+    plan: Plan,
+    calls: list[list[Tensor]],
+    convention: Convention = "full",
+    compute: Compute = "all",
+) -> float:
+    """Return the mean cost over images, from the tokens that `survivors` counted in each call."""
+    counts = [tuple(row) for call in calls for row in torch.stack(call, dim=1).tolist()]
+    costs = {row: plan.gmacs(convention, row, compute) for row in set(counts)}
+    return sum(costs[row] for row in counts) / len(counts)

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 from ..backbones import BlockCall, backbone
 from ..batching import Batch, concat, select
-from ..block import AT_ONCE
+from ..block import CHUNK, Parts
 from ..measure.statistics import Mean, divergence
 from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..shapes import Float
 from ..surgery import current_plan
-from ..task import Parts
 from ..tokens import Tokens
 
 ROUNDS = (1, 5, 10, 30, 50)
@@ -40,7 +39,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class BlockSurvey(NamedTuple):
-    """What was seen of one block, of some images or of all."""
+    """Measurements of one block, on some images or on all."""
 
     divergence: Float[Tensor, "images rounds"]  # for all of ROUNDS, so 0 for the last
     spread: Float[Tensor, " images"]  # divergence from a flat importance: what there is to tell
@@ -78,22 +77,22 @@ def survey(
         for hook in hooks:
             hook.remove()
     if not seen[0]:
-        raise ValueError("there is no image to look at")
+        raise ValueError("no images to survey")
     blocks = [concat(notes) for notes in seen]
     for number, block in enumerate(blocks, start=1):
         if not all(values.isfinite().all() for values in block):
-            raise ValueError(f"block {number} computes scores that are not finite")
+            raise ValueError(f"the scores of block {number} are not finite")
     return blocks
 
 
 def _watch(
     parts: Parts, call: BlockCall, prefix: int, cls: bool, notes: list[BlockSurvey]
 ) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        x, others = call.read(args, given)
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, others = call.read(args, kwargs)
         tokens = Tokens.of(x, prefix)
-        for at in range(0, len(tokens.x), AT_ONCE):  # a graph for each head: few at a time
-            heads = parts.attend(select(tokens, slice(at, at + AT_ONCE)), others)
+        for at in range(0, len(tokens.x), CHUNK):  # a graph for each head: few at a time
+            heads = parts.attend(select(tokens, slice(at, at + CHUNK)), others)
             graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
             notes.append(look_at(torch.cat(graphs, dim=1), prefix, cls))
 
@@ -103,7 +102,8 @@ def _watch(
 def look_at(
     graph: Float[Tensor, "images heads tokens tokens"], prefix: int, cls: bool
 ) -> BlockSurvey:
-    """One block's graphs: importance from the method's own start, all heads combined by EIR."""
+    """Measure one block by its graphs: importance from the method's own start, heads combined by
+    EIR."""
     score = start_scores(graph, math.sqrt(graph.shape[-1]) if cls else None)
     importance, variance, before = [], [], 0
     for rounds in ROUNDS:
@@ -164,13 +164,13 @@ class BlockRounds:
 
 
 def rounds_needed(blocks: Sequence[BlockSurvey], threshold: float) -> list[BlockRounds]:
-    """For each block the fewest of ROUNDS whose mean divergence is within the threshold."""
+    """Find for each block the fewest of ROUNDS whose mean divergence is within the threshold."""
     rows = []
     for number, block in enumerate(blocks, start=1):
         means = tuple(Mean.of(column) for column in block.divergence.T[:-1])
         spread = Mean.of(block.spread)
         limit = threshold * spread.value
-        enough = (each for each, kl in zip(ROUNDS, means, strict=False) if kl.value <= limit)
+        enough = (count for count, kl in zip(ROUNDS, means, strict=False) if kl.value <= limit)
         paper = papers_rounds(number, len(blocks))
         rows.append(BlockRounds(number, means, spread, next(enough, SETTLED), paper))
     return rows
@@ -187,7 +187,8 @@ def divergences_json(rows: Sequence[BlockRounds], threshold: float) -> dict[str,
 def head_variances(
     blocks: Sequence[BlockSurvey], rows: Sequence[BlockRounds]
 ) -> list[Float[Tensor, "images heads"]]:
-    """Of the heads' scores in each block, after the rounds that it needs: what VHF looks at."""
+    """Return the variances of the heads' scores in each block, after the rounds that it needs:
+    VHF goes by these."""
     return [
         block.variance[:, ROUNDS.index(row.needed)] for block, row in zip(blocks, rows, strict=True)
     ]

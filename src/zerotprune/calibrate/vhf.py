@@ -53,20 +53,21 @@ class RangeSearch:
 
 
 def usual_schedule(model: nn.Module) -> Schedule:
-    """The paper's for this search, which is for 12 blocks; else one of the paper's form."""
+    """Return the paper's schedule for this search, which is for 12 blocks, or else one of the
+    paper's form."""
     if backbone(model).geometry.depth == 12:
         return Schedule.preset("vhf-search")
     return schedule_for(model, cost=0.7, method="zero-tprune-paper").by("zero-tprune")
 
 
 def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:
-    """Ranges among the variances that the heads have: the lower bound below their median, the
-    upper one above it, even on a logarithmic scale."""
-    held = torch.cat([each.flatten() for each in variances]).clamp_min(1e-6).log().sort().values
-    low, middle, high = (held[int(part * (len(held) - 1))].item() for part in (0.05, 0.5, 0.95))
-    dice = random.Random(seed)
+    """Draw ranges among the heads' variances, uniformly on a logarithmic scale: the lower bound
+    below their median, the upper one above it."""
+    logs = torch.cat([block.flatten() for block in variances]).clamp_min(1e-6).log().sort().values
+    low, middle, high = (logs[int(part * (len(logs) - 1))].item() for part in (0.05, 0.5, 0.95))
+    rng = random.Random(seed)
     return [
-        _tidy(math.exp(dice.uniform(low, middle)), math.exp(dice.uniform(middle, high)))
+        _tidy(math.exp(rng.uniform(low, middle)), math.exp(rng.uniform(middle, high)))
         for _ in range(STARTS)
     ]
 
@@ -74,8 +75,8 @@ def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:
 def beam_search(
     objective: Callable[[Range], float], starts: Iterable[Range], evaluations: int
 ) -> dict[Range, float]:
-    """The value of each range that was tried, in order: the starts, then the neighbours of the best
-    two so far, over and over; once none is better, at half the step (on a logarithmic scale)."""
+    """Return the value of each range that was tried, in order: the starts, then the neighbours of
+    the best two so far, over and over; once none is better, at half the step (in logarithms)."""
     trials: dict[Range, float] = {}
 
     def evaluate(places: Iterable[Range]) -> None:
@@ -110,7 +111,7 @@ def _tidy(low: float, high: float) -> Range:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the search found, and what the other half of the images says to it."""
+    """What the search found, and how it does on the other half of the images."""
 
     schedule: Schedule
     labels: bool
@@ -153,7 +154,7 @@ class Verdict:
         }
 
 
-def search(
+def search_range(
     model: nn.Module,
     plan: RangeSearch,
     batches: Iterable[Batch],
@@ -162,7 +163,7 @@ def search(
     advance: Callable[[int], None],
 ) -> Verdict:
     """Search on the even images, beginning with the default, and compare the best range with it on
-    the odd ones: where the data is in the order of its classes, both halves get as much of each."""
+    the odd ones: if the data is sorted by class, both halves get as much of each."""
     halves: tuple[list[Truths], list[Truths]] = ([], [])
     for images, truth, index in batches:
         if not plan.labels:
@@ -173,7 +174,7 @@ def search(
             if chosen.any():
                 half.append((images[chosen], truth[chosen]))
     if not all(halves):
-        raise ValueError("the search for a VHF range needs two images at least, one in each half")
+        raise ValueError("the search for a VHF range needs at least two images, one in each half")
     judge = partial(_judge, model, plan, device)
 
     def objective(place: Range) -> float:
@@ -200,8 +201,8 @@ def search(
 def _judge(
     model: nn.Module, plan: RangeSearch, device: str, half: Sequence[Truths], place: Range
 ) -> Float[Tensor, " images"]:
-    """For each image 1 for the right class on top and 0 for another; without labels,
-    −KL(unpruned ‖ pruned) of the class probabilities. More is better."""
+    """Score each image, more is better: 1 if the top class is right, else 0; without labels,
+    −KL(unpruned ‖ pruned) of the class probabilities."""
     attach(model, plan.schedule.by(ZeroTPrune(vhf=place)))
     outcomes = []
     try:

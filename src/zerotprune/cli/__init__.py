@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-TYPE_CHECKING = False  # nothing is imported before Ctrl-C can be told
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..interrupts import Interrupts
+
 
 def main() -> None:
+    """Run the command that `sys.argv` names, and end the process by SystemExit."""
+    # `signal` is an import, in which an interrupt can get lost; this is there when Python starts.
+    _signal.signal(_signal.SIGINT, lambda *_: os._exit(130))
+    from ..interrupts import INTERRUPTED, Interrupts
+
     try:
-        _run()
-    except KeyboardInterrupt:  # in the moment before Ctrl-C is ours, or after
-        os._exit(130)
+        _run(Interrupts())
+    except KeyboardInterrupt:  # a second one, while the first was being reported
+        os._exit(INTERRUPTED)
 
 
-def _run() -> None:
+def _run(interrupts: Interrupts) -> None:
     from .ending import ending
 
-    with ending() as interrupts:
+    with ending(interrupts):
         app = _app(sys.argv[1:])
         _refuse_keep(sys.argv[1:])
         command, bound, _ = app.parse_args(sys.argv[1:], exit_on_error=False, print_error=False)

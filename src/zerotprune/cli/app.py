@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..app.catalog import BUILT_IN, CatalogEntry
+from ..app.controller import Worker
 from ..app.server import serve, wait
-from ..app.worker import Worker
 from ..data.models import load
 from ..files import names_in
 
@@ -29,20 +29,20 @@ def app(
 ) -> None:
     """Open a page that shows what pruning does to an image: patches, predictions, cost, speed.
 
-    It listens on this machine only, works offline, and opens no file that the browser names.
+    It serves this machine only, works offline, and opens no file that the browser names.
 
     Parameters
     ----------
     model
-        A timm model to offer beside the built-in one; may be given several times.
+        A timm model to offer beside the built-in one. Repeat it for several models.
     weights
-        Local weights, one file for each --model in the same order. Default: timm's pretrained ones.
+        Local weights, one file per --model in the same order. Default: timm's pretrained ones.
     random_weights
-        Random weights instead: to see speed, not sense.
+        Use random weights: speed is right, predictions are not.
     names
-        A file with the names of the classes, one a line; ImageNet's are known.
+        A file with the class names, one per line. ImageNet's are known.
     port
-        Where to listen. Default: 7860, or the next one that is free.
+        Where to listen. Default: 7860, or the next free port.
     browser
         Open the page in a browser.
     """
@@ -63,20 +63,20 @@ def app(
 def _load_entries(
     model: Sequence[str], weights: Sequence[Path], random_weights: bool, names: Path | None
 ) -> list[CatalogEntry]:
-    """The built-in model, and those that are named."""
+    """Load the built-in model and those that the user named."""
     if weights and random_weights:
         raise ValueError("give --weights or --random-weights, not both")
     if weights and len(weights) != len(model):
         raise ValueError(
-            f"{len(weights)} files of --weights for {len(model)} of --model: give one for each"
+            f"--weights needs one file per --model, got {len(weights)} for {len(model)} models"
         )
     if len({BUILT_IN, *model}) != 1 + len(model):
-        raise ValueError("give each --model once; the built-in one is there anyway")
-    called = None if names is None else names_in(names)
+        raise ValueError("each --model must be different, and the built-in one is always there")
+    class_names = None if names is None else names_in(names)
     entries = [CatalogEntry(BUILT_IN, load(BUILT_IN))]
-    for number, name in enumerate(model):
-        file = weights[number] if weights else None
+    for index, name in enumerate(model):
+        file = weights[index] if weights else None
         pretrained = file is None and not random_weights
-        built = load(name, weights=file, pretrained=pretrained)
-        entries.append(CatalogEntry(name, built, called, own_weights=not pretrained))
+        loaded = load(name, weights=file, pretrained=pretrained)
+        entries.append(CatalogEntry(name, loaded, class_names, custom_weights=not pretrained))
     return entries

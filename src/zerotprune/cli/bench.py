@@ -14,12 +14,13 @@ from cyclopts import Parameter
 from ..cost import Compute
 from ..data.models import load
 from ..grid import Outputs
+from ..interrupts import acknowledge
 from ..measure import records
 from ..measure import speed as core
 from ..measure.modes import MODES, Mode
 from ..measure.speed import Entrant, Precision, Setup
 from ..methods import DEFAULT, name_of, resolve
-from ..plots.figure_files import check_figure_file, save
+from ..plots.figures import check_figure_file, save
 from ..scoring.backends import Backend
 from .console import console_for
 from .evaluation import Evaluation, ProbeOptions, prepare
@@ -220,5 +221,6 @@ def _accuracy(
         try:
             measured[precision] = replace(evaluation, model=model, setting=setting).run(contenders)
         except KeyboardInterrupt:
+            acknowledge()
             break
     return measured

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..backbones import backbone
-from ..calibrate.calibration import Calibration, Identity
+from ..calibrate.calibration import Calibration
 from ..calibrate.survey import (
     THRESHOLD,
     divergences_json,
@@ -18,13 +18,14 @@ from ..calibrate.survey import (
     survey,
     variances_json,
 )
-from ..calibrate.vhf import DEFAULT, RangeSearch, search, usual_schedule
+from ..calibrate.vhf import DEFAULT, RangeSearch, search_range, usual_schedule
+from ..data.fingerprint import fingerprint_model
 from ..data.images import batches, check_classes
 from ..data.models import load
 from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
-from ..plots.figure_files import check_figure_file, save
+from ..plots.figures import check_figure_file, save
 from .console import left_out, progress_bar
 from .options import ModelOptions, ReadingOptions, chosen_device, preset_or_file, refuse_torchrun
 from .report_calibration import rounds_lines, rounds_table, vhf_lines
@@ -90,7 +91,7 @@ def calibrate(
         chosen = usual_schedule(built) if schedule is None else preset_or_file(schedule)
         plan = RangeSearch(chosen, labels, evaluations, seed)
         plan.check(built)
-    identity = Identity.of(model, built)
+    fingerprint = fingerprint_model(model, built)  # before it is moved
     built.to(device)
     with progress_bar(console) as progress:
         voting = progress.add_task("voting in every block", total=len(dataset), note="")
@@ -105,12 +106,12 @@ def calibrate(
         variances = head_variances(blocks, rows)
         verdict = None
         if plan is not None:
-            verdict = search(built, plan, seen, variances, device,
-                             partial(progress.advance, trying))  # fmt: skip
+            verdict = search_range(built, plan, seen, variances, device,
+                                   partial(progress.advance, trying))  # fmt: skip
     images = len(blocks[0].spread)
     about = {"images": images, "data": printable(Path(data).name), "seed": seed}
     Calibration(
-        model=identity,
+        model=fingerprint,
         rounds=tuple(row.needed for row in rows),
         vhf=DEFAULT if verdict is None else verdict.recommended,
         kl=divergences_json(rows, threshold),

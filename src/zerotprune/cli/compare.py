@@ -11,8 +11,8 @@ from ..budgets import Budget, schedule_for
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result
 from ..methods import DEFAULT, name_of, names, resolve
-from ..plots.figure_files import check_figure_file, save
-from ..plots.trade_off import Point, find_named, trade_off_figure
+from ..plots.comparison import Point, find_named, trade_off_figure
+from ..plots.figures import check_figure_file, save
 from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     CalibrationFile,

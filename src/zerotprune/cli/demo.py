@@ -26,13 +26,13 @@ METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
 BATCH = 25
 SEED = 2024  # the images of the table; training used another
-SCENES = 4
+SCENES, PANELS = 4, 5  # images in the drawing, and how often each is drawn
 
 
 def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
     """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
-    Prints a table and writes an image of what the default method merged at each stage.
+    Prints a table and writes an image of what the default method merged, stage by stage.
 
     Example: `zerotprune demo --images 200 --out demo.png`
 
@@ -41,7 +41,7 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
     images
         How many images to evaluate.
     out
-        Where the image goes: PNG, SVG or PDF by its ending.
+        Where the image goes: PNG, SVG, HTML, GIF or WebP by its suffix.
     csv
         Append the table's rows to this file.
     """
@@ -125,4 +125,4 @@ def _draw(model: nn.Module, out: Path) -> None:
     schedule = schedule_for(model, cost=COSTS[1])
     captions = [f"a {label}" for label in labels.tolist()]
     title = f"{name_of(schedule.method)} on the built-in model"
-    draw(make_scene(title, model, schedule, images, captions), out)
+    draw(make_scene(title, model, schedule, images, captions, panels=PANELS), out)

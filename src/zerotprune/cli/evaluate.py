@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from pathlib import Path
 
-from ..finetune.weights import schedule_in
+from ..data.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of, resolve

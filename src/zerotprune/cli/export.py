@@ -15,7 +15,8 @@ from ..data.images import batches
 from ..data.models import load
 from ..export import target_named
 from ..export.exporting import Report, check_method, check_target, export_model
-from ..export.facts import BatchSize
+from ..export.results import MAX_CHANGED_INT8
+from ..export.writing import BatchSize
 from ..measure.speed import noise
 from ..methods import name_of
 from ..pruning import prune_
@@ -67,6 +68,8 @@ def export(
     reading: ImageOptions | None = None,
     batch: int | Literal["dynamic"] = 1,
     int8: Flag = False,
+    full_range: Flag = False,
+    max_changed: float = MAX_CHANGED_INT8,
     samples: int = 20,
     threads: int | None = None,
 ) -> None:
@@ -87,6 +90,10 @@ def export(
         Images at a time, or dynamic.
     int8
         Quantise by the runtime's own tool, calibrated on --data; for onnx and openvino.
+    full_range
+        Give int8 weights all 8 bits, for CPUs with VNNI only: elsewhere such a file is wrong.
+    max_changed
+        Share of the answers on --data that int8 may change; with more, nothing is written.
     samples
         Times of every model; with 0 nothing is timed.
     threads
@@ -102,7 +109,7 @@ def export(
         raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if loading.device not in ("auto", "cpu"):
         raise ValueError("what is exported is made and timed on the CPU: leave --device out")
-    check_target(target_named(to), out, batch, int8)
+    check_target(target_named(to), out, batch, int8, full_range)
     if budget.given:
         check_method(budget.acting(method))
     console = console_for()
@@ -119,7 +126,8 @@ def export(
         torch.set_num_threads(threads)
     with console.status("exporting") as status:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
-                              rounds=samples, threads=threads, say=status.update)  # fmt: skip
+                              full_range=full_range, max_changed=max_changed, rounds=samples,
+                              threads=threads, say=status.update)  # fmt: skip
     if report.timings:
         console.print(_table(report, model))
     shown = "noise" if images is None else reading.data

@@ -9,8 +9,8 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 from rich.markup import escape
 
+from ..data import weights
 from ..files import check_writable
-from ..finetune import weights
 from ..finetune.checkpoint import Checkpoint, checkpoint_beside
 from ..finetune.recipe import Recipe
 from ..finetune.tally import Tally

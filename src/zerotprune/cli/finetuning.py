@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data.images import ImageDataset, batches, open_data
-from ..data.models import load, outline, weights_hash
+from ..data.models import load, outline
+from ..data.weights import weights_hash
 from ..finetune.checkpoint import Checkpoint
 from ..finetune.images import Feed, ShownImages, check_pair, seen_in_training
 from ..finetune.recipe import Recipe

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from ..backbones import backbone
+from ..budgets.speed import cost_for
 from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
@@ -20,7 +21,6 @@ from ..data.models import DEMO, load, outline, resize_
 from ..export import target_of
 from ..export.target import Target
 from ..files import printable
-from ..measure.latency import cost_for
 from ..measure.speed import noise
 from ..methods import name_of, names, resolve
 from ..plan import Plan

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..budgets import Budget, schedule_for
+from ..budgets.speed import TimeBudget, Timed, cost_for
 from ..data.images import ImageDataset, open_data
-from ..finetune.weights import schedule_in
-from ..measure.latency import TimeBudget, Timed, cost_for
+from ..data.weights import schedule_in
 from ..method import Method
 from ..methods import DEFAULT, resolve
 from ..schedule import PRESETS, Schedule

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..budgets.speed import TimeBudget
 from ..files import check_writable
 from ..measure import records
-from ..measure.latency import TimeBudget
 from ..measure.statistics import Mean
 from ..plan import Plan
-from ..plots.figure_files import check_figure_file, save
+from ..plots.figures import check_figure_file, save
 from ..plots.search import search_figure
 from ..schedule import Schedule
-from ..search.choice import Choice, Comparison, Judged, compare
+from ..search.choice import Choice, Comparison, Judged, paired_gain
 from ..search.objective import Outcome
 from ..search.session import SearchRun
 from ..search.study import FinishedTrial
@@ -123,7 +123,7 @@ def _value(outcome: Outcome) -> str:
 
 
 def _change(own: Judged, other: Judged) -> str:
-    mean, error = compare(own.second, other.second)
+    mean, error = paired_gain(own.second, other.second)
     if own.second.hits is None:
         return f"{-mean:+.3f} ± {error:.3f}"  # as KL itself: less is better
     return f"{mean:+.1f} ± {error:.1f}"
@@ -148,7 +148,7 @@ def remarks(choice: Choice, trials: int) -> list[str]:
         f"{choice.luck:.{digits}f}{unit} are luck (bootstrap).",
     ]
     if choice.default is not None and choice.chosen is not choice.default:
-        mean, error = compare(choice.chosen.second, choice.default.second)
+        mean, error = paired_gain(choice.chosen.second, choice.default.second)
         if mean < 2 * error:
             said.append(
                 f"{images} images do not tell the chosen one from the {choice.default.name}."
@@ -164,7 +164,7 @@ def _rows(run: SearchRun, judged: Sequence[Judged]) -> list[dict[str, object]]:
     for each in judged:
         own = _count_hits(each.second)
         mean, error = Mean.of(own.scores)
-        change, change_error = compare(own, unpruned)
+        change, change_error = paired_gain(own, unpruned)
         paper = Plan(each.schedule, run.surface.geometry).gmacs("paper")
         rows.append({
             "table": "search",

@@ -12,7 +12,7 @@ from ..measure import records
 from ..measure.accuracy import Result
 from ..measure.speed import LIMIT, SEED, UNPRUNED, Group, Precision, Speed
 from ..methods import DEFAULT
-from ..plots.speed import Pace, speed_figure
+from ..plots.comparison import Pace, speed_figure
 from .console import new_table
 
 Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set up

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from ..backbones import backbone
 from ..budgets import Budget
+from ..budgets.speed import TimeBudget
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes
 from ..data.models import load
-from ..measure.latency import TimeBudget
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
 from ..schedule import Schedule
-from ..search.config import SamplerName, SearchConfig, SearchInputs
-from ..search.session import prepare
-from ..search.storage import StudyLocation, write_note_once
-from ..search.study import TrialLog, read_trials
+from ..search.session import SearchInputs, prepare_search
+from ..search.storage import StudyLocation, set_once
+from ..search.study import SamplerName, SearchConfig, best_so_far, read_trials
 from ..surgery import restore_
 from .console import progress_bar
 from .options import (
@@ -125,20 +125,21 @@ def search(
             check_classes(images, classes)
         inputs = SearchInputs(model, loading.named(model), loaded, chosen, images, data, labels,
                               reading.batch, device, precision, seed, reading.strict)  # fmt: skip
-        run = prepare(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
-                      say=console.print)  # fmt: skip
+        run = prepare_search(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
+                             say=console.print)  # fmt: skip
     config = SearchConfig(trials, run.gmacs, inputs.measure, sampler, seed)
     # Trials that are there already count, whoever drew them.
-    begun_by = write_note_once(run.study, "sampler", sampler)
+    begun_by = set_once(run.study, "sampler", sampler)
     if earlier := len(read_trials(run.study, config)):
         by = "" if begun_by == sampler else f", begun by --sampler {begun_by}"
         console.print(f"{earlier} trials of {trials} are there already{by}", style="yellow")
     with progress_bar(console) as progress:
         bar = progress.add_task("searching", total=trials, note="")
 
-        def advance(log: TrialLog) -> None:
-            note = "" if log.best is None else f"best so far {log.best}"
-            progress.update(bar, completed=len(log.trials), note=note)
+        def advance(finished: list[FrozenTrial]) -> None:
+            best = best_so_far(finished, config)
+            note = "" if best is None else f"best so far {best}"
+            progress.update(bar, completed=len(finished), note=note)
 
         whole = run.explore(config, workers, advance)
     finished = read_trials(run.study, config)

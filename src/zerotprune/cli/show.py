@@ -1,4 +1,4 @@
-"""`zerotprune show`: what was dropped of an image and what was kept, stage by stage."""
+"""`zerotprune show`: draw what is kept, merged and dropped of an image, stage by stage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ from ..data.models import DEMO, load, outline
 from ..data.photographs import load_photographs
 from ..files import names_in
 from ..methods import name_of
-from ..show.gallery import NamedImage, check_count, load_images
 from ..show.heads import check_heads
 from ..show.render import check_drawable, draw
-from ..show.scene import Scene, make_scene, percent
+from ..show.scene import (
+    NamedImage,
+    Scene,
+    check_count,
+    load_images,
+    make_scene,
+    percent,
+)
 from .options import (
     BudgetOptions,
     Flag,
@@ -44,9 +50,10 @@ def show(
     grid: Flag = False,
     names: Path | None = None,
     limit: int | None = None,
+    panels: int | None = None,
     out: Path = Path("show.png"),
 ) -> None:
-    """Draw which patches each stage drops and keeps, with the predictions before and after.
+    """Draw which patches each stage keeps, merges and drops, and the predictions before and after.
 
     Without a budget the cost is 0.65.
 
@@ -55,65 +62,67 @@ def show(
     Parameters
     ----------
     images
-        Files, or folders of them. Without any: photographs that come with the package, or for the
-        built-in model images of its own.
+        Image files and folders. Default: photographs that come with the package, or generated
+        images for the built-in model.
     lines
-        Draw a line from each patch dropped as similar to the one that made it redundant.
+        Draw a line from each similar patch to the one that made it redundant.
     heads
-        Draw also what each head votes for, its variance, and whether VHF leaves it out.
+        Draw what each head votes for, its variance, and whether VHF leaves it out.
     grid
-        Many images: each beside what is left of it in the end.
+        Draw each image beside what is left of it in the end; for many images.
     names
-        A text file with the name of a class on each line.
+        A text file with one class name per line.
     limit
-        Take only so many images, spread evenly; of those that come along, 4 if not given.
+        Draw at most this many images, evenly spread. Without images of yours: 4.
+    panels
+        Draw at most this many panels for each image, evenly spread over the stages.
     out
-        PNG, SVG, HTML, or stage by stage an animated GIF or WebP, by the file's ending.
+        PNG, SVG, HTML, or an animated GIF or WebP, by the suffix.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     if not budget.given:
         budget = replace(budget, cost=COST)
     budget.check()
-    check_drawable(out, heads=heads, tiles=grid)
+    check_drawable(out, heads=heads, tiles=grid, panels=panels)
     _check_method(budget, method, heads)
     _check(images, loading.outlined(model), limit)
     device = chosen_device(loading.device)
-    named = load_images(images, limit) if images else _photographs(model, limit)
-    built = load(**loading.named(model)).to(device)
-    classes = None if names is None else _read_names(names, built)
-    if named:
-        transform = backbone(built).transform(loading.size)
-        captions = [each.name for each in named]
-        batch = torch.stack([transform(each.image) for each in named])
+    loaded = load_images(images, limit) if images else _photographs(model, limit)
+    vit = load(**loading.named(model)).to(device)
+    classes = None if names is None else _read_names(names, vit)
+    if loaded:
+        transform = backbone(vit).transform(loading.size)
+        captions = [name for name, _ in loaded]
+        batch = torch.stack([transform(image) for _, image in loaded])
     else:
-        batch, captions = _generate(built, limit)
+        batch, captions = _generate(vit, limit)
     batch = batch.to(device)
-    schedule = budget.solve(built, method, lambda: batch, print)
+    schedule = budget.solve(vit, method, lambda: batch, print)
     assert schedule is not None
     about = "the built-in model" if model == DEMO else model
-    scene = make_scene(f"{name_of(schedule.method)} on {about}", built, schedule, batch, captions,
-                       names=classes, lines=lines, heads=heads)  # fmt: skip
+    scene = make_scene(f"{name_of(schedule.method)} on {about}", vit, schedule, batch, captions,
+                       names=classes, lines=lines, heads=heads, panels=panels)  # fmt: skip
     draw(scene, out, tiles=grid)
     _report(scene, out)
 
 
 def _check(images: tuple[Path, ...], model: dict[str, Any], limit: int | None) -> None:
-    """Say what is wrong before weights are fetched and images read."""
+    """Check what can be checked before weights and images are loaded."""
     backbone(outline(**model))
     if not images and limit is not None:
         check_count(limit)
 
 
 def _check_method(budget: BudgetOptions, method: str | None, heads: bool) -> None:
-    """A schedule that was made for a method keeps it, unless another one is named."""
-    named = budget.acting(method)
+    """Check the method, which is the schedule's unless another one is named."""
+    acting = budget.acting(method)
     if heads:
-        check_heads(named)
+        check_heads(acting)
 
 
 def _photographs(model: str, limit: int | None) -> list[NamedImage]:
-    """What comes with the package, for models that know photographs."""
-    return [] if model == DEMO else [NamedImage(*each) for each in load_photographs(limit)]
+    """Return the photographs of the package; the built-in model has its own images."""
+    return [] if model == DEMO else [NamedImage(*photo) for photo in load_photographs(limit)]
 
 
 def _read_names(path: Path, model: nn.Module) -> list[str]:
@@ -125,10 +134,10 @@ def _read_names(path: Path, model: nn.Module) -> list[str]:
 
 
 def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
-    """Images for the built-in model, and captions."""
+    """Generate images and captions for the built-in model."""
     count = 4 if limit is None else limit
     if backbone(model).geometry.grid != (14, 14):
-        raise ValueError("the built-in model's own images are of one size: leave --size out")
+        raise ValueError("the built-in model's images have one size: omit --size, or name images")
     images, labels = built_in.images(count, SEED)
     return images, [f"a {label}" for label in labels.tolist()]
 
@@ -142,6 +151,7 @@ def _report(scene: Scene, out: Path) -> None:
             f"  {caption}: {left} of {story.patches} {'tokens' if story.merges else 'patches'} left"
         )
         if story.before:
-            first, then = story.before[0], story.after[0]
-            line += f"; {first.label} {percent(first.share)} → {then.label} {percent(then.share)}"
+            before, after = story.before[0], story.after[0]
+            line += f"; {before.label} {percent(before.share)}"
+            line += f" → {after.label} {percent(after.share)}"
         console.print(line)

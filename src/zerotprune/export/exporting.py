@@ -1,4 +1,4 @@
-"""Export a model: written, run beside the torch model, timed in its runtime; else nothing stays."""
+"""Export a model: write it, compare it with torch, time it in its runtime; else leave nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from ..files import check_writable, replacing
 from ..measure.speed import UNPRUNED, noise
 from ..method import Method
 from ..methods import name_of
+from ..ranges import check_range
 from ..surgery import current_plan
 from . import target_named
-from .agreement import Agreement, agreement
-from .facts import BatchSize
+from .results import MAX_CHANGED_INT8, Agreement, Timing, compare, timed
 from .target import Target
-from .timing import Timing, timed
-from .writing import Job, Precision, rivals, write
+from .writing import BatchSize, Job, Precision, rivals, write
 
 #: images of noise, where none are given
 NOISE = 8
@@ -33,7 +32,7 @@ NOISE = 8
 
 @dataclass(frozen=True)
 class Report:
-    """What became of an export."""
+    """What came of an export."""
 
     path: Path
     runtime: str
@@ -52,18 +51,30 @@ def export_model(
     batch: BatchSize = 1,
     images: Tensor | None = None,
     int8: bool = False,
+    full_range: bool = False,
+    max_changed: float = MAX_CHANGED_INT8,
     rounds: int = 20,
     threads: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Write the model, pruned as it is now, for a runtime: "onnx" (ONNX Runtime), "openvino",
-    "executorch" or "torch".
+    """Write the model, pruned as it is now, for a runtime, and compare the two.
 
-    The file takes `batch` images at a time, or any number with "dynamic". It is run beside the
-    torch model on the images, or on noise; where the two do not agree, nothing is written and
-    ValueError says why. With `int8` it is quantised by the runtime's own tool, calibrated on the
-    images. Pruned, unpruned and slicing, the limit, are then timed in the runtime, in turn, so many
-    `rounds`; with 0 nothing is timed. What is going on is told to `say`.
+    If the file does not answer as the torch model does, nothing is written and ValueError says why.
+
+    Args:
+        model: The model, pruned or not.
+        path: The file to write.
+        to: "onnx" (ONNX Runtime), "openvino", "executorch" or "torch".
+        batch: Images that the file takes at a time, or "dynamic" for any number.
+        images: Images to compare on, and to calibrate int8 on; noise if there are none.
+        int8: Quantise by the runtime's own tool.
+        full_range: Give int8 weights all 8 bits, for CPUs with VNNI only. By default they have 7,
+            and the file is right on every CPU.
+        max_changed: Share of the answers that int8 may change.
+        rounds: Times that the model, the unpruned one and slicing, the limit, are timed in turn in
+            the runtime; 0 to time nothing.
+        threads: Threads of the runtime; its own choice if None.
+        say: Called with a line of text for every step.
 
     >>> import tempfile, timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5, depth=2).eval()
@@ -75,38 +86,42 @@ def export_model(
     1.0
     """
     target, whole = target_named(to), Path(path)
-    check_target(target, whole, batch, int8)
+    check_target(target, whole, batch, int8, full_range)
+    check_range("max_changed", max_changed)
     _check(model, batch, images, int8)
-    fixed = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-    if backbone(fixed).model is fixed:
-        fixed = backbone(fixed).giving_tensors()
-    shown = noise(fixed, max(NOISE, batch if isinstance(batch, int) else 1), "cpu", torch.float32)
-    if images is not None:
-        shown = images.cpu().float()
+    model = _on_cpu(model)
+    if images is None:
+        images = noise(model, max(NOISE, 1 if batch == "dynamic" else batch), "cpu", torch.float32)
     precisions: tuple[Precision, ...] = ("float32", "int8") if int8 else ("float32",)
-    job = Job(target, batch, precisions, shown.contiguous(), threads, say)
+    shown = images.cpu().float().contiguous()
+    job = Job(target, batch, precisions, shown, threads, say, full_range)
     with _beside(whole) as folder:
-        plan = current_plan(fixed)
-        own = UNPRUNED if plan is None else name_of(plan.method)
-        files = write(job, fixed, folder / own / whole.name)
-        found = _compare(job, fixed, files[precisions[-1]], precisions[-1])
+        plan = current_plan(model)
+        name = UNPRUNED if plan is None else name_of(plan.method)
+        files = write(job, model, folder / name / whole.name)
+        result = compare(job, model, files[precisions[-1]])
+        if int8:
+            result.check_int8(max_changed)
+        else:
+            result.check(target.runtime)
         timings: list[Timing] = []
         if rounds:
-            others = {} if plan is None else rivals(fixed)
+            others = {} if plan is None else rivals(model)
             cases = {name: write(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
-            timings = timed(job, {**cases, own: files}, rounds)
+            timings = timed(job, {**cases, name: files}, rounds)
         written = target.written(files[precisions[-1]])
         size = sum(file.stat().st_size for file in written)
-        with ExitStack() as finished:
-            for file in written:
-                place = finished.enter_context(replacing(whole.with_name(file.name)))
-                shutil.move(file, place)
-    return Report(whole, target.runtime, precisions[-1], batch, found, size, tuple(timings))
+        _place(written, whole, folder)
+    return Report(whole, target.runtime, precisions[-1], batch, result, size, tuple(timings))
 
 
-def check_target(target: Target, path: Path, batch: BatchSize, int8: bool) -> None:
+def check_target(
+    target: Target, path: Path, batch: BatchSize, int8: bool, full_range: bool = False
+) -> None:
     """Say what is wrong before there is a model."""
+    if full_range and not int8:
+        raise ValueError("full-range is about the weights of int8: ask for int8 as well")
     target.check(int8)
     if path.suffix != target.ending:
         raise ValueError(
@@ -114,9 +129,9 @@ def check_target(target: Target, path: Path, batch: BatchSize, int8: bool) -> No
             f"; got {path.name!r}"
         )
     if not _is_text(path):
-        raise ValueError(f"{path.name!r} is no name for {target.runtime}: it is not UTF-8")
-    for each in target.files(path):
-        check_writable(each)
+        raise ValueError(f"{target.runtime} needs a UTF-8 path, got {path.name!r}")
+    for file in target.files(path):
+        check_writable(file)
     if batch == "dynamic":
         if not target.dynamic:
             raise ValueError(f"{target.name} takes batches of one size: give a number of images")
@@ -125,7 +140,7 @@ def check_target(target: Target, path: Path, batch: BatchSize, int8: bool) -> No
 
 
 def check_method(method: Method) -> None:
-    """Refuse one that has no fixed counts."""
+    """Refuse a method without fixed counts."""
     if method.adaptive:
         raise ValueError(
             f"{name_of(method)} keeps as many tokens as an image needs, and an exported model "
@@ -134,7 +149,7 @@ def check_method(method: Method) -> None:
 
 
 def _is_text(path: Path) -> bool:
-    """Names of files may be any bytes; C++ ends the process where they are not UTF-8."""
+    """Return whether a path is UTF-8: C++ ends the process where it is not."""
     try:
         os.path.realpath(path).encode()
     except UnicodeEncodeError:
@@ -158,9 +173,15 @@ def _check(model: nn.Module, batch: BatchSize, images: Tensor | None, int8: bool
         raise ValueError(f"{len(images)} images are fewer than a batch of {least}")
 
 
+def _on_cpu(model: nn.Module) -> nn.Module:
+    """Return a copy to export: in float32, without gradients, with a tensor as its output."""
+    fixed = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    return backbone(fixed).giving_tensors() if backbone(fixed).model is fixed else fixed
+
+
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A folder for what is not finished, on the same disk; gone in any case."""
+    """Make a folder for what is not finished, on the same disk; it goes in any case."""
     try:
         with TemporaryDirectory(prefix=".zerotprune-", suffix=".tmp", dir=path.parent,
                                 ignore_cleanup_errors=True) as folder:  # fmt: skip
@@ -169,17 +190,31 @@ def _beside(path: Path) -> Iterator[Path]:
         raise OSError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _compare(job: Job, model: nn.Module, file: Path, precision: Precision) -> Agreement:
-    """The file beside the torch model, in batches as large as it takes; else ValueError."""
-    job.say("comparing with torch")
-    run, step = job.target.load(file, job.threads), job.step
-    images = job.images[: len(job.images) // step * step]
-    batches = list(images.split(step))
-    if job.batch == "dynamic" and len(images) > 2:  # also more than one, of two sizes
-        batches = [images[:2], *images[2:].split(3)]
-    with torch.inference_mode():
-        wanted = torch.cat([model(batch) for batch in batches])
-    found = agreement(wanted, torch.cat([run(batch) for batch in batches]))
-    if why := found.refusal(precision == "int8"):
-        raise ValueError(f"the model in {job.target.runtime} is not that in torch: {why}")
-    return found
+def _place(files: list[Path], whole: Path, folder: Path) -> None:
+    """Move the files of a model to their places, so that old and new never lie together.
+
+    The last file is the one that is opened. It is taken away first and comes last: a process that
+    is killed in between leaves a model that cannot be opened. If it is only interrupted, the old
+    files come back.
+    """
+    names = [whole.with_name(file.name) for file in files]
+    old = {Path(os.path.realpath(name)): folder / f"old-{name.name}" for name in names}
+    new = [place for place in old if not place.exists()]
+    try:
+        with ExitStack() as renames:
+            for file, name in reversed(list(zip(files, names, strict=True))):  # left in turn
+                shutil.move(file, renames.enter_context(replacing(name)))
+            if len(files) > 1:
+                for place in reversed(old):
+                    if place not in new:
+                        shutil.move(place, old[place])
+    except BaseException:
+        *_, opened = old
+        if opened in new or old[opened].exists():
+            opened.unlink(missing_ok=True)
+        for place, kept in old.items():
+            if kept.exists():
+                shutil.move(kept, place)
+            elif place in new:
+                place.unlink(missing_ok=True)
+        raise

@@ -1,9 +1,8 @@
-"""The socket for targets: how a model is written for a runtime, run there, and made smaller."""
+"""The socket for targets: write a model for a runtime, run it there, quantise it, read it."""
 
 from __future__ import annotations
 
 import io
-import json
 import logging
 import warnings
 from abc import ABC, abstractmethod
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import parsed, text_of
+from ..files import parsed
 
 #: what an exported file says of itself, as JSON has it
 Facts = dict[str, Any]
@@ -26,7 +25,7 @@ Run = Callable[[Tensor], Tensor]
 
 
 class Target(ABC):
-    """A runtime. No package of its own is imported before it is asked to do something."""
+    """A runtime. Its packages are imported when it is first used, not before."""
 
     name: ClassVar[str]
     runtime: ClassVar[str]  # for people to read
@@ -36,7 +35,7 @@ class Target(ABC):
     dynamic: ClassVar[bool] = True  # can a file take batches of any size?
 
     def check(self, int8: bool = False) -> None:
-        """Raise ValueError, with what to do, if nothing can be exported like this."""
+        """Raise ValueError, with what to do, if this machine cannot export like this."""
         if int8 and self.quantizer is None:
             raise ValueError(f"int8 is for onnx and openvino: {self.name} has no quantizer here")
         needed = (*self.packages, *(self.quantizer or () if int8 else ()))
@@ -47,51 +46,56 @@ class Target(ABC):
             )
 
     def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that made a file."""
         return {package: version(package) for package in ("torch", *self.packages)}
 
     @abstractmethod
     def write(self, program: ExportedProgram, path: Path, facts: Facts) -> None:
-        """The program as a file, which says what it is."""
+        """Write the program, with its facts, to `path`."""
 
     @abstractmethod
     def load(self, path: Path, threads: int | None) -> Run:
-        """The file in its runtime."""
+        """Load a file into its runtime."""
 
-    def quantize(self, source: Path, path: Path, images: Tensor, facts: Facts) -> None:
-        """The file once more in int8, calibrated on the images, by the runtime's own tool."""
+    def quantize(
+        self, source: Path, path: Path, images: Tensor, facts: Facts, full_range: bool = False
+    ) -> None:
+        """Write the model of `source` to `path` in int8, by the runtime's own tool.
+
+        Args:
+            source: The file in float32.
+            path: The file to write.
+            images: Images to calibrate on.
+            facts: What the new file says of itself.
+            full_range: Give weights all 8 bits. On a CPU without VNNI the sum of two products may
+                then pass 16 bits and is cut off there, without a word.
+        """
         raise NotImplementedError
 
     def files(self, path: Path) -> list[Path]:
-        """All files that may make up the one of that name."""
-        return [path, beside(path)]
+        """List all files that a model may consist of. The one that is opened comes last."""
+        return [path]
 
     def written(self, path: Path) -> list[Path]:
-        """Those of them that are there."""
+        """List those of `files` that exist."""
         return [file for file in self.files(path) if file.exists()]
 
-    def read(self, path: Path) -> dict[str, Any]:
-        """What a file says of itself."""
-        told = beside(path)
-        if not told.is_file():
-            raise ValueError(f"nothing is told of {path}: there is no {told.name} beside it")
-        return facts_in(told, lambda: parsed(text_of(told, "description of a model")))
+    @abstractmethod
+    def read(self, path: Path) -> Facts:
+        """Read what a file says of itself; ValueError if it says nothing."""
 
 
-def beside(path: Path) -> Path:
-    """The JSON that tells what is in a file that cannot tell it itself."""
-    return path.with_name(f"{path.name}.json")
-
-
-def tell(path: Path, facts: Facts) -> None:
-    beside(path).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-
-def facts_in(path: Path, read: Callable[[], Any]) -> Facts:
-    """What a stranger's file says of itself; ValueError where that cannot be."""
+def parse_facts(path: Path, text: str | bytes) -> Facts:
+    """Parse the JSON in which a file describes its model. It may be a stranger's."""
     try:
-        facts = read()
+        facts = parsed(text)
     except ValueError as error:
         raise ValueError(f"{path} is no description of a model: {error}") from None
+    return check_facts(path, facts)
+
+
+def check_facts(path: Path, facts: Any) -> Facts:
+    """Return `facts` if they can be printed."""
     if not isinstance(facts, dict):
         raise ValueError(f"{path} is no description of a model: it is no JSON object")
     names = facts.get("class_names", [])
@@ -100,9 +104,19 @@ def facts_in(path: Path, read: Callable[[], Any]) -> Facts:
     return facts
 
 
+def no_facts(path: Path) -> ValueError:
+    """Return the error for a file without a description."""
+    return ValueError(f"{path} was not written by zerotprune: it says nothing of itself")
+
+
+def batches_of(images: Tensor, size: int) -> list[Tensor]:
+    """Split images into whole batches; the rest is left out."""
+    return list(images[: len(images) // size * size].split(size))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters talk about themselves, by every channel there is; what fails, raises."""
+    """Silence exporters, which talk by every channel there is; what fails, raises."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,23 +1,27 @@
-"""One model's files for a runtime, in every precision that is asked for; and what to time it by."""
+"""A model's files for a runtime, in every precision asked for, and what they say of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from .. import __version__
+from ..backbones import backbone
 from ..measure.speed import LIMIT, UNPRUNED, limit_of, noise
-from ..methods import name_of
+from ..methods import name_of, to_data
+from ..plan import Plan
+from ..schedule import Schedule
 from ..surgery import attach, current_plan, restore_, sharing_copy
-from .facts import BatchSize, facts_of
-from .target import Target, quiet
+from .target import Facts, Target, quiet
 
+BatchSize = int | Literal["dynamic"]  # images at a time
 Precision = Literal["float32", "int8"]
 
 
@@ -31,14 +35,33 @@ class Job:
     images: Tensor
     threads: int | None
     say: Callable[[str], None]
+    full_range: bool = False  # of int8 weights: see `Target.quantize`
 
     @property
     def step(self) -> int:
         return 1 if self.batch == "dynamic" else self.batch
 
 
+def write(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
+    """Write the model's file in each precision."""
+    plan = current_plan(model)
+    name = UNPRUNED if plan is None else name_of(plan.method)
+    path.parent.mkdir()
+    job.say(f"{name}: exporting")
+    facts = facts_of(model, job.target, job.batch)
+    job.target.write(program_of(model, job.batch), path, facts)
+    files: dict[Precision, Path] = {"float32": path}
+    if "int8" in job.precisions:
+        job.say(f"{name}: quantising")
+        files["int8"] = path.parent / "int8" / path.name
+        files["int8"].parent.mkdir()
+        facts |= int8_facts(job.full_range)
+        job.target.quantize(path, files["int8"], job.images, facts, job.full_range)
+    return files
+
+
 def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
-    """The model as torch exports it, which every target starts from."""
+    """Export the model by torch; every target starts from that."""
     # A batch of 1 would be taken for the only one.
     images = noise(model, 2 if batch == "dynamic" else batch, "cpu", torch.float32)
     shapes = {0: Dim("batch", min=1, max=4096)} if batch == "dynamic" else None
@@ -52,25 +75,8 @@ def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
     return program
 
 
-def write(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
-    """The model's file in each precision."""
-    plan = current_plan(model)
-    name = UNPRUNED if plan is None else name_of(plan.method)
-    path.parent.mkdir()
-    job.say(f"{name}: exporting")
-    facts = partial(facts_of, model, job.target, job.batch)
-    job.target.write(program_of(model, job.batch), path, facts("float32"))
-    files: dict[Precision, Path] = {"float32": path}
-    if "int8" in job.precisions:
-        job.say(f"{name}: quantising")
-        files["int8"] = path.parent / "int8" / path.name
-        files["int8"].parent.mkdir()
-        job.target.quantize(path, files["int8"], job.images, facts("int8"))
-    return files
-
-
 def rivals(model: nn.Module) -> dict[str, nn.Module]:
-    """The unpruned model, and the limit of the schedule."""
+    """Return the unpruned model, and the limit of the schedule."""
     plan = current_plan(model)
     assert plan is not None
     limit = limit_of(plan.schedule, plan.geometry)
@@ -78,3 +84,56 @@ def rivals(model: nn.Module) -> dict[str, nn.Module]:
         UNPRUNED: restore_(sharing_copy(model)),
         LIMIT: attach(sharing_copy(model), limit, outputs=plan.outputs),
     }
+
+
+def facts_of(model: nn.Module, target: Target, batch: BatchSize) -> Facts:
+    """Return what a file in float32 says of the model, as it is pruned now."""
+    vit, plan = backbone(model), current_plan(model)
+    schedule = plan.schedule if plan is not None else Schedule()
+    geometry = vit.geometry
+    return {
+        "model": vit.name or type(vit.model).__name__,
+        "schedule": json.loads(schedule.to_json()),
+        "method": to_data(schedule.method) if schedule.stages else None,
+        "gmacs": round((plan or Plan(schedule, geometry)).gmacs(), 6),
+        "gmacs_unpruned": round(Plan(Schedule(), geometry).gmacs(), 6),
+        "input": {"batch": batch, "shape": list(vit.input_shape)},
+        "preprocessing": preprocessing(model),
+        "class_names": vit.class_names(),
+        "precision": "float32",
+        "runtime": target.runtime,
+        "versions": {"zerotprune": __version__, **target.versions()},
+    }
+
+
+def int8_facts(full_range: bool) -> Facts:
+    """Return what a file in int8 says of itself beyond that."""
+    weights = "8 bits, for CPUs with VNNI only" if full_range else "7 bits, for every CPU"
+    return {"precision": "int8", "int8_weights": weights}
+
+
+def preprocessing(model: nn.Module) -> dict[str, Any]:
+    """Return what turns an image into the model's input: resize, cut out the middle, take the mean
+    from values in [0, 1] and divide by the standard deviation. What the model's own transform does
+    not say is None."""
+    vit = backbone(model)
+    _, height, width = vit.input_shape
+    mean, std = vit.normalization
+    resize = next(
+        (step for step in _steps(vit.transform()) if hasattr(step, "interpolation")), None
+    )
+    interpolation = getattr(resize, "interpolation", None)
+    size = getattr(resize, "size", None)
+    return {
+        "size": [height, width],
+        "resize": size if size is None or isinstance(size, int) else list(size),
+        "interpolation": None
+        if interpolation is None
+        else str(getattr(interpolation, "value", interpolation)),
+        "mean": list(map(float, mean)),
+        "std": list(map(float, std)),
+    }
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    yield from getattr(transform, "transforms", [transform])

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..data.fingerprint import check_same
 from ..files import replacing
 
 _VERSION = 1
@@ -61,13 +62,8 @@ class Checkpoint:
                 f"{path} is no checkpoint of a fine-tuning: move it away, or give another --out"
             )
         found = cls(**{name: value for name, value in held.items() if name != "version"})
-        for name in [*identity, *sorted(set(found.identity) - set(identity))]:
-            there, here = found.identity.get(name), identity.get(name)
-            if there != here:
-                raise ValueError(
-                    f"{path} is the checkpoint of another training: {name} {there} there, {here} "
-                    "here; remove it to begin anew, or give another --out"
-                )
+        check_same(found.identity, identity, f"{path} is the checkpoint of another training",
+                   "remove it to begin anew, or give another --out")  # fmt: skip
         return found
 
 

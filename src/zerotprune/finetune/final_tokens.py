@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..shapes import Float, Int
-from ..surgery import plan_of
+from ..surgery import pruned_block
 from ..tokens import Tokens
 
 
@@ -46,7 +46,7 @@ class Watch:
 
         def ask(block: nn.Module, args: Any, given: dict[str, Any]) -> Any:
             # A head that pools has asked already.
-            return None if plan_of(block) is None else (args, {"left": [], **given})
+            return None if pruned_block(block) is None else (args, {"left": [], **given})
 
         def look(_: nn.Module, args: Any, given: dict[str, Any], out: Any) -> None:
             left: list[Tokens] | None = given.get("left")

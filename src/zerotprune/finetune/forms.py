@@ -1,39 +1,47 @@
-"""The socket for training forms: how a method runs while its model learns, and its own losses."""
+"""The form that a method trains in: how blocks run while the model learns, and its own losses."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..backbones.ending import as_forward
+from ..block import PrunedBlock, Task
 from ..method import Method
 from ..pruning import prune_
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage
+from ..scoring.attention import Heads, output
+from ..scoring.precision import no_autocast
+from ..shapes import Float
+from ..surgery import exchange_blocks
+from ..tokens import Tokens
 
 
 class Form(ABC):
-    """How one training runs. It may note, from a forward to the next, what its losses need."""
+    """How one training runs. A form may keep notes from a forward for the losses that follow."""
 
     @abstractmethod
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
-        """Run the model so from now on, in place. What is new lies on it, see `learned`; what
-        it has learned already is kept."""
+        """Run the model in this form from now on, in place. What it has learned already stays."""
 
     def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
-        """What is new: it has a learning rate of its own, and with --frozen nothing else learns."""
+        """Return the method's own parameters. They have a learning rate of their own, and with
+        --frozen nothing else learns."""
         return []
 
     def extra_loss(self, model: nn.Module) -> Tensor:
-        """The method's own terms, of the last forward in training mode."""
+        """Return the method's own loss terms for the last forward in training mode."""
         first = next(backbone(model).model.parameters())
         return torch.zeros((), device=first.device)
 
     def kept(self, model: nn.Module) -> Tensor | None:
-        """How far each patch of the grid was still kept at the end of the last forward, (batch,
-        patches), where all tokens leave the last block; None where those that leave it are kept."""
+        """Return how far each patch was still kept at the end of the last forward, (batch,
+        patches), if all tokens leave the last block; None if those that leave it are kept."""
         return None
 
     def take_off(self, model: nn.Module, schedule: Schedule) -> None:
@@ -41,12 +49,13 @@ class Form(ABC):
         prune_(model, schedule)
 
 
-#: the forms of methods that do not learn as they prune, by the method's class
+#: the forms of methods that do not train as they prune, by the method's class
 FORMS: dict[type[Method], Callable[[Method], Form]] = {}
 
 
 class Hard(Form):
-    """As the method prunes: gradients go through what is kept or merged, none through the choice.
+    """Train as the method prunes: gradients flow through kept and merged tokens, none through the
+    choice.
 
     >>> import timm, torch, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
@@ -58,13 +67,13 @@ class Hard(Form):
     """
 
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
-        # All tokens leave the last block: they are compared with the teacher's. The kernels for
-        # GPUs have no backward pass, and are not worth compiling for the choice alone.
+        # All tokens leave the last block: they are compared with the teacher's. The GPU kernels
+        # have no backward pass, and are not worth compiling for the choice alone.
         prune_(model, schedule, compute="all", backend="reference")
 
 
 def form_for(method: Method) -> Form:
-    """The form that a method, or the class it inherits from, is trained in; else `Hard`.
+    """Return the form that a method, or a class it inherits from, trains in; else `Hard`.
 
     >>> from zerotprune.methods import ToMe
     >>> type(form_for(ToMe())).__name__
@@ -74,3 +83,98 @@ def form_for(method: Method) -> Form:
         if kind in FORMS:
             return FORMS[kind](method)
     return Hard()
+
+
+class InPlace(Form):
+    """Train with every token in its place, counting for as much as a mask says.
+
+    In training mode the blocks from the first stage on pass all tokens on, with the mask as their
+    `size` or `valid`. In eval mode the model is hard-pruned. Notes for the losses are dropped at
+    the next forward and are not copied with the model.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+        self._noted: list[Any] = []
+        self._final: Tensor | None = None
+        self._model: nn.Module | None = None
+        self._counts: dict[int, tuple[int, int]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_noted": [], "_final": None}
+
+    def put_on(self, model: nn.Module, schedule: Schedule) -> None:
+        """All tokens leave the last block, for a loss that compares them with a teacher's."""
+        vit = backbone(model)
+        pooled = vit.ending(proportional=1.0) if vit.geometry.pools_patches else None
+        weighs = pooled is not None and pooled.proportional is not None
+        if vit.geometry.pools_patches and not (weighs and vit.geometry.weighs_sizes):
+            raise ValueError(
+                "this model's head cannot weigh patch tokens by how far they are kept, which "
+                "training needs: fold and tome train with any head"
+            )
+        prune_(model, schedule, compute="all")
+        self._model, patches = vit.model, vit.geometry.patches
+        for stage in schedule.stages:
+            kept = self.left(stage, patches)
+            self._counts[stage.block], patches = (patches, kept), kept
+        exchange_blocks(model, lambda block: InPlaceBlock(block, self))
+        if pooled is not None:
+            cast(Any, vit.model).forward = as_forward(pooled)
+
+    def left(self, stage: Stage, patches: int) -> int:
+        """Return how many of `patches` tokens a stage leaves in training."""
+        return self.method.kept(stage, patches)
+
+    def kept(self, model: nn.Module) -> Float[Tensor, "batch patches"] | None:
+        return self._final
+
+    @property
+    def on(self) -> bool:
+        return self._model is not None and self._model.training
+
+    def begin(self) -> None:
+        """Start a forward: forget the last one."""
+        self._noted, self._final = [], None
+
+    def end(self, weight: Float[Tensor, "batch patches"]) -> None:
+        """Note how far each patch token was still kept."""
+        self._final = weight
+
+    def attend(
+        self, task: Task, tokens: Tokens, heads: list[Heads]
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return each attention's output, and the graph of all heads if the stage reads it."""
+        weight = tokens.weight()
+        return [output(part._replace(size=weight)) for part in heads], None
+
+    @abstractmethod
+    def weigh(self, task: Task, tokens: Tokens, heads: list[Heads], graph: Tensor | None) -> Tokens:
+        """Return the tokens after a block with the mask that they go on with."""
+
+
+class InPlaceBlock(PrunedBlock):
+    """A pruned block that runs in a training form while the model is in training mode."""
+
+    def __init__(self, block: PrunedBlock, form: InPlace) -> None:
+        super().__init__(block.block, block.parts, block.task, block.plan, block.call)
+        self.form = form
+
+    def run(
+        self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
+    ) -> Tensor | Tokens:
+        parts, task, form = self.parts, self.task, self.form
+        if not form.on:
+            return super().run(x, kwargs, left)
+        prefix = task.geometry.prefix
+        if not task.follows:
+            form.begin()
+        tokens = Tokens.of(x, prefix)
+        heads = parts.attend(tokens, kwargs)
+        outputs, graph = form.attend(task, tokens, heads)
+        tokens = tokens._replace(x=parts.feed(parts.join(tokens.x, heads, outputs)))
+        with no_autocast(tokens.x):
+            tokens = form.weigh(task, tokens, heads, graph)
+        if task.last and (weight := tokens.weight()) is not None:
+            form.end(weight[:, prefix:])
+        return self._hand_on(tokens, left if task.last else None)

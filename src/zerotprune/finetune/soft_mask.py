@@ -6,16 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..block import Task
 from ..method import Method, Seen
 from ..methods import ZeroTPrune
 from ..schedule import Schedule, Stage
 from ..scoring.attention import Heads
 from ..scoring.graph import DenseGraph, attention_graph
 from ..shapes import Float
-from ..task import Task
 from ..tokens import Tokens
-from .forms import FORMS
-from .in_place import InPlace
+from .forms import FORMS, InPlace
 
 
 def soft_mask(

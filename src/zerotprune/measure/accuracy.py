@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..batching import Batch
-from ..budgets.adaptive import mean_gmacs
+from ..budgets.solving import mean_gmacs
+from ..clock import now, quartiles
 from ..cost import Compute, Convention
 from ..grid import Outputs
 from ..plan import Plan
@@ -21,7 +22,6 @@ from ..schedule import Schedule
 from ..scoring.backends import Backend
 from ..surgery import attach, restore_
 from ..tracing import survivors
-from .clock import now, quartiles
 from .statistics import Mean, divergence
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .clock import Call
+from ..clock import Call
 
 Mode = Literal["eager", "compile", "graph"]
 

@@ -19,16 +19,17 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..budgets import schedule_for
-from ..budgets.adaptive import measured_gmacs
+from ..budgets.solving import measured_gmacs
+from ..clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from ..cost import Compute, Convention, Geometry
 from ..grid import Outputs
+from ..interrupts import acknowledge
 from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
 from ..surgery import attach, sharing_copy
 from .accuracy import Contender
-from .clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from .modes import Mode, ready, room_for
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -212,6 +213,7 @@ def sweep(
             except KeyboardInterrupt:
                 if not finished:
                     raise
+                acknowledge()
                 return
             finished = True
             yield group
@@ -283,6 +285,7 @@ def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) ->
     except KeyboardInterrupt:
         if not any(speed.seconds for speed, _ in warm):
             raise
+        acknowledge()
         return False
     return True
 

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, prod
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..cost import Geometry
 from ..knobs import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
+from ..scoring.attention import sampled_attention, sampled_rows
 from ..scoring.graph import average_attention, cls_attention
 from ..shapes import Float
 from ..tokens import Reduction
 
-Importance = Literal["both", "cls", "received"]
+Importance = Literal["auto", "both", "rows", "cls", "received"]
 Feature = Literal["x-pre", "x", "key"]
+
+#: How a budget is met: the first block in twelfths of the depth, the number of stages, and the
+#: largest share of its tokens that a stage folds. The first form that reaches the budget is taken.
+#: Chosen by the divergence of two models from themselves: benchmarks.search.stages
+FORMS = ((6, 5, 0.17), (5, 5, 0.23), (4, 5, 0.33), (3, 7, 0.33), (2, 7, 0.5))
+LAST = 10  # twelfths of the depth at which the last stage stands
+
+#: query rows that stand for all in the attention that a token receives
+ROWS = 32
+#: patch tokens up to which the attention of all rows is worth having: fused attention, which larger
+#: models need, shows single rows only
+ALL_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -33,24 +48,24 @@ class Fold(Method):
     AdaMerge.
 
     importance: the attention that CLS pays to a token ("cls"), the attention that it receives from
-                all ("received"), or their sum, each scaled to mean 1 ("both"); without a CLS token
-                "both" is "received"
+                all ("received"), or their sum, each scaled to mean 1 ("both"); "rows" is "both"
+                with 32 query tokens for all. "auto" is "both" for models of up to 256 patches,
+                "rows" for larger ones. Without a CLS token only the second part counts.
     features:   what is compared: the block's input ("x-pre"), the tokens after its attention ("x"),
                 or the keys ("key")
     of_partner: how much of its partner's importance is added to a token's own
-    stages:     in how many blocks a budget's schedule acts, at most; None means in all from its
-                first on. Fewer are faster where launches count, and a little less accurate.
+    stages:     the number of stages of a budget's schedule; None means 5, and 7 at low budgets
     proportional: to which power of its patches later attention goes to a token
 
     >>> Fold().importance
-    'both'
+    'auto'
     """
 
     name = "fold"
     acts = "middle"
     merges = True
     searchable = "counts"
-    importance: Importance = "both"
+    importance: Importance = "auto"
     features: Feature = "x-pre"
     of_partner: float = 0.25
     stages: int | None = None
@@ -58,7 +73,7 @@ class Fold(Method):
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
-            raise ValueError(f"stages must be at least 1, or None for all, got {self.stages}")
+            raise ValueError(f"stages must be at least 1, or None, got {self.stages}")
         for name in ("of_partner", "proportional"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 <= value < inf:
@@ -71,19 +86,22 @@ class Fold(Method):
                 )
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """One formula for all budgets, see `folded_shares`."""
+        """A few stages, spaced evenly from a first block to 10/12 of the depth, each of which folds
+        the same share of its tokens. The more is to go, the earlier is the first: see `FORMS`."""
+        return [
+            partial(self._staged, _places(geometry.depth, first, self.stages or number), most,
+                    geometry.patches)
+            for first, number, most in FORMS
+        ]  # fmt: skip
 
-        def turn(cut: float) -> Schedule:
-            shares = _gathered(folded_shares(cut, geometry.depth), self.stages)
-            left, exact, stages = geometry.patches, float(geometry.patches), []
-            for block, share in shares.items():
-                exact *= 1 - share
-                count = min(left - round(exact), left // 2)
-                stages.append(Stage(block, similar=count))
-                left -= count
-            return Schedule(tuple(stage for stage in stages if stage.similar), self)
-
-        return [turn]
+    def _staged(self, blocks: list[int], most: float, patches: int, cut: float) -> Schedule:
+        left, exact, stages = patches, float(patches), []
+        for block in blocks:
+            exact *= 1 - cut * most
+            count = min(left - round(exact), left // 2)
+            stages.append(Stage(block, similar=count))
+            left -= count
+        return Schedule(tuple(stage for stage in stages if stage.similar), self)
 
     def kept(self, stage: Stage, patches: int) -> int:
         return patches - stage.similar
@@ -99,8 +117,16 @@ class Fold(Method):
                 f"the {patches} patch tokens there"
             )
 
+    def bind(self, model: nn.Module, blocks: Collection[int], geometry: Geometry) -> Fold:
+        return replace(self, importance=self._importance_for(geometry))
+
+    def _importance_for(self, geometry: Geometry) -> Importance:
+        if self.importance != "auto":
+            return self.importance
+        return "both" if geometry.patches <= ALL_ROWS else "rows"
+
     def wants_columns(self, stage: Stage) -> bool:
-        return self.importance != "cls"
+        return self.importance in ("auto", "both", "received")
 
     def decides_after(self) -> Part:
         return "projection" if self.features == "x" else "attention"
@@ -116,10 +142,12 @@ class Fold(Method):
 
     def _weight(self, seen: Seen) -> Float[Tensor, "batch patches"]:
         """The importance of each patch token; 1 on average, or 2 where it is a sum."""
-        parts = []
-        if self.importance != "received" and seen.geometry.cls:
+        parts, importance = [], self._importance_for(seen.geometry)
+        if importance != "received" and seen.geometry.cls:
             parts.append(cls_attention(seen.rows))
-        if self.importance != "cls":
+        if importance == "rows":
+            parts.append(sampled_attention(seen.heads, ROWS, seen.prefix))
+        elif importance != "cls":
             assert seen.columns is not None
             parts.append(average_attention(seen.columns))
         patches = [part[:, seen.prefix :] for part in parts]
@@ -132,38 +160,25 @@ class Fold(Method):
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         pairs = (patches // 2) * (patches - patches // 2)
-        attention = geometry.row if self.importance == "cls" else geometry.votes
-        return attention(stage.block, patches) + pairs * geometry.dim
+        importance = self._importance_for(geometry)
+        if importance in ("both", "received"):
+            attention = geometry.votes(stage.block, patches)
+        else:
+            sampled = len(range(*sampled_rows(patches, ROWS).indices(patches)))
+            rows = int(geometry.cls) + (sampled if importance == "rows" else 0)
+            attention = rows * geometry.row(stage.block, patches)
+        return attention + pairs * geometry.dim
 
 
-def folded_shares(cut: float, depth: int) -> list[float]:
-    """Which share of its tokens each block folds; `cut` goes from 0, none, to 1, the most.
+def _places(depth: int, first: int, number: int) -> list[int]:
+    """Return blocks spaced evenly from `first` to `LAST` twelfths of the depth.
 
-    From a first block on, which is the earlier the more is to go, the share rises and levels off:
-    top · x / (x + rise), where x counts blocks from the first; none in the last block. The three
-    numbers were chosen for twelve blocks, by the divergence of three models from themselves.
-
-    >>> [round(share, 2) for share in folded_shares(0.5, 12)]
-    [0.0, 0.04, 0.1, 0.13, 0.15, 0.17, 0.18, 0.19, 0.19, 0.2, 0.2, 0.0]
+    >>> _places(12, first=5, number=5), _places(24, first=4, number=5)
+    ([5, 6, 8, 9, 10], [8, 11, 14, 17, 20])
     """
-    turned = 1.25 * cut
-    top, first, rise = 0.3 * turned**0.35, 4.3 * (1 - turned), 3.9 - 2.6 * turned
-    shares = []
-    for block in range(1, depth):
-        x = max(0.0, 12 * block / depth - first)
-        share = top * x / (x + rise)
-        shares.append(1 - (1 - share) ** (12 / depth))
-    return [*shares, 0.0]
-
-
-def _gathered(shares: list[float], stages: int | None) -> dict[int, float]:
-    """The shares of all blocks, by block; or of neighbours together at so many blocks only."""
-    active = [block for block, share in enumerate(shares, start=1) if share > 0]
-    if stages is None or stages >= len(active):
-        return {block: shares[block - 1] for block in active}
-    gathered = {}
-    for stage in range(stages):
-        begin, end = (round(len(active) * at / stages) for at in (stage, stage + 1))
-        group = active[begin:end]
-        gathered[group[(len(group) - 1) // 2]] = 1 - prod(1 - shares[block - 1] for block in group)
-    return gathered
+    if depth < 2:  # the only block is the last, and has no stage
+        return []
+    begin, end = max(1, round(depth * first / 12)), max(1, min(round(depth * LAST / 12), depth - 1))
+    begin = min(begin, end)
+    gaps = min(number, end - begin + 1) - 1
+    return [round(begin + (end - begin) * step / max(gaps, 1)) for step in range(gaps + 1)]

@@ -1,4 +1,4 @@
-"""The paper's three figures: score distributions by rounds, divergence by block, VHF ranges."""
+"""Plot a calibration: score distributions by rounds, divergence by block, VHF ranges."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from matplotlib.ticker import LogLocator
 
 from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
 from ..calibrate.vhf import DEFAULT, Verdict
-from .figure_files import COLOURS, MARKERS, new_figure, single_axis
+from .figures import COLOURS, MARKERS, new_figure, single_axis
 
-#: fewest rounds first; dashes keep lines apart that lie on each other
+#: fewest rounds first; dashes keep overlapping lines apart
 DASHES = ("-", "--", "-.", ":")
 PANELS = 6
 
 
 def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
-    """How the importance of patch tokens is spread after 1 to 50 rounds, in several blocks."""
+    """Plot the distribution of importance after 1 to 50 rounds, in several blocks."""
     last = len(blocks) - 1
     chosen = sorted({round(last * at / (PANELS - 1)) for at in range(PANELS)})
     columns = min(3, len(chosen))
@@ -48,14 +48,14 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
 
 
 def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str) -> Figure:
-    """KL(importance after 50 rounds ‖ after r) by block, with what would be enough."""
+    """Plot KL(importance after 50 rounds ‖ after r) by block, and the threshold."""
     figure, axis = single_axis(title)
     numbers = [row.block for row in rows]
     for at, rounds in enumerate(ROUNDS[:-1]):
         means = [row.divergence[at] for row in rows]
-        # What is 0 to the last bit has no place on a logarithmic axis.
-        values = [each.value or float("nan") for each in means]
-        errors = [each.error for each in means]
+        # Exactly 0 has no place on a logarithmic axis.
+        values = [mean.value or float("nan") for mean in means]
+        errors = [mean.error for mean in means]
         axis.errorbar(numbers, values, errors, color=COLOURS[at], marker=MARKERS[at],
                       ls=DASHES[at], ms=5, lw=1.4, capsize=2,
                       label=f"{rounds} round{'s' * (rounds > 1)}")  # fmt: skip
@@ -73,7 +73,7 @@ def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str)
 
 
 def ranges_figure(verdict: Verdict, title: str) -> Figure:
-    """Every range that was tried, by its two bounds, coloured by what it reached."""
+    """Plot every range that was tried by its two bounds, coloured by its result."""
     figure, axis = single_axis(title)
     low, high = zip(*verdict.trials, strict=True)
     scale = 100 if verdict.labels else 1

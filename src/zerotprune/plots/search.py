@@ -1,4 +1,4 @@
-"""The figure of a search: all trials, the front, the finalists on both halves, the chosen one."""
+"""Plot a search: all trials, the front, the finalists on both halves, the chosen one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from matplotlib.figure import Figure
 from ..search.choice import Comparison, Judged, front
 from ..search.objective import value
 from ..search.study import FinishedTrial, best_first
-from .figure_files import COLOURS, new_figure
+from .figures import COLOURS, new_figure
 
 _CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
 
 
 def search_figure(trials: list[FinishedTrial], comparison: Comparison, title: str) -> Figure:
-    """Trials of one budget stand by their rank, as all cost the same; those of a whole front by
-    their cost. References are lines or stars."""
+    """Plot trials of one budget by their rank, and those of a whole front by their cost."""
     figure = new_figure()
     axis = figure.subplots()
     labelled = trials[0].top1 is not None
     rows, chosen, references = comparison.rows, comparison.chosen, comparison.references
     if not labelled:
-        references = references[1:]  # unpruned, KL is zero: it has no place on a logarithmic axis
+        references = references[1:]  # the unpruned model: KL 0 has no place on a logarithmic axis
     if chosen is None:
         _draw_over_cost(axis, trials, rows, references)
     else:
@@ -47,21 +46,21 @@ def _draw_over_rank(
 ) -> None:
     ranked = best_first(trials)
     rank: dict[object, int] = {}
-    for number, each in enumerate(ranked, start=1):
-        rank.setdefault(each.schedule, number)
-    axis.plot(range(1, len(ranked) + 1), [value(each) for each in ranked], ".",
+    for number, trial in enumerate(ranked, start=1):
+        rank.setdefault(trial.schedule, number)
+    axis.plot(range(1, len(ranked) + 1), [value(trial) for trial in ranked], ".",
               ms=4, color=_DOTS, label=f"{len(ranked)} trials, first half")  # fmt: skip
-    others = [each for each in rows if each is not chosen]
-    axis.plot([rank[each.schedule] for each in others], [value(each.second) for each in others],
+    others = [row for row in rows if row is not chosen]
+    axis.plot([rank[row.schedule] for row in others], [value(row.second) for row in others],
               "D", ms=5, color=_SECOND, label="finalists, second half")  # fmt: skip
     first, second = value(chosen.first), value(chosen.second)
-    # The default, where it is chosen, was no trial: it stands where it would have ranked.
+    # If the default was chosen, it was no trial: put it where it would have ranked.
     sign = -1 if chosen.first.top1 is None else 1
-    better = sum(sign * value(each) > sign * first for each in trials)
-    at = rank.get(chosen.schedule, 1 + better)
-    axis.plot([at, at], [first, second], color=_CHOSEN, lw=1)
-    axis.plot([at], [first], ".", ms=9, color=_CHOSEN)
-    axis.plot([at], [second], "*", ms=14, color=_CHOSEN, label="chosen, second half")
+    better = sum(sign * value(trial) > sign * first for trial in trials)
+    place = rank.get(chosen.schedule, 1 + better)
+    axis.plot([place, place], [first, second], color=_CHOSEN, lw=1)
+    axis.plot([place], [first], ".", ms=9, color=_CHOSEN)
+    axis.plot([place], [second], "*", ms=14, color=_CHOSEN, label="chosen, second half")
     for style, line in zip(("--", ":"), references, strict=False):
         axis.axhline(value(line.second), color="#444444", lw=1, ls=style,
                      label=f"{line.name}, second half")  # fmt: skip
@@ -72,11 +71,11 @@ def _draw_over_cost(
     axis: Any, trials: list[FinishedTrial], rows: list[Judged], references: list[Judged]
 ) -> None:
     best = front(trials)
-    axis.plot([each.gmacs for each in trials], [value(each) for each in trials], ".",
+    axis.plot([trial.gmacs for trial in trials], [value(trial) for trial in trials], ".",
               ms=4, color=_DOTS, label=f"{len(trials)} trials, first half")  # fmt: skip
-    axis.plot([each.gmacs for each in best], [value(each) for each in best], "-",
+    axis.plot([trial.gmacs for trial in best], [value(trial) for trial in best], "-",
               lw=1.4, color=_CHOSEN, label="front, first half")  # fmt: skip
-    axis.plot([each.gmacs for each in rows], [value(each.second) for each in rows], "D",
+    axis.plot([row.gmacs for row in rows], [value(row.second) for row in rows], "D",
               ms=5, color=_SECOND, label="of the front, second half")  # fmt: skip
     for star in references:
         axis.plot([star.gmacs], [value(star.second)], "k*", ms=11,

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..batching import select
 from ..shapes import Float
 from .graph import DenseGraph, attention_graph
+from .precision import no_autocast, widened
 
 
 class Heads(NamedTuple):
@@ -73,6 +74,54 @@ def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
     return outputs, DenseGraph(graph.detach())
 
 
+class ColumnSums(NamedTuple):
+    """What is left of a graph: its first row, and the means of its columns."""
+
+    first: Float[Tensor, "batch heads tokens"]
+    means: Float[Tensor, "batch heads tokens"]
+
+    @property
+    def alive(self) -> None:
+        return None
+
+    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
+        if token:
+            raise ValueError(f"only the row of token 0 was kept, got {token}")
+        return self.first
+
+    def received(self) -> Float[Tensor, "batch heads tokens"]:
+        return self.means
+
+
+def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], ColumnSums]:
+    """Each attention's output, with the first row and the column means of its graph."""
+    outputs, sums = zip(*(_output_with_sums(part) for part in heads), strict=True)
+    if len(sums) == 1:
+        return list(outputs), sums[0]
+    return list(outputs), ColumnSums(*(torch.cat(rows, dim=1) for rows in zip(*sums, strict=True)))
+
+
+def _output_with_sums(part: Heads) -> tuple[Tensor, ColumnSums]:
+    """Written down head by head: on a CPU that is as fast as fused attention, and the sums of a
+    graph in the cache cost next to nothing."""
+    with no_autocast(part.q):
+        batch, count, tokens, _ = part.q.shape
+        q, k = (widened(x).reshape(batch * count, tokens, x.shape[-1]) for x in (part.q, part.k))
+        bias = part.logit_bias()
+        if bias is None:
+            logits = torch.bmm(q * part.scale, k.transpose(1, 2))
+        else:
+            rows = bias.shape[-2]
+            bias = bias.expand(batch, count, rows, tokens).reshape(batch * count, rows, tokens)
+            logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=part.scale)
+        graph = logits.softmax(dim=-1)
+        uniform = graph.new_full((batch * count, 1, tokens), 1 / tokens)
+        means = torch.bmm(uniform, graph.detach()).view(batch, count, tokens)
+        graph = graph.view(batch, count, tokens, tokens)
+    weights = F.dropout(graph, part.dropout).to(part.v.dtype)
+    return weights @ part.v, ColumnSums(graph[:, :, 0].detach(), means)
+
+
 class Rows:
     """A graph of which single rows are computed when they are asked for, and nothing else."""
 
@@ -87,7 +136,30 @@ class Rows:
 
 
 def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
+    one = slice(token, token + 1)
+    return attention_graph(part.q[:, :, one], part.k, part.scale, _bias_of(part, one)).squeeze(2)
+
+
+def sampled_rows(patches: int, count: int) -> slice:
+    """Return which patch tokens stand for all: at least `count`, spread evenly, if there are."""
+    step = max(1, patches // count)
+    return slice(step // 2, None, step)
+
+
+def sampled_attention(heads: list[Heads], count: int, prefix: int) -> Float[Tensor, "batch tokens"]:
+    """Return the attention that each token receives from `count` patch tokens, averaged over them
+    and over heads. They are spread evenly over the order in which tokens travel."""
+    rows = sampled_rows(heads[0].k.shape[2] - prefix, count)
+    every = slice(prefix + rows.start, None, rows.step)
+    graphs = [
+        attention_graph(part.q[:, :, every], part.k, part.scale, _bias_of(part, every))
+        for part in heads
+    ]
+    graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
+    return graph.mean(dim=(1, 2)).detach()
+
+
+def _bias_of(part: Heads, queries: slice) -> Tensor | None:
+    """Return what is added to the logits of some queries."""
     bias = part.logit_bias()
-    if bias is not None and bias.shape[-2] > 1:
-        bias = bias[..., token : token + 1, :]
-    return attention_graph(part.q[:, :, token : token + 1], part.k, part.scale, bias).squeeze(2)
+    return bias if bias is None or bias.shape[-2] == 1 else bias[..., queries, :]

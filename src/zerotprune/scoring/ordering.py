@@ -48,10 +48,8 @@ def parted(
         behind = count + stays.cumsum(dim=-1).to(rank.dtype) - 1
         ranked = _placed(torch.where(rank < count, rank, behind))
         return ranked[:, :count], ranked[:, count:]
-    gone = order(values)[:, :count]
-    # An order by whether they stay leaves equals as they are.
-    stays = torch.ones_like(values).scatter(1, gone, 0.0)
-    return gone, order(stays)[:, : values.shape[1] - count]
+    ranked = order(values)
+    return ranked[:, :count], ranked[:, count:].sort(dim=-1).values
 
 
 def largest(

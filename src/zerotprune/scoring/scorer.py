@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..batching import take
 from ..shapes import Float, Int
 from . import ordering, similarity
 from .adding import add_at
-from .attention import Heads, output, outputs_with_graph
+from .attention import Heads, output, outputs_with_graph, outputs_with_sums
 from .graph import ColumnGraph, Graph, HeadRule, Over, combine_heads, head_variance, heads_in_range
 from .precision import widened
 from .similarity import AMONG, Among, Folding, Matching, Metric, Partition
@@ -24,7 +25,7 @@ class Scorer:
 
     def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
         """The same for those who look at the first row and at the sums of the columns alone."""
-        return self.attention(heads)
+        return outputs_with_sums(heads)
 
     def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
         """One attention's output, where nobody looks at its graph."""
@@ -106,27 +107,27 @@ class Scorer:
         batch, patches, _ = features.shape
         place = torch.arange(patches, device=features.device)
         group_a, group_b = place[first::2], place[1 - first :: 2]
-        each_a, each_b = (group.expand(batch, -1) for group in (group_a, group_b))
-        gain, choice = self.cheapest(features, each_a, each_b, weight, of_partner)
+        gain, choice = self.cheapest(features, first, weight, of_partner)
         gone, stay = ordering.parted(gain, count, self.descending)
         target = choice.gather(1, gone)
-        keep = torch.cat((group_a[stay], each_b), dim=1)
+        keep = torch.cat((group_a[stay], group_b.expand(batch, -1)), dim=1)
         return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
 
     def cheapest(
         self,
         features: Float[Tensor, "batch patches width"],
-        group_a: Int[Tensor, "batch group_a"],
-        group_b: Int[Tensor, "batch group_b"],
+        first: int,
         weight: Float[Tensor, "batch patches"] | None,
         of_partner: float,
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-        """Into which of the other group each token is folded at the least cost, and how little."""
-        if weight is None:
-            return self.nearest(features, group_a, group_b)
-        own, other = weight.gather(1, group_a).unsqueeze(2), weight.gather(1, group_b).unsqueeze(1)
-        alike = similarity.similarity(take(features, group_a), take(features, group_b), "cosine")
-        return ordering.largest((alike - 1) * (own + of_partner * other))
+        """For every second token, from place `first` on, the place among the others of the one
+        into which it is folded at the least cost, and that cost, negated."""
+        a, b = slice(first, None, 2), slice(1 - first, None, 2)
+        unit = F.normalize(widened(features), dim=-1)
+        gain = torch.bmm(unit[:, a], unit[:, b].transpose(1, 2))
+        if weight is not None:
+            gain = (gain - 1) * (weight[:, a, None] + of_partner * weight[:, None, b])
+        return ordering.largest(gain)
 
     def merge(
         self,
@@ -138,12 +139,13 @@ class Scorer:
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
         """The kept tokens, each the mean of itself and what is merged into it, weighted by size;
         and their sizes. `into` are places in `keep`; without sizes all are 1."""
+        mixed, added = widened(take(x, keep)), widened(take(x, gone))
         if size is None:
-            size = widened(x.new_ones(())).expand(x.shape[:2])
-        own, other = size.gather(1, keep), size.gather(1, gone)
-        total = add_at(own, into, other)
-        mixed = widened(take(x, keep)) * own.unsqueeze(-1)
-        added = widened(take(x, gone)) * other.unsqueeze(-1)
+            own, other = mixed.new_ones(keep.shape), mixed.new_ones(gone.shape)
+        else:
+            own, other = size.gather(1, keep), size.gather(1, gone)
+            mixed, added = mixed * own.unsqueeze(-1), added * other.unsqueeze(-1)
+        total = add_at(own, into, other.to(own.dtype))
         mixed = add_at(mixed, into, added.to(mixed.dtype))
         return (mixed / total.unsqueeze(-1)).to(x.dtype), total
 

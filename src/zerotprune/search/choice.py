@@ -31,10 +31,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a search, beside what there is without one."""
+    """The result of a search, beside what there is without one."""
 
     unpruned: Judged
-    default: Judged | None  # what the budget gives without a search, where that reaches as far
+    default: Judged | None  # what the budget gives without a search, if it can be met
     rows: list[Judged]  # finalists in the order of the first half, or of a front by cost
     chosen: Judged | None  # None: the rows are a front
 
@@ -45,8 +45,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Choice(Comparison):
-    """… and how far to trust it: the best of several looks better than it is, on the images it
-    was chosen by."""
+    """A comparison with a choice, and how far to trust it: the best of several looks better than
+    it is, on the images it was chosen by."""
 
     chosen: Judged
     lost: float  # by the finalists on the second half, on average, beyond the unpruned model
@@ -54,66 +54,66 @@ class Choice(Comparison):
 
 
 def pick_finalists(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]:
-    """The best few that differ."""
+    """Return the best `count` trials with different schedules."""
     distinct: dict[Schedule, FinishedTrial] = {}
-    for each in best_first(trials):
-        distinct.setdefault(each.schedule, each)
+    for trial in best_first(trials):
+        distinct.setdefault(trial.schedule, trial)
     return list(distinct.values())[:count]
 
 
 def front(trials: Sequence[FinishedTrial]) -> list[FinishedTrial]:
-    """Those that no other beats in both accuracy and cost, the cheapest first."""
-    kept: list[FinishedTrial] = []
-    for each in sorted(best_first(trials), key=lambda trial: trial.gmacs):
-        if not kept or best_first([each, kept[-1]])[0] is each:
-            kept.append(each)
-    return kept
+    """Return the trials that no other beats in both accuracy and cost, the cheapest first."""
+    undominated: list[FinishedTrial] = []
+    for trial in sorted(best_first(trials), key=lambda trial: trial.gmacs):
+        if not undominated or best_first([trial, undominated[-1]])[0] is trial:
+            undominated.append(trial)
+    return undominated
 
 
 def thin_out(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]:
-    """So many of them, spread evenly, with both ends."""
+    """Return `count` of them, spread evenly, with both ends."""
     if len(trials) <= count:
         return list(trials)
     if count == 1:
         return [trials[-1]]
-    return [trials[round(at * (len(trials) - 1) / (count - 1))] for at in range(count)]
+    return [trials[round(step * (len(trials) - 1) / (count - 1))] for step in range(count)]
 
 
 def choose(unpruned: Judged, default: Judged | None, finalists: list[Judged]) -> Choice:
-    """The best on the second half; where no finalist is better there, the default stays."""
-    running = finalists if default is None else [default, *finalists]
-    chosen = min(running, key=lambda each: rank(each.second))
-    # The halves need not be equally hard: the unpruned model tells.
+    """Choose the best on the second half; if no finalist is better there, the default stays."""
+    candidates = finalists if default is None else [default, *finalists]
+    chosen = min(candidates, key=lambda judged: rank(judged.second))
+    # The halves need not be equally hard: the unpruned model shows by how much.
     lost = sum(map(_drop, finalists)) / len(finalists) - _drop(unpruned)
     luck = expected_curse(
-        torch.stack([each.second.scores for each in running]),
-        torch.stack([-each.second.kl.double() for each in running]),
+        torch.stack([judged.second.scores for judged in candidates]),
+        torch.stack([-judged.second.kl.double() for judged in candidates]),
     )
     return Choice(unpruned, default, finalists, chosen, lost, luck)
 
 
-def _drop(each: Judged) -> float:
-    """From the first half to the second."""
-    return float(each.first.scores.mean() - each.second.scores.mean())
+def _drop(judged: Judged) -> float:
+    """Return by how much the score drops from the first half to the second."""
+    return float(judged.first.scores.mean() - judged.second.scores.mean())
 
 
-def compare(own: Outcome, other: Outcome) -> Mean:
-    """Paired over the images, with its standard error; above zero where `own` is better."""
-    return Mean.of(own.scores - other.scores)
+def paired_gain(outcome: Outcome, other: Outcome) -> Mean:
+    """Return the mean gain over `other`, paired over the images, with its standard error."""
+    return Mean.of(outcome.scores - other.scores)
 
 
 def expected_curse(
     table: Float[Tensor, "candidates images"], ties: Float[Tensor, "candidates images"]
 ) -> float:
-    """How much the best of the candidates on a sample of these images drops on all of them.
+    """Return how much the best candidate on a sample of these images drops on all of them.
 
     Each resample draws as many images as there are, with repetition; its best candidate won in
     part by luck, and how much of it was luck shows on the images it was drawn from. Equal means
-    are told apart by those of `ties`, as in the choice itself.
+    are ranked by those of `ties`, as in the choice itself.
     """
     count = table.shape[1]
-    dice = torch.Generator().manual_seed(0)
-    draws = torch.randint(count, (_RESAMPLES, count), generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randint(count, (_RESAMPLES, count), generator=generator)
     times = torch.zeros(_RESAMPLES, count, dtype=table.dtype)
     times.scatter_add_(1, draws, torch.ones_like(draws, dtype=table.dtype))
     sampled, second = times @ table.T / count, times @ ties.T / count

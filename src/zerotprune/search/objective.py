@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,11 +26,11 @@ from ..shapes import Bool, Float, Int
 #: bring new ones all the time.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
               SDPBackend.OVERRIDEABLE]  # fmt: skip
-_NEVER = -1e4  # a logit that is none; infinity less infinity would be no number
+_NEVER = -1e4  # a logit without probability; infinity would make differences NaN
 
 
 class Measured(Protocol):
-    """Anything that is ranked: by top-1 where labels are known, else by the divergence."""
+    """Anything that is ranked: by top-1 if labels are known, else by the divergence."""
 
     @property
     def top1(self) -> float | None: ...
@@ -37,23 +38,24 @@ class Measured(Protocol):
     def mean_kl(self) -> float: ...
 
 
-def value(of: Measured) -> float:
-    """What is searched by."""
-    return of.mean_kl if of.top1 is None else of.top1
+def value(measured: Measured) -> float:
+    """Return what is searched by."""
+    return measured.mean_kl if measured.top1 is None else measured.top1
 
 
-def rank(of: Measured) -> tuple[float, float]:
-    """The least is the best. Many share a top-1: then the nearer to the unpruned model is."""
-    return -(of.top1 or 0.0), of.mean_kl
+def rank(measured: Measured) -> tuple[float, float]:
+    """Return a key to sort by, the best first. Many share a top-1: of these, the nearest to the
+    unpruned model is the best."""
+    return -(measured.top1 or 0.0), measured.mean_kl
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One schedule on some images, image by image."""
 
-    kl: Float[Tensor, " images"]  # divergence of the answers, unpruned ‖ pruned
-    same: Bool[Tensor, " images"]  # is the same answer on top as in the unpruned model?
-    hits: Bool[Tensor, " images"] | None  # … the right class, where labels are known
+    kl: Float[Tensor, " images"]  # KL(unpruned ‖ pruned) of the predictions
+    same: Bool[Tensor, " images"]  # whether the top prediction is the unpruned model's
+    hits: Bool[Tensor, " images"] | None  # whether it is right, if labels are known
 
     @cached_property
     def top1(self) -> float | None:
@@ -71,7 +73,7 @@ class Outcome:
 
     @property
     def scores(self) -> Float[Tensor, " images"]:
-        """More is better: hits in points, or what KL is below zero."""
+        """Scores of which more is better: hits in points, or the negative KL."""
         return -self.kl.double() if self.hits is None else 100 * self.hits.double()
 
 
@@ -81,7 +83,7 @@ def _mean(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Stack:
-    """Images as the model takes them, in batches, and what they show where that is known."""
+    """Images as the model takes them, in batches, and their labels if they are known."""
 
     images: list[Tensor]
     labels: list[Int[Tensor, " batch"]] | None
@@ -103,10 +105,10 @@ class Objective:
         vit = backbone(model)
         self._midway, self._depth = vit.midway(), vit.geometry.depth
         self._labels = None if stack.labels is None else torch.cat(stack.labels).cpu()
-        each = len(stack) * vit.geometry.tokens * vit.geometry.dim * stack.images[0].element_size()
-        fitting = min(self._depth - 1, int(memory // each))
+        values = len(stack) * vit.geometry.tokens * vit.geometry.dim
+        fitting = min(self._depth - 1, int(memory // (values * stack.images[0].element_size())))
         self.cached_blocks = 0 if self._midway is None else fitting
-        #: of each batch the inputs of blocks 1, 2, …; or the images alone
+        #: for each batch the inputs of blocks 1, 2, …, or the images alone
         self._inputs: list[list[Tensor]] = []
         outputs = []
         with torch.inference_mode(), sdpa_kernel(_ATTENTION):
@@ -114,12 +116,12 @@ class Objective:
                 logits, inputs = _record(model, vit, images, self.cached_blocks)
                 outputs.append(logits)
                 self._inputs.append(inputs or [images])
-        #: of a model without a head, what it made of every image
+        #: the features of every image, from a model without a head
         self._features = None if vit.outputs else _normalize(outputs)
         self._reference = self._read(outputs)
 
     def outputs(self, schedule: Schedule) -> list[Tensor]:
-        """What the pruned model gives, batch by batch."""
+        """Return the pruned model's outputs, batch by batch."""
         prune_(self.model, schedule.by(self.method))
         acting = [stage.block for stage in schedule.stages if stage.prunes]
         first = 1 if self.method.wants_history() else min(acting, default=self._depth)
@@ -136,12 +138,12 @@ class Objective:
         return self._outcome(self._read(self.outputs(schedule)))
 
     def _read(self, outputs: Sequence[Tensor]) -> list[Float[Tensor, "batch answers"]]:
-        """Logarithms of the probabilities of all answers: the classes, or, of a model without a
-        head, the other images that this one may be most like: what a search by features finds."""
+        """Return log-probabilities: of the classes or, for a model without a head, of which other
+        image is the nearest neighbour."""
         if self._features is not None:
             likeness = _normalize(outputs) @ self._features.T / TEMPERATURE
-            outputs = likeness.fill_diagonal_(_NEVER).split([len(each) for each in outputs])
-        return [each.float().log_softmax(dim=-1) for each in outputs]
+            outputs = likeness.fill_diagonal_(_NEVER).split([len(batch) for batch in outputs])
+        return [batch.float().log_softmax(dim=-1) for batch in outputs]
 
     def _outcome(self, answers: Sequence[Tensor]) -> Outcome:
         pairs = list(zip(self._reference, answers, strict=True))
@@ -167,7 +169,7 @@ def _normalize(outputs: Sequence[Tensor]) -> Float[Tensor, "images width"]:
 def _record(
     model: nn.Module, vit: Backbone, images: Tensor, kept: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """The outputs of the unpruned model, and what its first blocks got."""
+    """Return the outputs of the unpruned model, and the inputs of its first blocks."""
     inputs: list[Tensor] = []
 
     def note(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
@@ -182,3 +184,33 @@ def _record(
         for hook in hooks:
             hook.remove()
     return logits, inputs
+
+
+def split_halves(
+    labels: Sequence[int] | None, count: int, seed: int
+) -> tuple[list[int], list[int]]:
+    """Return the indices of the images in each half: as many of each class as can be, otherwise by
+    chance.
+
+    Schedules are ranked on the first half and chosen on the second. The halves differ by one image
+    at most, and so do the images of one class in them.
+    """
+    if count < 2:
+        raise ValueError(f"a search needs at least two images, one for each half; got {count}")
+    rng = random.Random(seed)
+    classes: dict[int, list[int]] = {}
+    for index in range(count):
+        classes.setdefault(0 if labels is None else labels[index], []).append(index)
+    paired, single = list[int](), list[int]()
+    for _, members in sorted(classes.items()):
+        rng.shuffle(members)
+        if len(members) % 2:
+            single.append(members.pop())
+        paired += members
+    # Single ones go with their neighbours in the list of classes, alike more often than not.
+    row = paired + single
+    first, second = row[::2], row[1::2]
+    for pair in range(len(second)):
+        if rng.random() < 0.5:
+            first[pair], second[pair] = second[pair], first[pair]
+    return sorted(first), sorted(second)

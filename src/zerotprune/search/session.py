@@ -1,33 +1,102 @@
-"""A search made ready and run: images in memory in two halves, study, trials, choice."""
+"""A search from its model and images to its choice: prepared, run by one process or by several,
+and judged."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from optuna.study import Study
-from torch import Tensor
+from optuna.trial import FrozenTrial
+from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets import Budget, schedule_for
-from ..budgets.surface import Surface
-from ..data.images import batches
-from ..measure import latency
-from ..measure.latency import TimeBudget, Timed, cost_for, time_schedule
+from ..budgets import Budget, schedule_for, speed
+from ..budgets.speed import TimeBudget, Timed, cost_for, time_schedule
+from ..data.fingerprint import fingerprint_model, images_hash
+from ..data.images import ImageDataset, batches
+from ..data.models import load
+from ..interrupts import acknowledge, deferred, kept_from_children
+from ..measure.speed import Precision
+from ..method import Method
+from ..methods import to_data
 from ..plan import Plan
 from ..schedule import Schedule
 from ..surgery import restore_
-from . import choice
+from ..temporary import private_folder
+from . import choice, surface
 from .choice import Choice, Comparison, Judged
-from .config import SearchConfig, SearchInputs, directions, identify
-from .objective import Objective, Stack
-from .space import surface_of
-from .storage import StudyLocation, open_study, write_note_once
-from .study import FinishedTrial, TrialLog, work
-from .workers import WorkerJob, run_workers
+from .objective import Objective, Stack, split_halves
+from .storage import StorageLostError, StudyLocation, open_study, reporting_loss, set_once
+from .study import FinishedTrial, Measure, SearchConfig, directions, finished, run_trials
+from .surface import Surface, surface_of
+
+Advance = Callable[[list[FrozenTrial]], None]
+
+
+@dataclass(frozen=True)
+class SearchInputs:
+    """What is searched on: a model, its images, and how they are run."""
+
+    name: str  # of the model
+    source: Mapping[str, Any]  # the arguments of `models.load`: workers load the model themselves
+    model: nn.Module  # as it was loaded
+    method: Method
+    images: ImageDataset
+    data: str  # where they are from
+    labelled: bool
+    batch: int
+    device: str
+    precision: Precision
+    seed: int
+    strict: bool  # stop at the first image that cannot be read
+
+    @property
+    def measure(self) -> Measure:
+        return "top1" if self.labelled else "kl"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
+
+
+def fingerprint_search(inputs: SearchInputs, budget: Budget | TimeBudget | None) -> dict[str, str]:
+    """Return what two searches must have in common for one to go on with the other's trials.
+
+    Call it before the weights are cast to another precision.
+    """
+    _, height, width = backbone(inputs.model).input_shape
+    model = fingerprint_model(inputs.name, inputs.model)
+    return {
+        "model": model["name"],
+        "weights": model["weights"],
+        "image size": f"{height}×{width}",
+        # Before the data, whose hash depends on the labels as well: the first difference is named.
+        "objective": "top-1" if inputs.labelled else "KL divergence",
+        "data": f"{len(inputs.images)} images {images_hash(inputs.images, inputs.labelled)[:16]}",
+        "budget": _describe(budget, inputs),
+        "method": json.dumps(to_data(inputs.method)),
+        "precision": inputs.precision,
+        "seed": str(inputs.seed),
+        "space": str(surface.VERSION),
+    }
+
+
+def _describe(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
+    if budget is None:
+        return "the whole front"
+    if isinstance(budget, Budget):
+        return " ".join(f"--{name} {value:g}" for name, value in budget.options.items())
+    return f"{budget} measured at batch {inputs.batch} on {inputs.device}"
 
 
 @dataclass
@@ -36,8 +105,8 @@ class SearchRun:
 
     inputs: SearchInputs
     location: StudyLocation
-    surface: Surface
-    identity: dict[str, str]
+    surface: Surface[Any]
+    fingerprint: dict[str, str]
     halves: tuple[Stack, Stack]
     study: Study
     gmacs: float | None  # the budget; None: the whole front
@@ -49,24 +118,22 @@ class SearchRun:
 
     @cached_property
     def second(self) -> Objective:
-        """Only a few schedules come so far: nothing is kept for them."""
+        """Only a few schedules come so far: nothing is cached for them."""
         return Objective(self.inputs.model, self.inputs.method, self.halves[1], memory=0)
 
-    def explore(
-        self, config: SearchConfig, workers: int, advance: Callable[[TrialLog], None]
-    ) -> bool:
-        """Run all trials; False if Ctrl-C came before the end."""
+    def explore(self, config: SearchConfig, workers: int, advance: Advance) -> bool:
+        """Run all trials; return False if Ctrl-C came before the end."""
         try:
-            advance(TrialLog(self.study, config).refresh())
             if workers == 1:
-                work(self.study, config, self.surface, self.first, advance)
+                run_trials(self.study, config, self.surface, self.first, advance)
             else:
-                inputs, threads = self.inputs, max(1, torch.get_num_threads() // workers)
+                inputs = self.inputs
                 job = WorkerJob(inputs.source, inputs.device, inputs.dtype, inputs.method, config,
-                                self.location, self.identity, self.memory / workers,
-                                threads)  # fmt: skip
+                                self.location, self.fingerprint, self.memory / workers,
+                                max(1, torch.get_num_threads() // workers))  # fmt: skip
                 run_workers(job, self.halves[0], workers, self.study, advance)
         except KeyboardInterrupt:
+            acknowledge()
             return False
         return True
 
@@ -75,14 +142,14 @@ class SearchRun:
         return Judged(name, schedule, price, self.first(schedule), self.second(schedule))
 
     def judge_trials(self, trials: Sequence[FinishedTrial]) -> list[Judged]:
-        return [self.judge(f"trial {each.number}", each.schedule) for each in trials]
+        return [self.judge(f"trial {trial.number}", trial.schedule) for trial in trials]
 
     def judge_unpruned(self) -> Judged:
         return Judged("unpruned", Schedule(), self.surface.unpruned, self.first.unpruned(),
                       self.second.unpruned())  # fmt: skip
 
     def judge_default(self) -> Judged | None:
-        """What one gets without a search: the method's own form."""
+        """Judge what one gets without a search: the method's own form."""
         try:
             schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
         except ValueError:  # that form does not reach as far as the space does
@@ -90,7 +157,7 @@ class SearchRun:
         return self.judge("method's form", schedule)
 
     def choose(self, trials: Sequence[FinishedTrial], count: int) -> Choice:
-        """By the second half, among the best so many of the first and the default."""
+        """Choose by the second half among the best `count` of the first and the default."""
         best = self.judge_trials(choice.pick_finalists(trials, count))
         return choice.choose(self.judge_unpruned(), self.judge_default(), best)
 
@@ -103,7 +170,7 @@ class SearchRun:
         return time_schedule(restore_(self.inputs.model), schedule, images, rounds=20)
 
 
-def prepare(
+def prepare_search(
     inputs: SearchInputs,
     budget: Budget | TimeBudget | None,
     location: StudyLocation,
@@ -112,92 +179,137 @@ def prepare(
     memory: float,
     say: Callable[[str], None],
 ) -> SearchRun:
-    """All that can be wrong with what the user gave comes out here, before anything is written."""
+    """Make everything ready. Whatever is wrong with the inputs comes out here, before anything is
+    written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
-    surface = surface_of(backbone(model).geometry, method)
-    Plan(surface.cheapest(), surface.geometry).check()
+    where = surface_of(backbone(model).geometry, method)
+    Plan(where.cheapest(), where.geometry).check()
     gmacs = None
     if isinstance(budget, Budget):
-        gmacs = budget.gmacs_of(surface.unpruned)
-        surface.check(gmacs)
+        gmacs = budget.to_gmacs(where.unpruned)
+        where.check(gmacs)
     if count < max(2, workers):
         raise ValueError(f"too few images: {count}, for two halves and {workers} workers")
-    identity = identify(inputs, _describe(budget, inputs))
+    fingerprint = fingerprint_search(inputs, budget)
     goals = directions(inputs.measure, front=budget is None)
-    # A file is made only when all else is ready; what is there already is looked at first of all.
-    study = open_study(location, identity, goals) if location.may_hold_trials() else None
+    # A file is made only when all else is ready, but one that exists is checked first of all.
+    study = open_study(location, fingerprint, goals) if location.may_exist() else None
     model.to(inputs.device, inputs.dtype)
     halves = _decode(inputs, say)
     measured = None
     if isinstance(budget, TimeBudget):
         cost, timed = cost_for(model, budget, take_batch(halves[0], inputs.batch), method)
-        measured = cost * surface.unpruned
+        measured = cost * where.unpruned
         say(f"measured at batch {inputs.batch} on {inputs.device}: {measured:.3f} GMACs; {timed}")
-    study = study or open_study(location, identity, goals)
+    study = study or open_study(location, fingerprint, goals)
     if measured is not None:
-        gmacs = float(write_note_once(study, "gmacs", measured))
-        if abs(measured / gmacs - 1) > latency.TOLERANCE:
-            raise ValueError(
-                f"{budget} was {gmacs:.3f} GMACs when this study began and is {measured:.3f} as "
-                "measured now: the machine is another or was busy; wait until it is idle, or give "
-                "another --study"
-            )
-    return SearchRun(inputs, location, surface, identity, halves, study, gmacs, memory)
+        gmacs = _settled_gmacs(study, measured, str(budget))
+    return SearchRun(inputs, location, where, fingerprint, halves, study, gmacs, memory)
 
 
-def _describe(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
-    if budget is None:
-        return "the whole front"
-    if isinstance(budget, Budget):
-        return " ".join(f"--{name} {value:g}" for name, value in budget.given.items())
-    return f"{budget} measured at batch {inputs.batch} on {inputs.device}"
+def _settled_gmacs(study: Study, measured: float, budget: str) -> float:
+    """Return what the budget in time was in GMACs when the study began, if it still is."""
+    with reporting_loss():
+        gmacs = float(set_once(study, "gmacs", measured))
+    if abs(measured / gmacs - 1) > speed.SPREAD / 2:
+        raise ValueError(
+            f"{budget} was {gmacs:.3f} GMACs when this study began and is {measured:.3f} as "
+            "measured now: the machine is another or was busy; wait until it is idle, or give "
+            "another --study"
+        )
+    return gmacs
 
 
 def take_batch(stack: Stack, batch: int) -> Tensor:
-    """For timing: as many images as are asked for, again and again if need be."""
+    """Return as many images as one batch has, for timing, repeated if there are too few."""
     some = torch.cat(stack.images[:2])
     return some.repeat(-(-batch // len(some)), 1, 1, 1)[:batch]
 
 
 def _decode(inputs: SearchInputs, say: Callable[[str], None]) -> tuple[Stack, Stack]:
-    """All images in memory, in the run's precision, in two halves."""
+    """Decode all images into memory, in the run's precision, in two halves."""
     decoded = list(batches(inputs.images, inputs.batch, workers=2, strict=inputs.strict,
                            report=lambda message: say(f"left out: {message}")))  # fmt: skip
     if not decoded:
         raise ValueError(f"none of the images in {inputs.data} can be read")
-    images = torch.cat([each[0].to(inputs.dtype) for each in decoded])
-    labels = torch.cat([each[1] for each in decoded])
-    which = split(labels.tolist() if inputs.labelled else None, len(images), inputs.seed)
+    images = torch.cat([images.to(inputs.dtype) for images, _, _ in decoded])
+    labels = torch.cat([labels for _, labels, _ in decoded])
+    halves = split_halves(labels.tolist() if inputs.labelled else None, len(images), inputs.seed)
     first, second = (
-        Stack([each.to(inputs.device) for each in images[half].split(inputs.batch)],
+        Stack([batch.to(inputs.device) for batch in images[half].split(inputs.batch)],
               list(labels[half].split(inputs.batch)) if inputs.labelled else None)
-        for half in which
+        for half in halves
     )  # fmt: skip
     return first, second
 
 
-def split(labels: Sequence[int] | None, count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Which images are in which half: as many of each class as can be, by chance otherwise.
+@dataclass(frozen=True)
+class WorkerJob:
+    """All that a worker needs: it starts as a bare process."""
 
-    Schedules are ranked on the first half and chosen on the second. The halves differ by one image
-    at most, and so do the images of one class in them.
+    model: Mapping[str, Any]  # the arguments of `models.load`
+    device: str
+    precision: torch.dtype
+    method: Method
+    config: SearchConfig
+    location: StudyLocation
+    fingerprint: Mapping[str, str]
+    memory: float  # bytes for what blocks get, of each worker
+    threads: int  # of each worker, on a CPU
+
+
+def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance: Advance) -> None:
+    """Start workers on one study and wait until all have ended.
+
+    The images reach them as a file that they map into memory: it is there once for all of them,
+    and unlike shared memory it is not limited to a fraction of it.
     """
-    if count < 2:
-        raise ValueError(f"a search needs two images at least, one for each half; got {count}")
-    dice = random.Random(seed)
-    classes: dict[int, list[int]] = {}
-    for at in range(count):
-        classes.setdefault(0 if labels is None else labels[at], []).append(at)
-    paired, single = list[int](), list[int]()
-    for _, members in sorted(classes.items()):
-        dice.shuffle(members)
-        if len(members) % 2:
-            single.append(members.pop())
-        paired += members
-    # Single ones go with their neighbours in the list of classes, alike more often than not.
-    row = paired + single
-    first, second = row[::2], row[1::2]
-    for at in range(len(second)):
-        if dice.random() < 0.5:
-            first[at], second[at] = second[at], first[at]
-    return sorted(first), sorted(second)
+
+    def look() -> int:
+        with reporting_loss(), deferred():
+            trials = finished(study, job.config)
+            advance(trials)
+        return len(trials)
+
+    with private_folder() as folder:
+        file = folder / "images.pt"
+        torch.save(([batch.cpu() for batch in stack.images], stack.labels), file)
+        context = multiprocessing.get_context("spawn")
+        workers = [
+            context.Process(target=_run_worker, args=(job, file), daemon=True) for _ in range(count)
+        ]
+        try:
+            with kept_from_children():
+                for worker in workers:
+                    worker.start()
+            while any(worker.is_alive() for worker in workers):
+                look()
+                time.sleep(0.3)
+            total = look()
+        finally:  # after Ctrl-C some may be alive
+            started = [worker for worker in workers if worker.pid is not None]
+            for worker in started:
+                worker.kill()
+            for worker in started:
+                worker.join()
+    broken = [worker.exitcode for worker in workers if worker.exitcode]
+    if broken and total < job.config.trials:
+        raise ChildProcessError(
+            f"{len(broken)} of {count} workers ended early (exit code {broken[0]}); finished "
+            "trials are kept, run the same command again to go on"
+        )
+
+
+def _run_worker(job: WorkerJob, file: Path) -> None:
+    torch.set_num_threads(job.threads)
+    images, labels = torch.load(file, mmap=True, weights_only=True)
+    stack = Stack([batch.to(job.device) for batch in images], labels)
+    model = load(**job.model).to(job.device, job.precision)
+    study = open_study(job.location, job.fingerprint, job.config.directions)
+    where = surface_of(backbone(model).geometry, job.method)
+    objective = Objective(model, job.method, stack, job.memory)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    with suppress(StorageLostError):  # the parent has lost it as well, and says so
+        # A parent that was killed stops nobody.
+        run_trials(study, job.config, where, objective, wanted=parent.is_alive)

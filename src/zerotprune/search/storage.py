@@ -1,19 +1,26 @@
-"""Where trials are kept: a file or a server, opened, and held to one search for good."""
+"""Where trials are stored: a file or a database server, opened, and bound to one search.
+
+The storage is Optuna's, and so are its means against what can go wrong: a trial is running, then
+finished, in one transaction each; a running one has a heartbeat, and one that lost its worker is
+failed and retried by the others.
+"""
 
 from __future__ import annotations
 
-import signal
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import Study, StudyDirection
+from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -24,19 +31,18 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
+from ..data.fingerprint import check_same
 from ..files import check_writable
 
-_IDENTITY = "zerotprune"
-_NOTES = "zerotprune-notes"
+_FINGERPRINT = "zerotprune"
 _SECONDS_TO_WAIT = 60
-#: The last of them is what a later statement meets in a transaction whose connection was lost.
+_HEARTBEAT_SECONDS, _GRACE_SECONDS = 20, 120
+#: The last is what a later statement gets in a transaction that lost its connection.
 _LOST = (OperationalError, InterfaceError, PendingRollbackError)
-
-Answer = TypeVar("Answer")
 
 
 class StorageLostError(ValueError):
-    """It did not come back within the time that one waits for it."""
+    """The storage did not come back in time."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,13 @@ class StudyLocation:
         return None if "://" in self.storage else Path(self.storage)
 
     def __str__(self) -> str:
-        """For the eyes of people: without a password."""
+        """Return it for people to read: without a password."""
         if self.file is not None:
             return self.storage
         return make_url(self.url).render_as_string(hide_password=True)
 
     def check(self) -> None:
-        """Say at once, before any work is done, that trials could not be kept there."""
+        """Refuse a place that cannot store trials before any work is done."""
         if self.file is not None:
             check_writable(self.file)
             return
@@ -70,130 +76,125 @@ class StudyLocation:
         except ArgumentError:
             raise ValueError(f"--storage {self.storage!r} is neither a file nor a URL") from None
 
-    def may_hold_trials(self) -> bool:
-        """A server is always asked."""
+    def may_exist(self) -> bool:
+        """Whether there may be a study; a server has to be asked."""
         return self.file is None or self.file.exists()
 
 
 def open_study(
-    location: StudyLocation, identity: Mapping[str, str], directions: list[StudyDirection]
+    location: StudyLocation, fingerprint: Mapping[str, str], directions: list[StudyDirection]
 ) -> Study:
-    """The study, a new one where there is none. One of another search is refused: trials of
-    different searches must not be mixed."""
+    """Open the study, or create it. A study of another search is refused: trials of different
+    searches must not be mixed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = _connect(location)
     try:
         study = optuna.create_study(
-            storage=storage, study_name=location.study, directions=directions, load_if_exists=True
+            storage=_connect(location.url),
+            study_name=location.study,
+            directions=directions,
+            load_if_exists=True,
         )
-        held = study.user_attrs.get(_IDENTITY)
-        if held is None and not study.get_trials(deepcopy=False):
-            study.set_user_attr(_IDENTITY, dict(identity))
-            held = study.user_attrs[_IDENTITY]
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        _refuse_unreachable(location, error)
-    if not isinstance(held, Mapping):
-        raise ValueError(f"{location} holds a study {location.study!r} that is not of this command")
-    for name in [*identity, *sorted(set(held) - set(identity))]:
-        if held.get(name) != identity.get(name):
-            raise ValueError(
-                f"{location} belongs to another search: its {name} is {held.get(name, 'unknown')}, "
-                f"here it is {identity.get(name, 'unknown')}; give another --storage or --study"
-            )
+        if not study.get_trials(deepcopy=False):
+            set_once(study, _FINGERPRINT, dict(fingerprint))
+        stored = study.user_attrs.get(_FINGERPRINT)
+    except (SQLAlchemyError, StorageInternalError, ImportError, RuntimeError, OSError) as error:
+        raise ValueError(f"cannot store trials in {location}: {_first_line(error)}") from None
+    if not isinstance(stored, Mapping):
+        raise ValueError(f"{location} has a study {location.study!r} that is not of this command")
+    check_same(stored, fingerprint, f"{location} belongs to another search",
+               "give another --storage or --study")  # fmt: skip
     return study
 
 
-def write_note_once(study: Study, name: str, value: Any) -> Any:
-    """Write a note where there is none yet; what it says, whoever wrote it."""
-    key = f"{_NOTES}-{name}"
-
-    def write() -> Any:
-        if key not in study.user_attrs:
-            study.set_user_attr(key, value)
-        return study.user_attrs[key]
-
-    return persistently(write)
-
-
-def persistently(call: Callable[[], Answer]) -> Answer:
-    """What the storage answers. Where it is lost, a server that is started again or a disk that is
-    full, it is asked again for a while: then one sentence. What it holds already stays there."""
-    began = time.monotonic()
-    while True:
-        try:
-            with deferred():
-                return call()
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            reason = error if isinstance(error, SQLAlchemyError) else error.__cause__
-            if not isinstance(reason, _LOST):
-                raise
-            if time.monotonic() - began > _SECONDS_TO_WAIT:
-                raise StorageLostError(
-                    f"the storage of the trials was lost: {_first_line(error)}; what is finished "
-                    "is kept there, the same command goes on from it"
-                ) from None
-        time.sleep(0.2)
+def set_once(study: Study, name: str, value: Any) -> Any:
+    """Set an attribute of the study unless it is set; return what it is, whoever set it."""
+    if name not in study.user_attrs:
+        study.set_user_attr(name, value)
+    return study.user_attrs[name]
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Ctrl-C waits until this is done.
-
-    For whatever speaks to the storage: an interrupt in the middle of a transaction leaves it open,
-    and the next one, of the very same process, would wait for it in vain.
-    """
-    handler: Any = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # no interrupt comes here
-        return
-    came: list[tuple[Any, ...]] = []
-    signal.signal(signal.SIGINT, lambda *caught: came.append(caught))
+def reporting_loss() -> Iterator[None]:
+    """Turn the loss of the storage, whatever it surfaced as, into one sentence."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _LOST):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise StorageLostError(
+            f"the storage of the trials was lost: {_first_line(cause)}; finished trials are kept "
+            "there, run the same command again to go on"
+        ) from None
+
+
+class _Storage(RDBStorage):
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Record it, or miss it: the thread that calls this has nobody to report an error to."""
+        with suppress(SQLAlchemyError, StorageInternalError):
+            super().record_heartbeat(trial_id)
 
 
 class _WriteAhead(sqlite3.Connection):
-    """The write-ahead log saves most of the waiting for the disk; what it may lose when the power
-    fails are the last trials, never the file."""
+    """The write-ahead log saves most of the waiting for the disk. A power failure may lose the
+    last trials, never the file."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.execute("PRAGMA journal_mode=WAL")
         self.execute("PRAGMA synchronous=NORMAL")
 
 
-def _connect(location: StudyLocation) -> optuna.storages.RDBStorage:
-    """SQLite for files, and not Optuna's journal: a process that is killed while it writes leaves
-    a journal with half a line or its lock behind, whereas a transaction of SQLite is there or is
-    not, and its locks end with their process."""
-    options: dict[str, Any] = {}
-    if location.url.startswith("sqlite"):
+def _connect(url: str) -> RDBStorage:
+    """Open the storage.
+
+    Files are SQLite and not Optuna's journal: a process that is killed while it writes leaves half
+    a line or its lock in a journal, whereas SQLite's transactions are there or not, and its locks
+    end with their process.
+    """
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if url.startswith("sqlite"):
         options = {"connect_args": {"timeout": _SECONDS_TO_WAIT, "factory": _WriteAhead}}
     for attempt in range(5):
         try:
-            return optuna.storages.RDBStorage(location.url, engine_kwargs=options)
-        except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                storage = _Storage(
+                    url,
+                    options,
+                    heartbeat_interval=_HEARTBEAT_SECONDS,
+                    grace_period=_GRACE_SECONDS,
+                    heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+                )
+            event.listen(storage.engine, "do_connect", _connect_patiently)
+            return storage
+        except (SQLAlchemyError, RuntimeError) as error:
             # Two that start at once on an empty storage both make the tables; one of them fails.
             beaten = isinstance(error, IntegrityError) or any(
                 text in str(error) for text in ("already exists", "database is locked")
             )
             if attempt == 4 or not beaten:
-                _refuse_unreachable(location, error)
+                raise
             time.sleep(0.5 * (attempt + 1))
     raise AssertionError("the last attempt returns or raises")
 
 
-def _refuse_unreachable(location: StudyLocation, error: BaseException) -> NoReturn:
-    raise ValueError(f"cannot keep trials in {location}: {_first_line(error)}") from None
+def _connect_patiently(dialect: Any, record: object, args: Any, kwargs: Any) -> Any:
+    """Connect again to a server that was there before; wait for it while it restarts."""
+    deadline = time.monotonic() + _SECONDS_TO_WAIT
+    while True:
+        try:
+            return dialect.connect(*args, **kwargs)
+        except dialect.loaded_dbapi.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def _first_line(error: BaseException) -> str:
-    """Of what the database said, which others have put into words of their own."""
-    reason = error
-    while (inner := getattr(reason, "orig", None) or reason.__cause__) is not None:
-        reason = inner
-    return (str(reason).strip().splitlines() or [type(reason).__name__])[0]
+    """Return what the database itself said, which others have wrapped."""
+    while (inner := getattr(error, "orig", None) or error.__cause__) is not None:
+        error = inner
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

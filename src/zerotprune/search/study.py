@@ -1,42 +1,62 @@
-"""The trials of a search: drawn and run in memory, written when they are finished.
+"""The trials of a search, by Optuna: drawn, run and stored until there are enough.
 
 Several workers, on several machines, may work on one study, and any of them may be killed at any
-moment. A trial reaches the storage in one transaction, finished: it is there or it is not, and
-nobody has to know who runs what. What makes the total exact:
+moment. What makes the total exact:
 
-- Trials are numbered in the order in which they were finished, and the first `trials` of them
-  count. What other workers finish after that is ignored by everybody who reads.
-- Equal parameters count once, should two commands that do not know of each other draw the same.
-
-The parameters are part of one attribute of the trial. As parameters in Optuna's sense each of them
-would take three statements to write, and workers would wait for one another most of the time.
+- The first `trials` that are finished count. What other workers finish after that does not.
+- Equal parameters count once, should a sampler draw them twice.
+- What a trial draws depends on its number alone, and on what is finished. A trial that lost its
+  worker is retried with the same parameters.
 """
 
 from __future__ import annotations
 
-import json
-import uuid
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, count
+from itertools import count
+from typing import Any, Literal
 
-import optuna
-from optuna.study import Study
+from optuna import Trial
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from ..budgets.surface import Surface
+from ..interrupts import deferred
 from ..schedule import Schedule
-from .config import SearchConfig
 from .objective import Outcome, rank, value
-from .sampling import ATTRIBUTE, Draw, ParameterSampler, stored
-from .space import Params, propose, space_of, start_of
-from .storage import persistently
+from .storage import reporting_loss
+from .surface import Params, Space, Surface
+
+SamplerName = Literal["random", "tpe", "nsga2"]
+Measure = Literal["top1", "kl"]
+_RESULT = "result"
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """What all workers of a search have in common."""
+
+    trials: int
+    budget: float | None  # in GMACs; None: the whole front
+    measure: Measure
+    sampler: SamplerName = "random"
+    seed: int = 0
+
+    @property
+    def directions(self) -> list[StudyDirection]:
+        return directions(self.measure, front=self.budget is None)
+
+
+def directions(measure: Measure, front: bool) -> list[StudyDirection]:
+    best = StudyDirection.MAXIMIZE if measure == "top1" else StudyDirection.MINIMIZE
+    return [best, StudyDirection.MINIMIZE] if front else [best]
 
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A finished trial, on the first half of the images."""
+    """A finished trial, measured on the first half of the images."""
 
     number: int
     schedule: Schedule
@@ -45,99 +65,171 @@ class FinishedTrial:
     mean_kl: float
 
 
-class TrialLog:
-    """The trials of a study that count: the first so many that are finished, none of them twice."""
-
-    def __init__(self, study: Study, config: SearchConfig) -> None:
-        self._study, self._config, self._looked_at = study, config, 0
-        self._drawn: set[str] = set()
-        self.trials: list[FrozenTrial] = []
-
-    def refresh(self) -> TrialLog:
-        complete = persistently(
-            lambda: self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        )
-        for trial in complete[self._looked_at :]:
-            key = _key(stored(trial)["params"])
-            if key not in self._drawn and not self.full:
-                self._drawn.add(key)
-                self.trials.append(trial)
-        self._looked_at = len(complete)
-        return self
-
-    @property
-    def full(self) -> bool:
-        return len(self.trials) >= self._config.trials
-
-    def holds(self, params: Params) -> bool:
-        return _key(params) in self._drawn
-
-    @property
-    def best(self) -> str | None:
-        """So far, in words, where there is one measure of it."""
-        if not self.trials or self._config.budget is None:
-            return None
-        values = [trial.values[0] for trial in self.trials]
-        return f"{max(values):.2f} %" if self._config.measure == "top1" else f"KL {min(values):.4f}"
+def finished(study: Study, config: SearchConfig) -> list[FrozenTrial]:
+    """Return the trials that count, in the order in which they were finished."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    distinct: dict[frozenset[Any], FrozenTrial] = {}
+    for trial in sorted(complete, key=lambda trial: (str(trial.datetime_complete), trial.number)):
+        distinct.setdefault(frozenset(trial.params.items()), trial)
+    return list(distinct.values())[: config.trials]
 
 
 def read_trials(study: Study, config: SearchConfig) -> list[FinishedTrial]:
-    """Those that count."""
-    trials = []
-    for trial in TrialLog(study, config).refresh().trials:
-        result = stored(trial)["result"]
-        trials.append(FinishedTrial(
-            trial.number, Schedule.from_json(result["schedule"]), result["gmacs"], result["top1"],
-            result["kl"],
-        ))  # fmt: skip
-    return trials
+    """Return the trials that count, with their schedules."""
+    with reporting_loss(), deferred():
+        trials = finished(study, config)
+    return [
+        FinishedTrial(
+            trial.number,
+            Schedule.from_json(trial.user_attrs[_RESULT]["schedule"]),
+            trial.user_attrs[_RESULT]["gmacs"],
+            trial.user_attrs[_RESULT]["top1"],
+            trial.user_attrs[_RESULT]["kl"],
+        )
+        for trial in trials
+    ]
 
 
 def best_first(trials: Sequence[FinishedTrial]) -> list[FinishedTrial]:
     return sorted(trials, key=lambda trial: (*rank(trial), trial.number))
 
 
-def work(
+def best_so_far(trials: Sequence[FrozenTrial], config: SearchConfig) -> str | None:
+    """Return the best value in words; a front has none."""
+    if not trials or config.budget is None:
+        return None
+    values = [trial.values[0] for trial in trials]
+    return f"{max(values):.2f} %" if config.measure == "top1" else f"KL {min(values):.4f}"
+
+
+def run_trials(
     study: Study,
     config: SearchConfig,
-    surface: Surface,
+    surface: Surface[Any],
     objective: Callable[[Schedule], Outcome],
-    advance: Callable[[TrialLog], None] = lambda log: None,
+    advance: Callable[[list[FrozenTrial]], None] = lambda trials: None,
     *,
-    alone: bool = True,
-    begins: bool = True,
     wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run trials until enough are finished, by whomever, or the work is no longer wanted.
+    """Run trials until enough are finished, by whichever worker, or `wanted` says no.
 
-    A worker that is alone draws by the search's seed, the same trials every time; one among
-    several puts its own name into every draw, and so does the lone one that meets another. The
-    one that begins runs the method's own schedule before it draws, where the space has it.
+    Ctrl-C waits for the storage, and so never leaves a transaction open; it ends a trial at once.
+
+    Args:
+        study: From `open_study`.
+        config: How many trials, and how they are drawn.
+        surface: What is drawn.
+        objective: Returns how well a schedule does.
+        advance: Called after each trial with all that count so far.
+        wanted: Asked before each trial.
     """
-    name, log = uuid.uuid4().hex, TrialLog(study, config).refresh()
-    sampler, earlier = ParameterSampler(config, space_of(surface, config.budget)), len(log.trials)
-    start = start_of(surface, config.budget) if begins else None
-    begun = [] if start is None else [Draw(start, {})]
-    while wanted() and not log.full:
-        alone = alone and all(stored(each)["worker"] == name for each in log.trials[earlier:])
-        sampler.learn(log.trials)
-        drawn = (sampler.draw(len(log.trials), "" if alone else name, again) for again in count())
-        params, system_attrs = next(
-            draw for draw in chain(begun, drawn) if not log.holds(draw.params)
-        )
-        schedule = propose(params, surface, config.budget)
-        outcome, cost = objective(schedule), surface.price(schedule)
-        result = {"schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
-                  "kl": outcome.mean_kl, "agreement": outcome.agreement}  # fmt: skip
-        finished = optuna.trial.create_trial(
-            values=[value(outcome), cost][: len(config.directions)],
-            user_attrs={ATTRIBUTE: {"params": dict(params), "result": result, "worker": name}},
-            system_attrs=dict(system_attrs),
-        )
-        # Should the storage be lost just after it has been written, it is written twice: see above.
-        persistently(partial(study.add_trial, finished))
-        advance(log.refresh())
+    space = surface.space(config.budget)
+    study.sampler = TrialSampler(config, space, surface.start(config.budget))
+    measured = -1  # the last trial whose objective returned
+
+    def evaluate(trial: Trial) -> list[float]:
+        nonlocal measured
+        params = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+        schedule = surface.propose(params, config.budget)
+        with ctrl_c.lifted():
+            outcome = objective(schedule)
+        measured = trial.number
+        cost = surface.price(schedule)
+        trial.set_user_attr(_RESULT, {
+            "schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
+            "kl": outcome.mean_kl, "agreement": outcome.agreement,
+        })  # fmt: skip
+        return [value(outcome), cost][: len(config.directions)]
+
+    def go_on() -> bool:
+        trials = finished(study, config)
+        advance(trials)
+        return len(trials) < config.trials and wanted()
+
+    def stop_when_done(study: Study, trial: FrozenTrial) -> None:
+        if not go_on():
+            study.stop()
+
+    with reporting_loss(), deferred() as ctrl_c:
+        done = not go_on()
+        while not done:
+            try:
+                study.optimize(evaluate, callbacks=[stop_when_done])
+                done = True
+            except Exception:
+                # Others fail a trial without a heartbeat, say of a machine that was asleep, and
+                # retry it: this worker is late for that one, and goes on with the next.
+                trials = study.get_trials(deepcopy=False)
+                if measured < 0 or trials[measured].state is not TrialState.FAIL:
+                    raise
+                measured = -1
 
 
-def _key(params: Params) -> str:
-    return json.dumps(params, sort_keys=True)
+def _suggest(trial: Trial, name: str, choices: BaseDistribution) -> Any:
+    if isinstance(choices, CategoricalDistribution):
+        return trial.suggest_categorical(name, choices.choices)
+    if isinstance(choices, IntDistribution):
+        return trial.suggest_int(name, choices.low, choices.high)
+    return trial.suggest_float(name, choices.low, choices.high)  # type: ignore[attr-defined]
+
+
+class TrialSampler(BaseSampler):
+    """One of Optuna's samplers, seeded anew for each trial, by its number or, if it is a retry, by
+    that of the trial that is retried.
+
+    The first trial is `start`, the method's own schedule, if the space has it.
+    """
+
+    def __init__(self, config: SearchConfig, space: Space, start: Params | None) -> None:
+        self._config, self._space, self._start = config, dict(space), start
+        self._starting, self._sampler = False, self._seeded(0)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        # What a retry retries, as Optuna's callback notes it.
+        number = trial.system_attrs.get("failed_trial", trial.number)
+        earlier = study.get_trials(deepcopy=False)[:number]
+        self._starting = self._start is not None and all(
+            trial.state is TrialState.FAIL for trial in earlier
+        )
+        self._sampler = self._seeded(number)
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        if self._starting:
+            return self._space
+        return self._sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if self._starting:
+            return dict(self._start or {})
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        taken = [other.params for other in complete]
+        for attempt in count(1):
+            params = self._sampler.sample_relative(study, trial, search_space)
+            if params not in taken:  # NSGA-II's children may be their parents over again
+                break
+            self._sampler = self._seeded(trial.number, attempt)
+        return params
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
+    ) -> Any:
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._sampler.after_trial(study, trial, state, values)
+
+    def _seeded(self, number: int, attempt: int = 0) -> BaseSampler:
+        total = self._config.trials
+        seed = random.Random(f"{self._config.seed} {number} {attempt}").randrange(2**32)
+        if self._config.sampler == "random":
+            return RandomSampler(seed=seed)
+        if self._config.sampler == "tpe":
+            return TPESampler(seed=seed, n_startup_trials=max(10, total // 10))
+        return NSGAIISampler(seed=seed, population_size=min(50, max(4, total // 8)))

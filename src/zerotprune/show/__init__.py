@@ -1,1 +1,1 @@
-"""Show what was pruned: an image's story, stage by stage, and the ways to draw it."""
+"""Show what was pruned: follow an image stage by stage, and draw it."""

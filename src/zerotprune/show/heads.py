@@ -1,4 +1,4 @@
-"""What each head voted for at a stage, its variance, and whether the filter (VHF) let it count."""
+"""Record what each head votes for at a stage, its variance, and whether VHF counts it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ..tokens import Reduction
 
 @dataclass(frozen=True)
 class HeadsView:
-    """The heads of one block, as its stage saw one image."""
+    """The votes of one block's heads on one image."""
 
     block: int
-    vhf: tuple[float, float] | None  # the variances between which a head counts, if they matter
+    vhf: tuple[float, float] | None  # the range of variances that count; None without a filter
     importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
     variance: tuple[float, ...]
     used: tuple[bool, ...]
 
     @property
     def none_in_range(self) -> bool:
-        """Then all heads count after all."""
+        """Is no head in the range? Then all of them count."""
         if self.vhf is None:
             return False
         low, high = self.vhf
-        return not any(low <= each <= high for each in self.variance)
+        return not any(low <= variance <= high for variance in self.variance)
 
 
-class _Note(NamedTuple):
-    """One vote over some images."""
+class _Vote(NamedTuple):
+    """One vote on a batch of images."""
 
     final: bool  # the I-stage's, not I′
     source: Int[Tensor, "batch patches"]
@@ -48,7 +48,7 @@ class _Note(NamedTuple):
 
 
 class _Recorder(Scorer):
-    """Keeps the heads' scores of the last vote that was asked for."""
+    """Keep the scores of every head in the last vote."""
 
     def __init__(self) -> None:
         self.last: tuple[Tensor, Tensor, Tensor] | None = None
@@ -76,40 +76,40 @@ class _Recorder(Scorer):
 
 @dataclass(frozen=True)
 class RecordingZeroTPrune(ZeroTPrune):
-    """Zero-TPrune that decides as ever, and keeps notes of its heads."""
+    """Zero-TPrune, with a record of the votes of its heads."""
 
-    notes: dict[int, list[_Note]] = field(default_factory=dict, compare=False, repr=False)
+    votes: dict[int, list[_Vote]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, method: Method) -> RecordingZeroTPrune:
         check_heads(method)
-        return cls(**{each.name: getattr(method, each.name) for each in fields(ZeroTPrune)})
+        return cls(**{option.name: getattr(method, option.name) for option in fields(ZeroTPrune)})
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         recorder = _Recorder()
         reduction = super().reduce(seen._replace(scorer=recorder), stage)
         if recorder.last is not None:
-            note = _Note(reduction.importance is not None, seen.tokens.source, *recorder.last)
-            self.notes.setdefault(stage.block, []).append(note)
+            vote = _Vote(reduction.importance is not None, seen.tokens.source, *recorder.last)
+            self.votes.setdefault(stage.block, []).append(vote)
         return reduction
 
-    def views(self, at: int, grid: tuple[int, int]) -> list[HeadsView]:
-        """The heads of every stage that voted, for image `at` of the batch."""
+    def views(self, index: int, grid: tuple[int, int]) -> list[HeadsView]:
+        """Return the heads of every stage that voted, for image `index` of the batch."""
         views = []
-        for block, notes in sorted(self.notes.items()):
-            note = concat(notes)  # a CPU scores a few images at a time
-            source, score = note.source[at].cpu(), note.score[at].float().cpu()
-            shown = torch.full((len(score), grid[0] * grid[1]), torch.nan)
-            shown.scatter_(1, source.expand(len(score), -1), score)
-            rule, maps = self.vhf if note.final else None, shown.unflatten(1, grid)
-            variance, used = note.variance[at].tolist(), note.used[at].tolist()
-            views.append(HeadsView(block, rule, maps, tuple(variance), tuple(used)))
+        for block, votes in sorted(self.votes.items()):
+            vote = concat(votes)  # a CPU scores a few images at a time
+            source, score = vote.source[index].cpu(), vote.score[index].float().cpu()
+            flat = torch.full((len(score), grid[0] * grid[1]), torch.nan)
+            flat.scatter_(1, source.expand(len(score), -1), score)
+            vhf, maps = self.vhf if vote.final else None, flat.unflatten(1, grid)
+            variance, used = vote.variance[index].tolist(), vote.used[index].tolist()
+            views.append(HeadsView(block, vhf, maps, tuple(variance), tuple(used)))
         return views
 
 
 def check_heads(method: Method) -> None:
-    """Refuse a method whose heads have no scores of their own."""
+    """Raise ValueError for a method that does not score head by head."""
     if not isinstance(method, ZeroTPrune):
         raise ValueError(
-            f"{type(method).__name__} has no scores head by head to show: only Zero-TPrune votes so"
+            f"{type(method).__name__} has no scores for each head: --heads needs Zero-TPrune"
         )

@@ -1,27 +1,35 @@
-"""Draw a scene into a file, in the way that the file's ending says."""
+"""Draw a scene into a file, in the format of its suffix."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageColor
 
 from ..files import check_writable, replacing
+from .figure import ACCENT, COVER, OTHER, SAME
 from .html import write_html
-from .layout import lay_out_frame, lay_out_grid, lay_out_strips
-from .raster import rasterize
+from .layout import draw_frame, draw_grid, draw_strips
 from .scene import Scene
-from .svg import write_svg
 
 STILL, MOVING, PAGE = (".png", ".svg"), (".gif", ".webp"), (".html",)
 ENDINGS = STILL + MOVING + PAGE
-#: 64 levels of a channel are as good to the eye as 256, and make a PNG a third smaller
+#: 64 levels of a channel look like 256 and make a PNG a third smaller
 COARSER = [round(round(level / 255 * 63) / 63 * 255) for level in range(256)]
-FIRST, EACH, LAST = 1400, 1100, 3500  # milliseconds that a film's frames stand
+FIRST, NEXT, LAST = 1400, 1100, 3500  # milliseconds that a film shows its frames
 
 
-def check_drawable(path: Path, *, heads: bool = False, tiles: bool = False) -> None:
-    """Say at once, before any work is done, that such a file could not be drawn."""
+def check_drawable(
+    path: Path, *, heads: bool = False, tiles: bool = False, panels: int | None = None
+) -> None:
+    """Raise ValueError, before any work is done, if no such file can be drawn.
+
+    Args:
+        path: where the drawing goes; its suffix says the format.
+        heads: are heads to be drawn?
+        tiles: is it a grid of many images?
+        panels: most panels of a strip, if they are limited.
+    """
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise ValueError(f"cannot draw {path.name}: the ending must be one of {', '.join(ENDINGS)}")
@@ -29,32 +37,53 @@ def check_drawable(path: Path, *, heads: bool = False, tiles: bool = False) -> N
         raise ValueError(f"heads are drawn into {', '.join(STILL + PAGE)} without a grid")
     if tiles and ending not in STILL:
         raise ValueError(f"a grid is drawn into {' or '.join(STILL)}, got {path.name}")
+    if panels is not None and (tiles or ending not in STILL):
+        raise ValueError(f"panels can be limited in {' and '.join(STILL)} without a grid")
     check_writable(path)
 
 
 def draw(scene: Scene, path: Path, *, tiles: bool = False) -> None:
-    """Write the file, whole or not at all. With `tiles`, a grid of what was left in the end."""
+    """Write the file, whole or not at all.
+
+    Args:
+        scene: what to draw.
+        path: where the drawing goes; its suffix says the format.
+        tiles: draw a grid of what was left in the end, not strips of stages.
+    """
     ending = path.suffix.lower()
-    lay_out = lay_out_grid if tiles else lay_out_strips
     with replacing(path) as temporary:
         if ending in MOVING:
             _save_film(scene, temporary, ending)
         elif ending in PAGE:
             temporary.write_text(write_html(scene), encoding="utf-8")
-        elif ending == ".svg":
-            temporary.write_text(write_svg(lay_out(scene)), encoding="utf-8")
         else:
-            rasterize(lay_out(scene)).point(COARSER * 3).save(temporary, "PNG", optimize=True)
+            drawing = draw_grid(scene) if tiles else draw_strips(scene)
+            if ending == ".svg":
+                temporary.write_text(drawing.svg(), encoding="utf-8")
+            else:
+                drawing.pixels().point(COARSER * 3).save(temporary, "PNG", optimize=True)
 
 
 def _save_film(scene: Scene, path: Path, ending: str) -> None:
-    """One frame for each stage, over and over."""
-    frames = [rasterize(lay_out_frame(scene, step)) for step in range(scene.steps + 1)]
-    lasting = [FIRST, *[EACH] * (len(frames) - 2), LAST][: len(frames)]
+    """Write one frame for each stage, in an endless loop."""
+    frames = [draw_frame(scene, step).pixels() for step in range(scene.steps + 1)]
+    durations = [FIRST, *[NEXT] * (len(frames) - 2), LAST][: len(frames)]
+    options: dict[str, int | bool] = {"quality": 88, "method": 4}
     if ending == ".gif":
-        # Each area in its nearest of 256 colours: dithering would make flat areas crawl.
-        median, plain = Image.Quantize.MEDIANCUT, Image.Dither.NONE
-        frames = [frame.quantize(256, median, dither=plain) for frame in frames]
-    how = {"optimize": True, "disposal": 1} if ending == ".gif" else {"quality": 88, "method": 4}
-    frames[0].save(path, ending[1:], append_images=frames[1:], duration=lasting, loop=0,
-                   save_all=True, **how)  # fmt: skip
+        options = {"optimize": True, "disposal": 1}
+        frames = [_quantize(frame) for frame in frames]
+    frames[0].save(path, ending[1:], append_images=frames[1:], duration=durations, loop=0,
+                   save_all=True, **options)  # fmt: skip
+
+
+def _quantize(frame: Image.Image) -> Image.Image:
+    """Reduce a frame to 256 colours, with those of the marks among them."""
+    fixed = [colour for colour, _ in COVER.values()] + [ACCENT, SAME, OTHER]
+    count = 256 - len(fixed)
+    colours = frame.quantize(count, Image.Quantize.MEDIANCUT).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(
+        colours[: 3 * count] + [level for colour in fixed for level in ImageColor.getrgb(colour)]
+    )
+    # Dithering would make flat areas crawl from frame to frame.
+    return frame.quantize(palette=palette, dither=Image.Dither.NONE)

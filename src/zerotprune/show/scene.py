@@ -1,28 +1,33 @@
-"""A scene: all that a drawing tells of some images, whatever it is drawn into."""
+"""Scenes: the images to draw, as the model sees them, and their stories."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from ..budgets.adaptive import measured_gmacs
-from ..files import printable
+from ..budgets.solving import measured_gmacs
+from ..data.decoding import decode
+from ..data.images import open_data
+from ..files import bytes_of, printable
 from ..pruning import gmacs
 from ..schedule import Schedule
 from ..surgery import sharing_copy
-from .palette import Mark
 from .pixels import as_image
-from .story import Story, name_marks, tell
+from .story import Mark, Story, name_marks, tell
 
 BATCH = 16
+MOST = 120  # images in one drawing
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Images as the model sees them, and their stories."""
+    """All that a drawing shows, whatever its format."""
 
     title: str
     about: str
@@ -30,16 +35,20 @@ class Scene:
     stories: list[Story]
     captions: list[str]
     lines: bool = False  # from each similar patch to its partner
+    panels: int | None = None  # at most this many for each image; None for all stages
 
     @property
     def steps(self) -> int:
-        """Stages of the image that has most of them."""
+        """Count the stages of the image with most of them."""
         return max((len(story.stages) for story in self.stories), default=0)
 
     def legend(self, outcome: bool = False) -> dict[Mark, str]:
-        """What the marks that occur mean; in an outcome, nothing was dropped before."""
-        views = [view for story in self.stories
-                 for view in ([story.outcome()] if outcome else story.stages)]  # fmt: skip
+        """Say what the marks mean that occur in the stages, or in the outcome."""
+        views = [
+            view
+            for story in self.stories
+            for view in ([story.outcome()] if outcome else story.stages)
+        ]
         return {mark: text for mark, text in name_marks(views).items() if mark != Mark.KEPT}
 
 
@@ -53,26 +62,80 @@ def make_scene(
     names: Sequence[str] | None = None,
     lines: bool = False,
     heads: bool = False,
+    panels: int | None = None,
 ) -> Scene:
-    """The scene of images that have been through the model's transform."""
+    """Run the model, unpruned and pruned, on images that have been through its transform.
+
+    Args:
+        title: the headline of the drawing.
+        model: the model, which is not changed.
+        schedule: what to prune.
+        images: a batch of any size.
+        captions: one for each image.
+        names: class names; None for the model's own.
+        lines: draw lines from similar patches to their partners.
+        heads: draw what each head votes for.
+        panels: draw at most this many panels for each image.
+    """
     stories: list[Story] = []
-    for part in images.split(BATCH):
-        stories += tell(model, part, schedule, heads=heads, names=names)
+    for batch in images.split(BATCH):
+        stories += tell(model, batch, schedule, heads=heads, names=names)
     full, cost = gmacs(model), count_gmacs(model, schedule, images)
     about = f"{full:.3f} → {cost:.3f} GMACs ({percent(cost / full)}), nothing trained"
-    shown = [as_image(image, model) for image in images]
-    told = [printable(caption) for caption in captions]
-    return Scene(printable(title), about, shown, stories, told, lines)
+    pixels = [as_image(image, model) for image in images]
+    printed = [printable(caption) for caption in captions]
+    return Scene(printable(title), about, pixels, stories, printed, lines, panels)
 
 
 def count_gmacs(model: nn.Module, schedule: Schedule, images: Tensor) -> float:
-    """What the pruned model costs; where that depends on the image, the mean over these."""
+    """Return the cost of the pruned model; if it depends on the image, the mean over `images`."""
     if not schedule.method.adaptive:
         return gmacs(model, schedule)
     return measured_gmacs(sharing_copy(model), schedule, images)
 
 
 def percent(share: float) -> str:
-    """With a digit more where it would read 0 or, of less than all, 100."""
+    """Format a share, with one more digit where it would round to 0 or to 100.
+
+    >>> percent(0.5), percent(0.004), percent(0.996)
+    ('50 %', '0.4 %', '99.6 %')
+    """
     whole = 0.0095 <= share < 0.995 or share >= 0.9995
     return f"{100 * share:.{0 if whole else 1}f} %"
+
+
+class NamedImage(NamedTuple):
+    """An image and its name."""
+
+    name: str
+    image: Image.Image
+
+
+def load_images(
+    paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
+) -> list[NamedImage]:
+    """Load files and folders of images; `limit` takes that many, evenly spread."""
+    files = [
+        Path(name)
+        for path in paths
+        for name in (open_data(path, labelled=False).paths if path.is_dir() else [path])
+    ]
+    if limit is not None:
+        count = min(limit, len(files))
+        files = [files[number * len(files) // count] for number in range(count)]
+    if most is not None:
+        check_count(len(files), most)
+    return [NamedImage(printable(file.name), load_upright(file)) for file in files]
+
+
+def check_count(count: int, most: int = MOST) -> None:
+    """Raise ValueError if there are too many images for one drawing."""
+    if count > most:
+        raise ValueError(f"{count} images are too many for one drawing: --limit takes up to {most}")
+
+
+def load_upright(path: Path) -> Image.Image:
+    """Load an image and turn it as its EXIF orientation says."""
+    if not path.exists():
+        raise FileNotFoundError(f"no image at {path}")
+    return ImageOps.exif_transpose(decode(io.BytesIO(bytes_of(path)), str(path)))

@@ -1,9 +1,10 @@
-"""An image's story: what became of its patches, and what the model said before and after."""
+"""Follow an image through a pruned model: what became of each patch, and of the prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -16,17 +17,35 @@ from ..schedule import Schedule
 from ..shapes import Bool, Float, Int, Shaped
 from ..surgery import pruned_blocks, sharing_copy
 from ..tracing import Fate, StageTrace, trace
-from .groups import DROPPED, GONE, blend_colours, find_shared, follow_tokens
 from .heads import HeadsView, RecordingZeroTPrune
-from .palette import Mark
 from .pixels import patch_colours
 
-TOP = 5
+TOP = 5  # predictions of an image
+DROPPED, GONE = -1, -2  # in place of a token: dropped by this stage, by an earlier one
+
+
+class Mark(StrEnum):
+    """How a drawing marks a patch. The values are also class names in SVG and HTML."""
+
+    KEPT = "kept"
+    MERGED = "merged"  # into one token with others, at this stage or before
+    SIMILAR = "similar"  # dropped by this stage because it resembles another
+    UNIMPORTANT = "unimportant"  # dropped by this stage
+    GONE = "gone"  # dropped before
+
+
+MARKS = {
+    Mark.KEPT: "kept",
+    Mark.MERGED: "merged: the patches of one token share colour and outline",
+    Mark.SIMILAR: "dropped: similar to another",
+    Mark.UNIMPORTANT: "dropped: unimportant",
+    Mark.GONE: "dropped before",
+}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One class that the model thinks of, and how much of its belief it gives to it."""
+    """A class and its probability."""
 
     label: str
     share: float  # softmax of the logits
@@ -34,13 +53,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StageView:
-    """What one stage made of one image, on the grid of its patches."""
+    """What one stage did to one image, on its grid of patches."""
 
     block: int
     fate: Int[Tensor, "rows cols"]  # values of `Fate`
     partner: Int[Tensor, "rows cols"]  # of a SIMILAR patch, as an index into the flat grid; else −1
     importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
-    # Of a method that merges: the token that holds each patch, as `follow_tokens` names it;
+    # For a method that merges: the token of each patch, as `follow_tokens` names it,
     token: Int[Tensor, "rows cols"] | None = None
     tint: Float[Tensor, "rows cols 3"] | None = None  # and the mean colour of that token's patches
 
@@ -48,22 +67,22 @@ class StageView:
     def kept(self) -> int:
         return self.count(Fate.KEPT)
 
+    def count(self, fate: Fate) -> int:
+        return int((self.fate == fate).sum())
+
     def marked(self, mark: Mark) -> Bool[Tensor, "rows cols"]:
-        """The patches that a drawing marks so. Each patch has one mark."""
+        """Select the patches with this mark. Every patch has exactly one."""
         if self.token is None:
             return self.fate == (-1 if mark == Mark.MERGED else Fate[mark.name])
         shared = find_shared(self.token)
         if mark in (Mark.KEPT, Mark.MERGED):
             return (self.token >= 0) & (shared == (mark == Mark.MERGED))
-        if mark == Mark.SIMILAR:  # what is like another is merged with it
+        if mark == Mark.SIMILAR:  # similar patches are merged, not dropped
             return torch.zeros_like(shared)
         return self.token == (GONE if mark == Mark.GONE else DROPPED)
 
-    def count(self, fate: Fate) -> int:
-        return int((self.fate == fate).sum())
-
     def pairs(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """(column, row) of each similar patch, and of the partner that made it redundant."""
+        """List (column, row) of each similar patch and of the partner that made it redundant."""
         cols = self.partner.shape[1]
         return [
             ((patch % cols, patch // cols), (partner % cols, partner // cols))
@@ -73,7 +92,7 @@ class StageView:
 
 
 class Moment(NamedTuple):
-    """An image as it comes, or after a stage."""
+    """The image before the first stage (`stage` is None), or after a stage."""
 
     title: str
     kept: int
@@ -82,11 +101,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    """One image."""
+    """One image: its stages, and the predictions of the unpruned and of the pruned model."""
 
     grid: tuple[int, int]  # rows, columns
     stages: list[StageView]
-    before: list[Prediction]  # the likeliest first; none of a model without a head
+    before: list[Prediction]  # most likely first; empty for a model without a head
     after: list[Prediction]
     heads: list[HeadsView] | None = None
     merges: bool = False  # are similar patches merged with their partners, not dropped?
@@ -100,16 +119,20 @@ class Story:
         return self.before[0].label == self.after[0].label
 
     def count_left(self, kept: int) -> str:
-        """How much is left after a stage, in words: of what is merged, nothing is gone."""
+        """Say how much is left after a stage: tokens for a method that merges, else patches."""
         return f"{kept} of {self.patches} {'tokens' if self.merges else 'kept'}"
 
-    def moments(self) -> list[Moment]:
-        """What a strip shows, a film one after the other, and a slider one at a time."""
-        after = [Moment(f"after block {stage.block}", stage.kept, stage) for stage in self.stages]
-        return [Moment("image", self.patches), *after]
+    def moments(self, limit: int | None = None) -> list[Moment]:
+        """List the image and every stage; or `limit` of them, evenly spread up to the last."""
+        stages = [Moment(f"after block {stage.block}", stage.kept, stage) for stage in self.stages]
+        moments = [Moment("image", self.patches), *stages]
+        last = len(moments) - 1
+        if limit is None or limit > last:
+            return moments
+        return [moments[round(last * number / (limit - 1))] for number in range(limit)]
 
     def outcome(self) -> StageView:
-        """All stages in one view: every dropped patch with the reason why it went."""
+        """Combine all stages in one view: every dropped patch with the reason why."""
         fate = torch.full(self.grid, Fate.KEPT)
         partner, importance = torch.full_like(fate, -1), torch.full(self.grid, torch.nan)
         for stage in self.stages:
@@ -132,48 +155,58 @@ def tell(
     heads: bool = False,
     names: Sequence[str] | None = None,
 ) -> list[Story]:
-    """The story of each image of a batch that has been through the model's transform.
+    """Run the model unpruned and pruned, and follow every patch.
 
-    `names` are those of the classes, if not the model's own; `heads` tells the scores of every
-    head too. The model is left alone: a copy of it is pruned, which shares its weights.
+    The model itself is not changed: a copy that shares its weights is pruned.
+
+    Args:
+        model: the unpruned model, or a pruned one.
+        images: a batch that has been through the model's transform.
+        schedule: what to prune.
+        heads: record the scores of every head too (Zero-TPrune only).
+        names: class names; None for the model's own.
+
+    Returns:
+        A story for each image.
     """
-    copy, notes = restore_(sharing_copy(model)), None
+    copy, recorder = restore_(sharing_copy(model)), None
     logits = copy(images)
     if heads:
-        notes = RecordingZeroTPrune.of(schedule.method)
-        schedule = schedule.by(notes)
+        recorder = RecordingZeroTPrune.of(schedule.method)
+        schedule = schedule.by(recorder)
     prune_(copy, schedule, backend="reference" if heads else "auto")
-    stages, pruned = _run_traced(copy, images)
-    apart = backbone(model)
-    grid, labels = apart.geometry.grid, apart.class_names() if names is None else names
-    views = _stage_views(stages, schedule.method.merges, images, grid, model)
+    traces, pruned_logits = _run_traced(copy, images)
+    vit = backbone(model)
+    grid, labels = vit.geometry.grid, vit.class_names() if names is None else names
+    views = _stage_views(traces, schedule.method.merges, images, grid, model)
 
-    def predictions(given: Tensor) -> list[Prediction]:
-        return top_predictions(given, labels) if apart.outputs else []
+    def predictions(row: Tensor) -> list[Prediction]:
+        return top_predictions(row, labels) if vit.outputs else []
 
     return [
         Story(
             grid,
-            views[at],
-            predictions(logits[at]),
-            predictions(pruned[at]),
-            None if notes is None else notes.views(at, grid),
+            views[index],
+            predictions(logits[index]),
+            predictions(pruned_logits[index]),
+            None if recorder is None else recorder.views(index, grid),
             schedule.method.merges,
         )
-        for at in range(len(images))
+        for index in range(len(images))
     ]
 
 
 def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Tensor]:
-    """The trace and the outputs of one and the same run."""
+    """Return the trace and the outputs of one run."""
     outputs: list[Tensor] = []
 
-    def note(_: nn.Module, __: Any, out: Tensor) -> None:
+    def record(_: nn.Module, __: Any, out: Tensor) -> None:
         outputs.append(out)
 
-    if all(task.stage is None or task.last for _, task, _ in pruned_blocks(model)):
+    tasks = [block.task for block in pruned_blocks(model)]
+    if all(task.stage is None or task.last for task in tasks):
         return [], model(images)
-    hook = model.register_forward_hook(note)
+    hook = model.register_forward_hook(record)
     try:
         stages = trace(model, images)
     finally:
@@ -182,38 +215,38 @@ def _run_traced(model: nn.Module, images: Tensor) -> tuple[list[StageTrace], Ten
 
 
 def _stage_views(
-    stages: Sequence[StageTrace],
+    traces: Sequence[StageTrace],
     merges: bool,
     images: Tensor,
     grid: tuple[int, int],
     model: nn.Module,
 ) -> list[list[StageView]]:
-    """What the stages made of each image; where patches are merged, with their groups."""
-    views = [[stage_view(stage, at, grid) for stage in stages] for at in range(len(images))]
+    """Split the traces by image; for a method that merges, add tokens and their colours."""
+    views = [[stage_view(stage, index, grid) for stage in traces] for index in range(len(images))]
     if not merges:
         return views
-    tokens = [token.reshape(-1, *grid).cpu() for token in follow_tokens(stages)]
-    for at, image in enumerate(images):
+    tokens = [token.reshape(-1, *grid).cpu() for token in follow_tokens(traces)]
+    for index, image in enumerate(images):
         colours = patch_colours(image, grid, model)
-        views[at] = [
-            replace(view, token=token[at], tint=blend_colours(colours, token[at]))
-            for view, token in zip(views[at], tokens, strict=True)
+        views[index] = [
+            replace(view, token=token[index], tint=blend_colours(colours, token[index]))
+            for view, token in zip(views[index], tokens, strict=True)
         ]
     return views
 
 
-def stage_view(stage: StageTrace, at: int, grid: tuple[int, int]) -> StageView:
-    """What a stage made of image `at` of the batch."""
+def stage_view(stage: StageTrace, index: int, grid: tuple[int, int]) -> StageView:
+    """Return what a stage did to image `index` of the batch."""
     return StageView(
         stage.block,
-        stage.fate[at].reshape(grid).cpu(),
-        stage.partner[at].reshape(grid).cpu(),
-        stage.importance[at].reshape(grid).float().cpu(),
+        stage.fate[index].reshape(grid).cpu(),
+        stage.partner[index].reshape(grid).cpu(),
+        stage.importance[index].reshape(grid).float().cpu(),
     )
 
 
 def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> list[Prediction]:
-    """The likeliest classes."""
+    """Return the most likely classes."""
     shares, classes = logits.float().softmax(dim=-1).topk(min(TOP, len(logits)))
     return [
         Prediction(printable(names[number]) if number < len(names) else f"class {number}", share)
@@ -221,15 +254,62 @@ def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> 
     ]
 
 
-MARKS = {
-    Mark.KEPT: "kept",
-    Mark.MERGED: "merged: the patches of one token share colour and outline",
-    Mark.SIMILAR: "dropped: similar to another",
-    Mark.UNIMPORTANT: "dropped: unimportant",
-    Mark.GONE: "dropped before",
-}
-
-
 def name_marks(views: Sequence[StageView]) -> dict[Mark, str]:
-    """What the marks mean that occur."""
-    return {mark: text for mark, text in MARKS.items() if any(v.marked(mark).any() for v in views)}
+    """Say what the marks mean that occur in the views."""
+    return {
+        mark: text for mark, text in MARKS.items() if any(view.marked(mark).any() for view in views)
+    }
+
+
+def follow_tokens(stages: Sequence[StageTrace]) -> list[Int[Tensor, "batch patches"]]:
+    """Find the token of every patch after each stage of a method that merges.
+
+    A token is named by the patch where it stands. It takes along all patches merged into it
+    before. A patch is DROPPED at the stage that drops its token, and GONE later.
+    """
+    tokens: list[Tensor] = []
+    for stage in stages:
+        places = torch.arange(stage.fate.shape[1], device=stage.fate.device).expand_as(stage.fate)
+        target = torch.where(stage.partner >= 0, stage.partner, places)
+        target = target.masked_fill(stage.fate == Fate.UNIMPORTANT, DROPPED)
+        before = tokens[-1] if tokens else places
+        tokens.append(torch.where(before < 0, GONE, target.gather(1, before.clamp(min=0))))
+    return tokens
+
+
+def find_shared(token: Int[Tensor, "rows cols"]) -> Bool[Tensor, "rows cols"]:
+    """Select the patches whose token has other patches too.
+
+    >>> find_shared(torch.tensor([[0, 0, 2], [-1, -1, 5]]))
+    tensor([[ True,  True, False],
+            [False, False, False]])
+    """
+    flat = token.flatten()
+    alive = flat >= 0
+    sizes = torch.bincount(flat[alive], minlength=flat.numel())
+    return (alive & (sizes[flat.clamp(min=0)] > 1)).reshape(token.shape)
+
+
+def find_borders(
+    token: Int[Tensor, "rows cols"],
+) -> tuple[Bool[Tensor, "rows cols-1"], Bool[Tensor, "rows-1 cols"]]:
+    """Select the borders of merged patches: between neighbours in a row, and in a column.
+
+    A single patch has no border of its own: an outline would only hide it.
+    """
+    shared = find_shared(token)
+    in_row = (token[:, 1:] != token[:, :-1]) & (shared[:, 1:] | shared[:, :-1])
+    in_column = (token[1:] != token[:-1]) & (shared[1:] | shared[:-1])
+    return in_row, in_column
+
+
+def blend_colours(
+    colours: Float[Tensor, "rows cols 3"], token: Int[Tensor, "rows cols"]
+) -> Float[Tensor, "rows cols 3"]:
+    """Average the colours of each token's patches; single and dropped patches keep theirs."""
+    flat, names = colours.reshape(-1, 3), token.flatten()
+    places = torch.arange(len(names), device=names.device)
+    group = torch.where(names < 0, places, names)  # no token stands at a dropped patch
+    total = torch.zeros_like(flat).index_add(0, group, flat)
+    count = torch.bincount(group, minlength=len(names))[:, None]
+    return (total / count.clamp(min=1))[group].reshape(colours.shape)

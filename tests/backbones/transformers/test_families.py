@@ -14,9 +14,9 @@ from tests.hf_families import CLASSIFIERS, FAMILIES, SMALL, answers, build, imag
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers import refuse_old
 from zerotprune.backbones.transformers.families import blocks_of
-from zerotprune.block import run
+from zerotprune.block import PrunedBlock, Task
+from zerotprune.plan import Plan
 from zerotprune.surgery import pruned_blocks
-from zerotprune.task import Task
 from zerotprune.tokens import Tokens
 from zerotprune.tracing import patches_left
 
@@ -46,6 +46,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
     model = build(family, attention=attention)
     vit = backbone(model)
     task = Task(ztp.ZeroTPrune(), None, vit.geometry, last=True)
+    plan = Plan(ztp.Schedule(), vit.geometry)
     with torch.inference_mode():
         calls = calls_of_blocks(model, images_for(family))
         assert len(calls) == vit.geometry.depth == 5
@@ -53,7 +54,8 @@ def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
             if family.startswith("siglip2"):  # its mask masks nothing
                 args = (args[0], None)
             x, others = vit.call.read(args, given)
-            out = run(vit.parts(block), task, x, others)
+            pruned = PrunedBlock(block, vit.parts(block), task, plan, vit.call)
+            out = pruned.run(x, others)
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(*args, **given))
 
@@ -178,7 +180,7 @@ def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() ->
 def test_reentrant_checkpointing_is_refused() -> None:
     model = ztp.prune_(build("vit"), MERGING.by("fold")).train()
     model.gradient_checkpointing_enable({"use_reentrant": True})
-    says = "reentrant gradient checkpointing loses what travels"
+    says = "use_reentrant"
     with (
         pytest.warns(UserWarning, match="None of the inputs"),
         pytest.raises(ValueError, match=says),
@@ -232,12 +234,12 @@ def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "config", "says"),
     [
-        ("SwinModel", "SwinConfig", "cannot prune transformers' SwinModel: its windows"),
-        ("ViTForMaskedImageModeling", "ViTConfig", "it gives back every patch"),
-        ("VitDetBackbone", "VitDetConfig", "not one of the Vision Transformers that are known"),
-        ("CLIPModel", "CLIPConfig", r"holds a CLIPVisionModel at \.vision_model: pass model\.vis"),
-        ("BertModel", "BertConfig", "not one of the Vision Transformers that are known"),
-        ("Qwen2VLModel", "Qwen2VLConfig", "cannot prune transformers' Qwen2VLModel: it packs"),
+        ("SwinModel", "SwinConfig", "SwinModel.*windows"),
+        ("ViTForMaskedImageModeling", "ViTConfig", "ViTForMaskedImageModeling.*every patch"),
+        ("VitDetBackbone", "VitDetConfig", "VitDetBackbone.*supported"),
+        ("CLIPModel", "CLIPConfig", r"CLIPVisionModel.*pass model\.vision_model"),
+        ("BertModel", "BertConfig", "BertModel.*supported"),
+        ("Qwen2VLModel", "Qwen2VLConfig", "Qwen2VLModel.*packs"),
     ],
 )
 def test_what_cannot_be_right_is_refused(kind: str, config: str, says: str) -> None:
@@ -252,38 +254,38 @@ def test_subclasses_and_replaced_blocks_are_refused() -> None:
         def forward(self, pixel_values: Tensor) -> Tensor:
             return pixel_values
 
-    with pytest.raises(TypeError, match="cannot prune Own: it has a forward of its own"):
+    with pytest.raises(TypeError, match=r"Own.*forward"):
         ztp.prune_(Own(transformers.ViTConfig(**SMALL)), SCHEDULE)
     model = build("vit")
     model.vit.layers[1].attention = nn.Linear(3, 3)
-    with pytest.raises(TypeError, match="block 2 has a Linear, and it is not known"):
+    with pytest.raises(TypeError, match=r"block 2.*Linear"):
         ztp.prune_(model, SCHEDULE)
     model = build("vit")
     model.vit.layers[2].forward = lambda x: x
-    with pytest.raises(TypeError, match="block 3 has a forward that was replaced"):
+    with pytest.raises(TypeError, match=r"block 3.*forward"):
         ztp.prune_(model, SCHEDULE)
 
 
 def test_old_versions_are_refused() -> None:
     refuse_old("5.17.0")
     refuse_old("6.0.0.dev0")
-    with pytest.raises(TypeError, match=r"transformers 5\.9\.0: version 5\.17 or newer is needed"):
+    with pytest.raises(TypeError, match=r"5\.9\.0.*5\.17"):
         refuse_old("5.9.0")
     model = build("dinov2")
     del model.dinov2.encoder.layer[0].attention.q_proj
-    with pytest.raises(TypeError, match="its attention has no q_proj, as it has in newer versions"):
+    with pytest.raises(TypeError, match="q_proj"):
         ztp.prune_(model, SCHEDULE)
 
 
 @pytest.mark.parametrize(
     ("family", "given", "says"),
     [
-        ("vit, base", {"bool_masked_pos": torch.zeros(2, 36)}, "bool_masked_pos wants every patch"),
-        ("vit", {"attention_mask": torch.ones(2, 37)}, "takes no attention mask"),
-        ("beit, base", {"attention_mask": torch.ones(2, 37)}, "takes no attention mask"),
-        ("dinov2", {"output_attentions": True}, "gives back no attentions"),
-        ("siglip2", {"pixel_attention_mask": torch.eye(2, 36)}, "takes no padded images"),
-        ("smolvlm", {"patch_attention_mask": PARTLY}, "takes no padded images"),
+        ("vit, base", {"bool_masked_pos": torch.zeros(2, 36)}, "bool_masked_pos"),
+        ("vit", {"attention_mask": torch.ones(2, 37)}, "attention mask"),
+        ("beit, base", {"attention_mask": torch.ones(2, 37)}, "attention mask"),
+        ("dinov2", {"output_attentions": True}, "attentions"),
+        ("siglip2", {"pixel_attention_mask": torch.eye(2, 36)}, "padded images"),
+        ("smolvlm", {"patch_attention_mask": PARTLY}, "padded images"),
     ],
 )
 def test_calls_that_cannot_be_served(family: str, given: dict[str, Any], says: str) -> None:
@@ -296,13 +298,13 @@ def test_a_mask_to_the_transformer_inside_is_refused() -> None:
     model = ztp.prune_(build("vit"), SCHEDULE)
     mask = torch.ones(2, 37, dtype=torch.long)
     mask[:, -3:] = 0
-    with pytest.raises(ValueError, match="takes no attention mask"):
+    with pytest.raises(ValueError, match="attention mask"):
         model.vit(**images_for("vit"), attention_mask=mask)
 
 
 def test_images_of_another_size_than_it_was_pruned_for() -> None:
     model = ztp.prune_(build("dinov2"), SCHEDULE)
-    with pytest.raises(ValueError, match=r"pruned for images of 96 × 96 pixels, 37 tokens, and go"):
+    with pytest.raises(ValueError, match=r"96 × 96 pixels, 37 tokens.*17"):
         model(torch.randn(1, 3, 64, 64))
 
 
@@ -322,10 +324,10 @@ def test_a_model_set_to_another_size(family: str) -> None:
 
 
 def test_a_model_whose_positions_cannot_be_resampled() -> None:
-    with pytest.raises(ValueError, match="BeitForImageClassification cannot be set to another"):
+    with pytest.raises(ValueError, match=r"BeitForImageClassification.*size"):
         backbone(build("beit")).resize_(64)
 
 
 def test_only_the_blocks_from_the_first_stage_on_are_ours() -> None:
     model = ztp.prune_(build("clip"), SCHEDULE)
-    assert [block for block, *_ in pruned_blocks(model)] == list(model.encoder.layers)[1:]
+    assert [pruned.block for pruned in pruned_blocks(model)] == list(model.encoder.layers)[1:]

@@ -124,7 +124,7 @@ def test_feature_maps(family: str) -> None:
             seen = out.hidden_states[2][:, prefix:]
             assert torch.equal(rows, model.norm(seen) if "dinov3" in family else seen)
     for method in ("fold", "zero-tprune"):
-        with pytest.raises(ValueError, match=r'makes feature maps of every patch.*outputs="grid"'):
+        with pytest.raises(ValueError, match='outputs="grid"'):
             ztp.prune_(model, cost=0.7, method=method)
     assert "every patch comes out" in repr(model)
 

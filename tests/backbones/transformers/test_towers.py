@@ -119,11 +119,11 @@ def test_the_processor_of_llava_puts_in_as_many() -> None:
 
 
 def test_what_cannot_be_counted_is_refused_in_one_sentence() -> None:
-    with pytest.raises(TypeError, match=r'LLaVA and PaliGemma, got Gemma3.*outputs="grid"'):
+    with pytest.raises(TypeError, match=r'Gemma3.*outputs="grid"'):
         ztp.image_tokens(build("gemma3")[0])
-    with pytest.raises(TypeError, match="VisionTransformer is not a vision-language model"):
+    with pytest.raises(TypeError, match="VisionTransformer"):
         ztp.image_tokens(timm.create_model("test_vit"))
-    with pytest.raises(TypeError, match="Linear is not a vision-language model"):
+    with pytest.raises(TypeError, match="Linear"):
         ztp.image_tokens(torch.nn.Linear(2, 2))
     model, tower = build("llava", vision_feature_layer=[2, -2])
     ztp.prune_(tower, MERGED.by("fold"))

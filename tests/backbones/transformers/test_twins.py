@@ -20,7 +20,8 @@ from tests.commands import quickly
 from tests.families import SMALL, stirred
 from tests.hf_families import build
 from zerotprune.backbones import backbone
-from zerotprune.data.models import load, outline, weights_hash
+from zerotprune.data.models import load, outline
+from zerotprune.data.weights import weights_hash
 
 
 def twin(name: str) -> Any:
@@ -108,7 +109,7 @@ def test_weights_on_top_of_a_folder(folder: Path, tmp_path: Path) -> None:
     given = load(f"hf:{folder}", weights=own)
     assert weights_hash(given) == weights_hash(load(f"hf:{folder}", pretrained=True))
     assert weights_hash(given) != weights_hash(fresh)
-    with pytest.raises(ValueError, match=r"hold blocks\.0\.attn.*which the model does not have"):
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn"):
         load(f"hf:{folder}", weights=folder.with_name("timm.safetensors"))
 
 
@@ -131,15 +132,15 @@ def test_a_processor_without_a_crop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (None, "holds no config.json"),
-        ({"model_type": "swin", "architectures": ["SwinModel"]}, "is a SwinModel: the command"),
-        ({"model_type": "vit"}, "is a ViTConfig and no architecture"),
+        (None, "config.json"),
+        ({"model_type": "swin", "architectures": ["SwinModel"]}, "SwinModel"),
+        ({"model_type": "vit"}, "ViTConfig.*no architecture"),
         (
             {"model_type": "siglip2", "architectures": ["Siglip2Model"]},
-            "takes patches and not images",
+            "Siglip2VisionModel.*Python",
         ),
-        ({"model_type": "no such"}, "transformers cannot read"),
-        ({"model_type": "vit", "architectures": ["ViTModel"]}, "transformers cannot make"),
+        ({"model_type": "no such"}, "cannot read"),
+        ({"model_type": "vit", "architectures": ["ViTModel"]}, "cannot create"),
     ],
 )
 def test_folders_that_cannot_be_used(tmp_path: Path, config: Any, says: str) -> None:
@@ -151,9 +152,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path, config: Any, says: str) -> 
 
 def test_a_siglip_without_its_head_has_no_one_answer(tmp_path: Path) -> None:
     build("siglip, no head").save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"a SigLIP without its head, .*: use it in Python"
-    ) as said:
+    with pytest.raises(ValueError, match=r"SigLIP without its head.*Python") as said:
         load(f"hf:{tmp_path}", pretrained=True)
     assert "\n" not in str(said.value)
 
@@ -167,8 +166,8 @@ def test_a_name_on_the_hub_without_a_network(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*args: Any, **given: Any) -> None:
         raise OSError
 
-    monkeypatch.setattr("zerotprune.backbones.hub.urlopen", refuse)
-    with pytest.raises(ValueError, match="cannot be reached; give a local folder, hf:FOLDER"):
+    monkeypatch.setattr("zerotprune.backbones.urlopen", refuse)
+    with pytest.raises(ValueError, match=r"cannot be reached.*hf:FOLDER"):
         load("hf:someone/nothing", pretrained=True)
 
 
@@ -194,5 +193,5 @@ def test_weights_without_a_pooler_or_without_a_classifier(tmp_path: Path) -> Non
         assert torch.equal(model(images), model[0](images).last_hidden_state[:, 0])
     build("vit, base").save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="its weights lack classifier"):
+    with pytest.raises(ValueError, match="lack classifier"):
         load(f"hf:{tmp_path}", pretrained=True)

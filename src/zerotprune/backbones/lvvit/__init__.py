@@ -10,14 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...cost import Geometry
-from ...task import Parts
-from ..contract import Backbone
+from ..contract import Backbone, Parts
 from ..counting import linear_macs, module_macs, norm_values
-from ..prefix_only import PrefixOnly
-from ..size_weighted import SizeWeighted
 from .blocks import PARTS, LVViTBlock, block_shape
 from .create import create, shape_in, size_of
-from .heads import LVViTMidway, LVViTSizeWeighted
+from .ending import LVViTEnding
 from .model import LVViT
 
 __all__ = ["LVViT", "create", "shape_in", "take_apart"]
@@ -26,6 +23,8 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class LVViTBackbone(Backbone):
+    ending_class = LVViTEnding
+
     def parts(self, block: nn.Module) -> Parts:
         return LVViTBlock(block)
 
@@ -44,16 +43,16 @@ class LVViTBackbone(Backbone):
         return int(getattr(self.model.head, "out_features", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """Bicubic, and the middle of the image, as the published models were evaluated."""
+        """Resize bicubically and crop the middle, as the published models were evaluated."""
         from torchvision.transforms._presets import ImageClassification, InterpolationMode
 
-        wanted = size or self.input_shape[1]
-        resized = int(wanted / size_of(self.model)[1].crop)
-        made: Callable[[Any], Tensor] = ImageClassification(
-            crop_size=wanted, resize_size=resized, mean=_MEAN, std=_STD,
+        side = size or self.input_shape[1]
+        resized = int(side / size_of(self.model)[1].crop)
+        transform: Callable[[Any], Tensor] = ImageClassification(
+            crop_size=side, resize_size=resized, mean=_MEAN, std=_STD,
             interpolation=InterpolationMode.BICUBIC,
         )  # fmt: skip
-        return made
+        return transform
 
     @property
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
@@ -79,29 +78,20 @@ class LVViTBackbone(Backbone):
         model.pos_embed = nn.Parameter(torch.cat((cls, positions), dim=1))
         model.patch_embed.img_size = (size, size)
 
-    def prefix_only(self, otherwise: SizeWeighted | None = None) -> PrefixOnly:
-        raise AssertionError("the second head reads the patches: nobody asks for this")
-
-    def size_weighted(self, proportional: float) -> LVViTSizeWeighted:
-        return LVViTSizeWeighted(self.model, proportional)
-
-    def midway(self) -> LVViTMidway:
-        return LVViTMidway(self.model)
-
 
 def take_apart(model: Any) -> LVViTBackbone:
     name = type(model).__name__
     if not isinstance(model, LVViT) and name != "LV_ViT":
         raise TypeError(f"cannot prune tlt's {name}: it is not an LV_ViT")
     if not hasattr(model, "aux_head") or not hasattr(model.patch_embed, "conv1"):
-        raise TypeError(f"cannot prune {name}: it has not the stem and the two heads of an LV-ViT")
+        raise TypeError(f"cannot prune {name}: it lacks the stem or the two heads of an LV-ViT")
     blocks = list(model.blocks)
     for number, block in enumerate(blocks, start=1):
-        held = {part for part, _ in block.named_children()}
-        if held - PARTS or not hasattr(block, "skip_lam") or "attn" not in held:
+        parts = {part for part, _ in block.named_children()}
+        if parts - PARTS or not hasattr(block, "skip_lam") or "attn" not in parts:
             raise TypeError(
                 f"cannot prune {name}: block {number} has a {type(block).__name__}, and it is not "
-                "known to the library"
+                "supported"
             )
     return LVViTBackbone(model, _geometry(model, blocks), blocks)
 
@@ -130,5 +120,5 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
 
 
 def _patch(model: Any) -> int:
-    """The side of a patch: the stem's other convolutions have halved the image before the last."""
+    """Return the side of a patch: the stem halves the image before its last convolution."""
     return 2 * int(model.patch_embed.proj.stride[0])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...cost import BlockShape
 from ...scoring.attention import Heads
 from ...tokens import Tokens
+from ..attention import layer_for_queries, merge_heads, split_heads
 from ..counting import linear_macs, norm_values
 
-#: what a block may hold; one of `tlt` may also drop whole branches in training
+#: the parts of a block; those of `tlt` have drop path as well
 PARTS = {"norm1", "attn", "norm2", "mlp", "drop_path"}
 
 
@@ -24,16 +24,11 @@ class LVViTBlock:
     block: Any
 
     def attend(
-        self, tokens: Tokens, given: dict[str, Any], queries: int | None = None
+        self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
     ) -> list[Heads]:
         attention, x = self.block.attn, self.block.norm1(tokens.x)
-        if queries is None:
-            q, k, v = attention.qkv(x).chunk(3, dim=-1)
-        else:
-            q, k, v = _few_queries(attention.qkv, x, queries)
-        q, k, v = (
-            part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in (q, k, v)
-        )
+        q, kv = layer_for_queries(attention.qkv, x, attention.proj.in_features, queries)
+        q, k, v = (split_heads(part, attention.num_heads) for part in (q, *kv.chunk(2, dim=-1)))
         drop = getattr(attention, "attn_drop", None)
         dropout = float(drop.p) if drop is not None and attention.training else 0.0
         fused = getattr(attention, "fused_attn", False)
@@ -41,7 +36,7 @@ class LVViTBlock:
 
     def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
         attention = self.block.attn
-        branch = attention.proj(outputs[0].transpose(1, 2).flatten(2))
+        branch = attention.proj(merge_heads(outputs[0]))
         drop = getattr(attention, "proj_drop", None)
         return self._sum(x, branch if drop is None else drop(branch))
 
@@ -52,15 +47,6 @@ class LVViTBlock:
         drop = getattr(self.block, "drop_path", None)
         branch = branch if drop is None else drop(branch)
         return x + branch / float(self.block.skip_lam)
-
-
-def _few_queries(layer: Any, x: Tensor, queries: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q of the first few tokens, k and v of all."""
-    width = layer.out_features // 3
-    start, end = (None, None) if layer.bias is None else (layer.bias[:width], layer.bias[width:])
-    q = F.linear(x[:, :queries], layer.weight[:width], start)
-    k, v = F.linear(x, layer.weight[width:], end).chunk(2, dim=-1)
-    return q, k, v
 
 
 def block_shape(block: Any) -> BlockShape:

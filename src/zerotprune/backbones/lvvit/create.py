@@ -17,7 +17,7 @@ class Size(NamedTuple):
     heads: int
     skip_lam: float
     stem: int = 64
-    crop: float = 0.9  # share of an image's side that is looked at
+    crop: float = 0.9  # share of an image's side that is kept
 
 
 SIZES = {
@@ -31,12 +31,20 @@ SIZES = {
 def create(
     name: str, pretrained: bool, *, classes: int | None = None, size: int | None = None
 ) -> nn.Module:
+    """Create an LV-ViT with random weights.
+
+    Args:
+        name: a key of `SIZES`.
+        pretrained: refused, as no library carries the weights.
+        classes: the number of classes; 1000 by default.
+        size: the side of the images in pixels; 224 by default.
+    """
     if name not in SIZES:
         raise ValueError(f"unknown model {name!r}: LV-ViT comes as {', '.join(SIZES)}")
     if pretrained:
         raise ValueError(
-            f"the weights of {name} cannot be fetched by themselves: download a checkpoint of "
-            "LV-ViT (github.com/zihangJiang/TokenLabeling), and give the file with --weights"
+            f"cannot fetch the weights of {name}: download a checkpoint of LV-ViT "
+            "(github.com/zihangJiang/TokenLabeling) and give the file with --weights"
         )
     *shape, _ = SIZES[name]
     dim, depth, heads, skip_lam, stem = shape
@@ -47,7 +55,7 @@ def create(
 
 
 def size_of(model: Any) -> tuple[str, Size]:
-    """The name and the size of a model of this shape; no name, and S's crop, if it has none."""
+    """Return name and size of a model of this shape; "" and S's crop if there is none."""
     shape = (model.cls_token.shape[-1], len(model.blocks))
     for name, size in SIZES.items():
         if shape == (size.dim, size.depth):
@@ -56,7 +64,7 @@ def size_of(model: Any) -> tuple[str, Size]:
 
 
 def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """How a model is to be made that takes these weights."""
+    """Return the options for `create` by which a model takes these weights."""
     shape: dict[str, Any] = {}
     if "head.weight" in state:
         shape["classes"] = state["head.weight"].shape[0]

@@ -56,7 +56,7 @@ class LVViT(nn.Module):
 
 
 def predict(model: Any, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch classes"]:
-    """The two heads' prediction from normalised tokens, CLS first."""
+    """Return the two heads' logits from normalised tokens, CLS first."""
     cls: Tensor = model.head(x[:, 0])
     patches: Tensor = model.aux_head(x[:, 1:])
     return cls + 0.5 * patches.amax(dim=1)

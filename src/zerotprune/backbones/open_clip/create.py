@@ -11,24 +11,29 @@ from open_clip.model import _build_vision_tower, set_model_preprocess_cfg
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch import Tensor, nn
 
-from ..hub import refuse_unreachable
+from .. import refuse_unreachable
 
-_KNOWN = {each.name for each in fields(PreprocessCfg)} - {"size"}
+_FIELDS = {field.name for field in fields(PreprocessCfg)} - {"size"}
 
 
 def create(name: str, pretrained: bool) -> nn.Module:
-    """The image tower of `ViT-B-32`, or with the tag of its weights `ViT-B-32.openai`."""
+    """Create the image tower of an open_clip model.
+
+    Args:
+        name: `ViT-B-32`, or with the tag of its weights, `ViT-B-32.openai`.
+        pretrained: load the weights of that tag.
+    """
     architecture, _, tag = name.partition(".")
     config = open_clip.get_model_config(architecture)
     if config is None:
         raise ValueError(
-            f"unknown model {name!r}: open_clip {open_clip.__version__} has none of that name"
+            f"unknown model {name!r}: open_clip {open_clip.__version__} has no such model"
         )
     tags = open_clip.list_pretrained_tags_by_model(architecture)
     if tag not in (*tags, "") or (pretrained and not tag):
-        some = ", ".join(f"{architecture}.{each}" for each in tags[:3])
+        some = ", ".join(f"{architecture}.{known}" for known in tags[:3])
         raise ValueError(
-            f"{name!r} does not say which weights are meant: give a local file with --weights"
+            f"{name!r} names no weights: give a local file with --weights"
             + (f", or one of open_clip's {len(tags)} tags, such as {some}" if tags else "")
         )
     published = open_clip.get_pretrained_cfg(architecture, tag or (*tags, "")[0])
@@ -51,7 +56,7 @@ def _fetch(architecture: str, tag: str, published: Mapping[str, Any]) -> nn.Modu
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the pretrained weights of {name} cannot be fetched: {reason}; "
+            f"cannot fetch the pretrained weights of {name}: {reason}; "
             "give a local file with --weights"
         ) from None
     remember(whole.visual, whole.visual.preprocess_cfg)
@@ -60,9 +65,9 @@ def _fetch(architecture: str, tag: str, published: Mapping[str, Any]) -> nn.Modu
 
 
 def remember(tower: Any, published: Mapping[str, Any]) -> None:
-    """The preprocessing, where open_clip keeps it, and in timm's words where timm will look."""
-    known = {key: value for key, value in published.items() if key in _KNOWN}
-    config = asdict(PreprocessCfg(size=tower.image_size, **known))
+    """Store the preprocessing where open_clip keeps it, and in timm's words where timm looks."""
+    options = {key: value for key, value in published.items() if key in _FIELDS}
+    config = asdict(PreprocessCfg(size=tower.image_size, **options))
     set_model_preprocess_cfg(tower, config)
     trunk = getattr(tower, "trunk", None)
     if trunk is not None:
@@ -71,23 +76,23 @@ def remember(tower: Any, published: Mapping[str, Any]) -> None:
         trunk.pretrained_cfg = {**dict(trunk.pretrained_cfg), **words, **squash}
 
 
-#: how timm calls what open_clip's preprocessing does with images that are not square
+#: timm's names for what open_clip does with images that are not square
 _CROPS = {"shortest": "center", "squash": "squash", "longest": "border"}
 
 
 def preprocessing_of(model: Any) -> dict[str, Any]:
-    """What the tower was made with; OpenAI's where it is not known."""
+    """Return the preprocessing that the tower was created with; OpenAI's where it is not known."""
     return {**asdict(PreprocessCfg()), **getattr(model, "preprocess_cfg", {})}
 
 
 def preprocess(model: Any, size: Any) -> Callable[[Any], Tensor]:
     config = PreprocessCfg(**{**preprocessing_of(model), "size": size})
-    made: Callable[[Any], Tensor] = image_transform_v2(config, is_train=False)
-    return made
+    transform: Callable[[Any], Tensor] = image_transform_v2(config, is_train=False)
+    return transform
 
 
 def own_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of a whole CLIP model's weights, those of its image tower."""
+    """Select the image tower's weights from those of a whole CLIP model."""
     prefix = "visual."
-    own = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-    return own or dict(state)
+    tower = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+    return tower or dict(state)

@@ -15,17 +15,12 @@ import timm.models.vision_transformer as vit
 from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
-from ...task import Parts
 from ...tokens import Tokens
-from ..contract import Backbone, BlockCall
-from ..size_weighted import SizeWeighted
-from .attention import SPLITS
-from .blocks import BLOCKS
+from ..contract import NO_MASK, Backbone, BlockCall, Parts
+from .blocks import ATTENTIONS, BLOCKS
 from .create import build, create, shape_in
+from .ending import TimmEnding, can_enter
 from .geometry import attentions, geometry_of
-from .midway import TimmMidway, enters
-from .prefix_only import TimmPrefixOnly
-from .size_weighted import TimmSizeWeighted
 
 __all__ = ["build", "create", "shape_in", "take_apart", "tower"]
 
@@ -34,19 +29,18 @@ _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
 class _TimmCall(BlockCall):
     def read(
-        self, args: tuple[Any, ...], given: Mapping[str, Any]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
         x, *masks = args
-        others = dict(given)
+        others = dict(kwargs)
         if masks or others.pop("attn_mask", None) is not None or others.pop("is_causal", False):
-            raise ValueError(
-                "a pruned model takes no attention mask: it would not fit what is left"
-            )
+            raise ValueError(NO_MASK)
         return x, others
 
 
 class TimmBackbone(Backbone):
     call = _TimmCall()
+    ending_class = TimmEnding
     unserved = ("forward_intermediates",)
     unweighed = ("forward_head",)
     resizing = ("set_input_size",)
@@ -55,11 +49,11 @@ class TimmBackbone(Backbone):
         return BLOCKS[type(block)](block)
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        return [each for each in attentions(block) if each is not block]
+        return [module for module in attentions(block) if module is not block]
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        """What timm has published of the model; empty where it has not."""
+        """timm's `pretrained_cfg`; empty for a model that it has not published."""
         return dict(getattr(self.model, "pretrained_cfg", None) or {})
 
     @property
@@ -69,7 +63,6 @@ class TimmBackbone(Backbone):
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """At the size that the model has now: it may have been made or set to another."""
         embed: Any = self.model.patch_embed
         first = next(weight for weight in embed.parameters() if weight.dim() == 4)
         height, width = embed.img_size
@@ -80,16 +73,16 @@ class TimmBackbone(Backbone):
         return int(getattr(self.model, "num_classes", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """timm's own; a model that it knows nothing about gets values in [-1, 1]."""
+        """Return timm's own; values are in [-1, 1] for a model that it has not published."""
         from timm.data import create_transform, resolve_data_config
 
         channels, *sides = self.input_shape
         mean, std = self.normalization
-        wanted = {"input_size": (channels, *(sides if size is None else (size, size)))}
-        known = {} if self._config else {"mean": mean, "std": std, "crop_pct": 1.0}
-        config = resolve_data_config(wanted | known, model=self.model)
-        made: Callable[[Any], Tensor] = create_transform(**config, is_training=False)
-        return made
+        args = {"input_size": (channels, *(sides if size is None else (size, size)))}
+        default = {} if self._config else {"mean": mean, "std": std, "crop_pct": 1.0}
+        config = resolve_data_config(args | default, model=self.model)
+        transform: Callable[[Any], Tensor] = create_transform(**config, is_training=False)
+        return transform
 
     @property
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
@@ -104,9 +97,9 @@ class TimmBackbone(Backbone):
         subset = infer_imagenet_subset(self.model) if self._config else None
         if subset is None:
             return []
-        known = ImageNetInfo(subset)
+        info = ImageNetInfo(subset)
         # timm's descriptions list synonyms: the first one names the class.
-        return [known.index_to_description(at).partition(",")[0] for at in range(self.outputs)]
+        return [info.index_to_description(index).partition(",")[0] for index in range(self.outputs)]
 
     def resize_(self, size: int) -> None:
         model: Any = self.model
@@ -115,8 +108,8 @@ class TimmBackbone(Backbone):
         model.set_input_size((size, size))
 
     def head_parameters(self) -> list[nn.Parameter]:
-        held: Any = cast(Any, self.model).get_classifier()  # a distilled model has two
-        heads = held if isinstance(held, tuple) else (held,)
+        classifier: Any = cast(Any, self.model).get_classifier()  # a distilled model has two
+        heads = classifier if isinstance(classifier, tuple) else (classifier,)
         return [weight for head in heads for weight in head.parameters()]
 
     def reset_head_(self, classes: int) -> None:
@@ -124,18 +117,12 @@ class TimmBackbone(Backbone):
         cast(Any, self.model).reset_classifier(classes)
         self.model.to(device)
 
-    def prefix_only(self, otherwise: SizeWeighted | None = None) -> TimmPrefixOnly:
-        return TimmPrefixOnly(self.model, otherwise)
-
-    def size_weighted(self, proportional: float) -> TimmSizeWeighted:
-        return TimmSizeWeighted(self.model, proportional)
-
-    def midway(self) -> TimmMidway | None:
-        return TimmMidway(self.model) if enters(self.model) else None
+    def midway(self) -> Callable[[Tensor, int], Tensor] | None:
+        return super().midway() if can_enter(self.model) else None
 
 
 def tower(model: nn.Module) -> nn.Module:
-    """The model inside what `features_only=True` makes."""
+    """Return the model inside what `features_only=True` makes."""
     return cast(nn.Module, model.model) if isinstance(model, FeatureGetterNet) else model
 
 
@@ -162,10 +149,10 @@ def take_apart(model: Any) -> TimmBackbone:
 def _check(block: Any, number: int, name: str) -> None:
     kinds: list[tuple[type, Mapping[type, Any]]] = [(type(block), BLOCKS)]
     if type(block) in BLOCKS:
-        kinds += [(type(module), SPLITS) for module in attentions(block) if module is not block]
-    for kind, known in kinds:
-        if kind not in known:
-            why = "it is not known to the library"
+        kinds += [(type(module), ATTENTIONS) for module in attentions(block) if module is not block]
+    for kind, supported in kinds:
+        if kind not in supported:
+            why = "it is not supported"
             if "Diff" in kind.__name__:
                 why = "differential attention has negative weights, so it is no graph to vote on"
             raise TypeError(f"cannot prune {name}: block {number} has a {kind.__name__}, and {why}")

@@ -11,7 +11,7 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from ..hub import refuse_unreachable
+from .. import refuse_unreachable
 
 
 def create(
@@ -22,52 +22,61 @@ def create(
     pool: str | None = None,
     size: int | None = None,
 ) -> nn.Module:
-    """A model of timm's in the state in which timm makes it; with another head if one is named."""
+    """Create a timm model.
+
+    Args:
+        name: timm's name, with or without the tag of its weights.
+        pretrained: load timm's weights.
+        classes: the number of classes, if not the model's own.
+        pool: how the head pools, as timm's `global_pool`.
+        size: the side of the images in pixels.
+    """
     if not timm.is_model(name.partition(".")[0]):
-        raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has none of that name")
+        raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has no such model")
     try:
         if pretrained:
             _refuse_unreachable(name)
         if size is not None and _has_as_many_patches(name, size):
             size = None
-        # timm leaves out of the options what is None.
+        # timm ignores options that are None.
         model: nn.Module = timm.create_model(
             name, pretrained=pretrained, num_classes=classes, global_pool=pool, img_size=size
         )
     except RuntimeError as error:
-        raise ValueError(f"timm cannot make {name!r}: {error}") from None
-    except AssertionError:  # it says nothing of the reason
+        raise ValueError(f"timm cannot create {name!r}: {error}") from None
+    except AssertionError:  # without a message
         if pool is None:
             raise
-        raise ValueError(f"timm cannot make {name!r} with a head that pools by {pool!r}") from None
+        raise ValueError(f"timm cannot create {name!r} with --pool {pool}") from None
     return model
 
 
 def _has_as_many_patches(name: str, size: int) -> bool:
-    """As many in images of this side as in the model's own, which patches need not fill?"""
+    """Has an image of this side as many patches as one of the model's own size, which patches need
+    not fill?"""
     with torch.device("meta"):
         embed: Any = timm.create_model(name).patch_embed
     return bool(embed.grid_size == tuple(size // side for side in embed.patch_size))
 
 
 def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """How a model is to be made that takes these weights."""
+    """Return the options for `create` by which a model takes these weights."""
     head, side = state.get("head.weight"), _side(state)
     shape = {} if head is None else {"classes": head.shape[0]}
     return shape if side is None else shape | {"size": side}
 
 
 def _side(state: Mapping[str, Tensor]) -> int | None:
-    """Of the images that the positions are for, where they are learned for patches of a square."""
+    """Return the side of the images that learned positions of a square grid are for."""
     positions, stem = state.get("pos_embed"), state.get("patch_embed.proj.weight")
     if positions is None or stem is None or positions.dim() != 3 or stem.dim() != 4:
         return None
     if any(name.startswith("patch_embed.backbone.") for name in state):
         return None  # its patches are of a convolutional network's features
-    patch, prefixes = stem.shape[-1], ("cls_token", "dist_token", "reg_token")
-    prefix = sum(state[each].shape[1] for each in prefixes if each in state)
-    for counted in (prefix, 1, 0):  # some models have no positions for some of these
-        count = positions.shape[1] - counted
+    patch, names = stem.shape[-1], ("cls_token", "dist_token", "reg_token")
+    prefix = sum(state[name].shape[1] for name in names if name in state)
+    for positioned in (prefix, 1, 0):  # some models have no positions for some of these
+        count = positions.shape[1] - positioned
         if count > 0 and math.isqrt(count) ** 2 == count:
             return math.isqrt(count) * patch
     return None
@@ -80,12 +89,17 @@ def _refuse_unreachable(name: str) -> None:
 
 
 def build(label_names: Sequence[str], **shape: Any) -> nn.Module:
-    """A plain Vision Transformer with fresh weights, its input in [-1, 1]."""
+    """Create a plain Vision Transformer with random weights, its input in [-1, 1].
+
+    Args:
+        label_names: the names of its classes.
+        shape: as timm's `VisionTransformer` takes it.
+    """
     model: Any = VisionTransformer(**shape)
-    even = (0.5, 0.5, 0.5)
+    half = (0.5, 0.5, 0.5)
     size = (3, *model.patch_embed.img_size)
     model.pretrained_cfg = {
-        "mean": even, "std": even, "crop_pct": 1.0, "input_size": size, "label_names": label_names,
+        "mean": half, "std": half, "crop_pct": 1.0, "input_size": size, "label_names": label_names,
     }  # fmt: skip
-    plain: nn.Module = model
-    return plain
+    vit: nn.Module = model
+    return vit

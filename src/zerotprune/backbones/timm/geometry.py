@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import timm.models.eva as eva
 import timm.models.vision_transformer as vit
 
 from ...cost import BlockShape, Geometry
-from ..counting import linear_macs, module_macs, norm_values
-from .attention import splits
-from .heads import head_reads_prefix_only, head_weighs_sizes
+from ..attention import is_plain
+from ..counting import linear_macs, module_macs, norm_values, uncountable
+from .blocks import BLOCKS, PostNorm
+from .ending import TimmEnding
 
 
 def attentions(block: Any) -> list[Any]:
-    """The attention modules of a block; the block itself where it has none of its own."""
-    if isinstance(block, vit.ParallelThingsBlock):
+    """Return the attention modules of a block, or the block itself if it has no such module."""
+    if hasattr(block, "attns"):  # several, side by side
         return [branch.attn for branch in block.attns]
     return [getattr(block, "attn", block)]
 
 
 def geometry_of(model: Any, blocks: list[Any]) -> Geometry:
     grid, dim, prefix = model.patch_embed.grid_size, model.embed_dim, model.num_prefix_tokens
+    ending = TimmEnding(model)
     once = linear_macs(model.head) + linear_macs(getattr(model, "head_dist", None))
     once_norms = norm_values(model.fc_norm) if hasattr(model, "fc_norm") else 0
     per_token = per_pair = 0
@@ -39,8 +40,8 @@ def geometry_of(model: Any, blocks: list[Any]) -> Geometry:
         grid=(int(grid[0]), int(grid[1])),
         prefix=prefix,
         cls=getattr(model, "cls_token", None) is not None,
-        pools_patches=not head_reads_prefix_only(model),
-        weighs_sizes=head_weighs_sizes(model),
+        pools_patches=not ending.reads_prefix_only(),
+        weighs_sizes=ending.weighs_sizes(),
         dim=dim,
         stem=_stem(model.patch_embed),
         stem_norms=norm_values(getattr(model, "norm_pre", None)),
@@ -70,7 +71,7 @@ def _shape(block: Any) -> BlockShape:
         attention, mlp = linear_macs(block), 0
         width = block.num_heads * block.head_dim
         layer = block.in_proj
-        kv = 2 * width * layer.in_features if splits(layer) else linear_macs(layer)
+        kv = 2 * width * layer.in_features if is_plain(layer) else linear_macs(layer)
         queries = attention - kv
     else:
         attention = sum(linear_macs(module) for module in modules)
@@ -78,15 +79,10 @@ def _shape(block: Any) -> BlockShape:
         width = sum(module.proj.in_features for module in modules)
         queries = sum(_query_macs(module) for module in modules)
     if not attention:
-        kind = type(getattr(modules[0], "proj", modules[0])).__name__
-        raise TypeError(
-            f"cannot prune this model: what its {kind} layers cost is not known; prune it first, "
-            "and quantise it then"
-        )
-    fed = [getattr(block, "norm2", None), getattr(block, "mlp", None), getattr(block, "ffns", None)]
-    mlp_norms = sum(norm_values(module) for module in fed)
+        raise uncountable(getattr(modules[0], "proj", modules[0]))
+    mlp_norms = sum(norm_values(getattr(block, name, None)) for name in ("norm2", "mlp", "ffns"))
     query_norms = sum(_query_norms(module) for module in modules)
-    if isinstance(block, (vit.ResPostBlock, eva.EvaBlockPostNorm)):
+    if BLOCKS[type(block)] is PostNorm:
         query_norms += norm_values(block.norm1)
     return BlockShape(
         attention=attention,
@@ -101,11 +97,11 @@ def _shape(block: Any) -> BlockShape:
 
 
 def _query_macs(attention: Any) -> int:
-    """Of an attention's linear layers, what is done only for the tokens that ask."""
-    ask = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
+    """Count what an attention's linear layers do only for the tokens that ask."""
+    macs = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
     if attention.qkv is None:
-        return ask + linear_macs(attention.q_proj)
-    return ask + (linear_macs(attention.qkv) // 3 if splits(attention.qkv) else 0)
+        return macs + linear_macs(attention.q_proj)
+    return macs + (linear_macs(attention.qkv) // 3 if is_plain(attention.qkv) else 0)
 
 
 def _query_norms(attention: Any) -> int:

@@ -9,15 +9,12 @@ import torchvision.models.vision_transformer as vit
 from torch import Tensor, nn
 
 from ...cost import Geometry
-from ...task import Parts
-from ..contract import Backbone
-from ..counting import linear_macs, module_macs, norm_values
-from ..packed_attention import PackedBlock, packed_shape, why_not
-from ..size_weighted import SizeWeighted
-from .create import create, shape_in
-from .midway import TorchvisionMidway
-from .prefix_only import TorchvisionPrefixOnly
-from .published import entry_of, name_of
+from ..attention import PackedBlock, why_not_packed
+from ..contract import Backbone, Parts
+from ..counting import linear_macs, module_macs, norm_values, packed_shape
+from ..ending import Ending
+from .create import create, entry_of, name_of, shape_in
+from .ending import TorchvisionEnding
 
 __all__ = ["create", "shape_in", "take_apart"]
 
@@ -25,6 +22,8 @@ _AFTER_ATTENTION = ("dropout",)
 
 
 class TorchvisionBackbone(Backbone):
+    ending_class = TorchvisionEnding
+
     def parts(self, block: nn.Module) -> Parts:
         return PackedBlock(block, "self_attention", _AFTER_ATTENTION)
 
@@ -42,18 +41,18 @@ class TorchvisionBackbone(Backbone):
         return int(getattr(_classifier(self.model), "out_features", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """That of the weights; at another size with the same share cut off at the edges."""
-        made: Any = entry_of(self.model).transforms()
-        wanted = size or self.input_shape[1]
-        crop, resize = made.crop_size[0], made.resize_size[0]
-        made.crop_size, made.resize_size = [wanted], [round(wanted * resize / crop)]
-        transform: Callable[[Any], Tensor] = made
+        """Return that of the weights; at another size the same share is cropped at the edges."""
+        preset: Any = entry_of(self.model).transforms()
+        side = size or self.input_shape[1]
+        crop, resize = preset.crop_size[0], preset.resize_size[0]
+        preset.crop_size, preset.resize_size = [side], [round(side * resize / crop)]
+        transform: Callable[[Any], Tensor] = preset
         return transform
 
     @property
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
-        made: Any = entry_of(self.model).transforms()
-        return tuple(made.mean), tuple(made.std)
+        preset: Any = entry_of(self.model).transforms()
+        return tuple(preset.mean), tuple(preset.std)
 
     def class_names(self) -> list[str]:
         names = list(entry_of(self.model).meta["categories"])
@@ -69,22 +68,21 @@ class TorchvisionBackbone(Backbone):
         model.image_size, model.seq_length = size, model.encoder.pos_embedding.shape[1]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        held = _classifier(self.model)
-        return [] if held is None else list(held.parameters())
+        classifier = _classifier(self.model)
+        return [] if classifier is None else list(classifier.parameters())
 
     def reset_head_(self, classes: int) -> None:
-        held: Any = _classifier(self.model)
-        if not isinstance(held, nn.Linear):
+        classifier: Any = _classifier(self.model)
+        if not isinstance(classifier, nn.Linear):
             super().reset_head_(classes)
-        like = held.weight
-        fresh = nn.Linear(held.in_features, classes, device=like.device, dtype=like.dtype)
-        cast(Any, self.model).heads.head = fresh
+        like = classifier.weight
+        head = nn.Linear(classifier.in_features, classes, device=like.device, dtype=like.dtype)
+        cast(Any, self.model).heads.head = head
 
-    def prefix_only(self, otherwise: SizeWeighted | None = None) -> TorchvisionPrefixOnly:
-        return TorchvisionPrefixOnly(self.model, otherwise)
-
-    def midway(self) -> TorchvisionMidway:
-        return TorchvisionMidway(self.model)
+    def ending(
+        self, *, prefix_only: bool = False, proportional: float | None = None
+    ) -> Ending | None:
+        return super().ending(prefix_only=prefix_only)  # the head pools nothing, whatever its size
 
 
 def take_apart(model: Any) -> TorchvisionBackbone:
@@ -94,13 +92,12 @@ def take_apart(model: Any) -> TorchvisionBackbone:
     if type(model).forward is not vit.VisionTransformer.forward:
         raise TypeError(f"cannot prune {name}: it runs its blocks in a forward of its own")
     if type(model.encoder) is not vit.Encoder:
-        raise TypeError(f"cannot prune {name}: its encoder was exchanged for something else")
+        raise TypeError(f"cannot prune {name}: its encoder was replaced by something else")
     blocks = list(model.encoder.layers)
     for number, block in enumerate(blocks, start=1):
-        kind = type(block)
-        why = f"a {kind.__name__} is not known to the library"
-        if kind is vit.EncoderBlock:
-            why = why_not(block.self_attention)
+        why = f"a {type(block).__name__} is not supported"
+        if type(block) is vit.EncoderBlock:
+            why = why_not_packed(block.self_attention)
         if why:
             raise TypeError(f"cannot prune {name}, block {number}: {why}")
     return TorchvisionBackbone(model, _geometry(model, blocks), blocks)
@@ -128,6 +125,6 @@ def _geometry(model: Any, blocks: list[Any]) -> Geometry:
 
 
 def _classifier(model: Any) -> nn.Module | None:
-    """The layer whose outputs are the classes: users exchange it, or all of `heads`."""
+    """Return the layer whose outputs are the classes: users replace it, or all of `heads`."""
     head: nn.Module = getattr(model.heads, "head", model.heads)
     return head if isinstance(head, nn.Linear) else None

@@ -12,29 +12,23 @@ from typing import Any
 import transformers
 from torch import Tensor, nn
 
-from ...task import Parts
-from ..contract import Backbone
-from ..size_weighted import SizeWeighted
-from .attention import attention_of
-from .blocks import PreNorm, TransformersCall
+from ..contract import Backbone, Parts
+from ..ending import Ending
+from .blocks import PreNorm, TransformersCall, attention_of
 from .create import Answer, create, read_state
+from .ending import RECORDING, TransformersEnding, pools
 from .families import (
     ATTENTIONS,
     LAYERS,
     base_of,
     blocks_of,
     family_of,
-    is_library_s,
+    is_exactly,
     known_as,
-    reads_of,
+    reading,
 )
-from .forwards import RECORDING, Checked
-from .geometry import geometry_of, image_size
-from .prefix_only import TransformersPrefixOnly
+from .geometry import geometry_of, image_size, resize_
 from .preprocessing import Preprocessing
-from .reading import reading
-from .resizing import resize_
-from .size_weighted import TransformersSizeWeighted
 
 __all__ = ["create", "reading", "take_apart"]
 
@@ -44,6 +38,7 @@ OLDEST = (5, 17)
 
 class TransformersBackbone(Backbone):
     call = TransformersCall()
+    ending_class = TransformersEnding
     recorders = (RECORDING,)
 
     def parts(self, block: nn.Module) -> Parts:
@@ -52,7 +47,7 @@ class TransformersBackbone(Backbone):
 
     @property
     def name(self) -> str:
-        """Where the weights came from: a name on the hub, or a folder's."""
+        """The last part of the folder or of the name on the Hub that the weights came from."""
         return str(self.model.name_or_path).rstrip("/").rpartition("/")[2]
 
     @property
@@ -79,35 +74,31 @@ class TransformersBackbone(Backbone):
 
     def class_names(self) -> list[str]:
         config: Any = self.model.config
-        names = [str(config.id2label[at]) for at in range(self.outputs)]
-        # The library's own for classes that nobody named, and the first of several synonyms.
-        if names == [f"LABEL_{at}" for at in range(self.outputs)]:
-            return []
-        return [name.partition(",")[0] for name in names]
+        names = [str(config.id2label[index]) for index in range(self.outputs)]
+        if names == [f"LABEL_{index}" for index in range(self.outputs)]:
+            return []  # the library's default
+        return [name.partition(",")[0] for name in names]  # the first of several synonyms
 
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The library writes files under the names of older versions, and turns them over when it
-        reads them."""
+        """Let the library do it: it writes files under the names of older versions, and renames
+        them when it reads them."""
         model: Any = self.model
         if state.keys() == model.state_dict().keys():
             return state
-        read, told = read_state(type(model), None, config=model.config, state_dict=dict(state))
-        return state if any(told.values()) else dict(read.state_dict())
+        read, misfits = read_state(type(model), None, config=model.config, state_dict=dict(state))
+        return state if any(misfits.values()) else dict(read.state_dict())
 
     def resize_(self, size: int) -> None:
         if not resize_(base_of(self.model), size):
             super().resize_(size)
 
-    def prefix_only(self, otherwise: SizeWeighted | None = None) -> TransformersPrefixOnly:
-        return TransformersPrefixOnly(self.model, otherwise)
-
-    def size_weighted(self, proportional: float) -> TransformersSizeWeighted | None:
-        """None where all tokens are the output, and nothing is pooled from patches."""
-        pools = reads_of(self.model) in ("mean", "pooler", "pooled")
-        return TransformersSizeWeighted(self.model, proportional) if pools else None
-
-    def checked(self) -> Checked:
-        return Checked(self.model)
+    def ending(self, *, prefix_only: bool = False, proportional: float | None = None) -> Ending:
+        """Return one in any case: it refuses calls that a pruned model cannot serve."""
+        return TransformersEnding(
+            self.model,
+            prefix_only=prefix_only,
+            proportional=proportional if prefix_only or pools(self.model) else None,
+        )
 
     def giving_tensors(self) -> nn.Module:
         return nn.Sequential(self.model, Answer())
@@ -129,25 +120,25 @@ def take_apart(model: Any) -> TransformersBackbone:
         raise TypeError(f"cannot prune {name}: it has a forward of its own")
     for number, block in enumerate(blocks_of(model), start=1):
         for part, names in ((block, LAYERS), (attention_of(block), ATTENTIONS)):
-            if not is_library_s(part, names):
+            if not is_exactly(part, names):
                 raise TypeError(
                     f"cannot prune {name}: block {number} has a {type(part).__name__}, and it is "
-                    "not known to the library"
+                    "not supported"
                 )
-        if not hasattr(attention_of(block), "q_proj"):  # DINOv2 was the last to be like the others
+        if not hasattr(attention_of(block), "q_proj"):  # DINOv2's was the last to get one
             raise TypeError(
                 f"cannot prune {name} of transformers {transformers.__version__}: its attention "
-                "has no q_proj, as it has in newer versions"
+                "has no q_proj; use a newer version"
             )
     return TransformersBackbone(model, geometry_of(model), list(blocks_of(model)))
 
 
 def refuse_old(version: str) -> None:
-    """The names and places of a model's parts are those of newer versions."""
+    """Refuse a version whose models have other names for their parts."""
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
+        oldest = ".".join(map(str, OLDEST))
         raise TypeError(
-            f"cannot prune models of transformers {version}: version {wanted} or newer is needed"
+            f"cannot prune models of transformers {version}: version {oldest} or newer is needed"
         )
 
 
@@ -156,9 +147,9 @@ _REASONS = {
     "Swin": "its windows are cut out of the whole grid",
     "Hiera": "it pools windows of the whole grid",
     "Qwen": "it packs the tokens of all images into one row, in windows and groups of four",
-    "Masked": "it gives back every patch",
-    "Segmentation": "it gives back every patch",
-    "PreTraining": "it gives back every patch",
+    "Masked": "it returns every patch",
+    "Segmentation": "it returns every patch",
+    "PreTraining": "it returns every patch",
 }
 
 
@@ -166,7 +157,7 @@ def _why(model: nn.Module) -> str:
     for part, why in _REASONS.items():
         if part in type(model).__name__:
             return why
-    for path, held in model.named_modules():
-        if known_as(held) is not None:
-            return f"it holds a {type(held).__name__} at .{path}: pass model.{path}"
-    return "it is not one of the Vision Transformers that are known to the library"
+    for path, module in model.named_modules():
+        if known_as(module) is not None:
+            return f"it holds a {type(module).__name__} at .{path}: pass model.{path}"
+    return "it is not one of the supported Vision Transformers"

@@ -1,4 +1,8 @@
-"""transformers' blocks, taken apart by role: all are x + attention(norm(x)), x + mlp(norm(x))."""
+"""transformers' blocks and attentions, taken apart by role.
+
+All blocks are x + attention(norm(x)), then x + mlp(norm(x)). The attentions are plain, rotary
+(DINOv3) or have a relative position bias (BEiT).
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,41 @@ from torch import Tensor
 
 from ...scoring.attention import Heads
 from ...tokens import Tokens
-from ..contract import BlockCall
-from ..positions import bias_among
-from .attention import attention_of, project, role, split
+from ..attention import bias_among, merge_heads
+from ..contract import NO_MASK, BlockCall
+
+
+def role(module: Any, *names: str) -> Any:
+    """Return what a module has under the first of these names that it knows."""
+    for name in names:
+        if hasattr(module, name):
+            return getattr(module, name)
+    return None
+
+
+def norm_before(block: Any) -> Any:
+    """Return the norm before the attention."""
+    return role(block, "layernorm_before", "norm1", "layer_norm1")
+
+
+def norm_after(block: Any) -> Any:
+    """Return the norm after the attention, before the MLP."""
+    return role(block, "layernorm_after", "norm2", "layer_norm2")
+
+
+def attention_of(block: Any) -> Any:
+    return role(block, "attention", "self_attn")
+
+
+def output_layer(attention: Any) -> Any:
+    return role(attention, "o_proj", "out_proj")
 
 
 class TransformersCall(BlockCall):
-    """x, a mask by position or by name, and keywords; a tensor comes back."""
+    """x, a mask by position or by name, and keywords."""
 
     def read(
-        self, args: tuple[Any, ...], given: Mapping[str, Any]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
         x, *masks = args
         if type(x) is tuple:
@@ -28,7 +57,7 @@ class TransformersCall(BlockCall):
                 "reentrant gradient checkpointing loses what travels with the tokens of a pruned "
                 'model: use gradient_checkpointing_enable({"use_reentrant": False})'
             )
-        others = dict(given)
+        others = dict(kwargs)
         if masks:
             others["attention_mask"] = masks[0]
         return x, others
@@ -39,26 +68,26 @@ class PreNorm:
     """Dropout, layer scale and drop path of a branch come in this order, where a block has them."""
 
     block: Any
-    tokens: int  # that enter the model's first block
-    image: tuple[int, int]  # height and width, for which these are
-    tower: bool = False  # does it get a mask of patches, all of which are there?
+    tokens: int  # the number that enters the model's first block
+    image: tuple[int, int]  # height and width that give so many
+    tower: bool = False  # does it get a mask of patches, which masks none?
 
     def attend(
-        self, tokens: Tokens, given: dict[str, Any], queries: int | None = None
+        self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
     ) -> list[Heads]:
         self._refuse_other_size(tokens)
         block = self.block
-        x = role(block, "layernorm_before", "norm1", "layer_norm1")(tokens.x)
-        rotary, bias = given.get("position_embeddings"), self._bias(tokens, given, queries)
-        return [split(attention_of(block), x, tokens, queries, rotary, bias)]
+        x = norm_before(block)(tokens.x)
+        rotary, bias = kwargs.get("position_embeddings"), self._bias(tokens, kwargs, queries)
+        return [_split(attention_of(block), x, tokens, queries, rotary, bias)]
 
     def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
-        branch = project(attention_of(self.block), outputs[0])
+        branch = output_layer(attention_of(self.block))(merge_heads(outputs[0]))
         return self._ended(branch, "layer_scale1", "lambda_1") + x
 
     def feed(self, x: Tensor) -> Tensor:
         block = self.block
-        branch = block.mlp(role(block, "layernorm_after", "norm2", "layer_norm2")(x))
+        branch = block.mlp(norm_after(block)(x))
         return self._ended(branch, "layer_scale2", "lambda_2") + x
 
     def _ended(self, branch: Tensor, module: str, parameter: str) -> Tensor:
@@ -71,27 +100,26 @@ class PreNorm:
             branch = getattr(block, parameter) * branch
         return block.drop_path(branch) if hasattr(block, "drop_path") else branch
 
-    def _bias(self, tokens: Tokens, given: dict[str, Any], queries: int | None) -> Tensor | None:
-        """BEiT's relative positions: its own, and those that all blocks share, as a mask."""
-        block, bias = self.block, given.get("attention_mask")
+    def _bias(self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None) -> Tensor | None:
+        """Return BEiT's relative position bias: the block's, and the one that all blocks share. The
+        latter comes as a mask."""
+        block, bias = self.block, kwargs.get("attention_mask")
         relative = hasattr(block, "relative_position_bias")
-        if bias is not None and (given.get("unmasked") or self._masks_nothing(bias)):
+        if bias is not None and (kwargs.get("unmasked") or self._masks_nothing(bias)):
             bias = bias[:1] if relative else None
         if bias is not None and (not relative or len(bias) > 1):
-            raise ValueError(
-                "a pruned model takes no attention mask: it would not fit what is left"
-            )
+            raise ValueError(NO_MASK)
         if relative and block.relative_position_bias is not None:
-            height, width = (side // block.patch_size for side in given["resolution"])
-            resampled = given.get("interpolate_pos_encoding", False)
-            own = block.relative_position_bias((height, width), resampled, dim_size=self.tokens)
-            bias = own if bias is None else own + bias
-        if bias is None:
-            return None
-        return bias_among(bias, tokens, queries) if tokens.moved else bias[..., :queries, :]
+            height, width = (side // block.patch_size for side in kwargs["resolution"])
+            resampled = kwargs.get("interpolate_pos_encoding", False)
+            of_block = block.relative_position_bias(
+                (height, width), resampled, dim_size=self.tokens
+            )
+            bias = of_block if bias is None else of_block + bias
+        return None if bias is None else bias_among(bias, tokens, queries)
 
     def _masks_nothing(self, mask: Tensor) -> bool:
-        """A compiler cannot look into a mask; `forwards` has refused what would mask something."""
+        """A compiler cannot look into a mask; `read_call` has refused what would mask something."""
         if not self.tower or torch.compiler.is_compiling():
             return self.tower
         return bool((mask if mask.dtype == torch.bool else mask == 0).all())
@@ -102,6 +130,49 @@ class PreNorm:
             height, width = self.image
             raise ValueError(
                 f"the model was pruned for images of {height} × {width} pixels, {self.tokens} "
-                f"tokens, and got {came}: set it to the size of the images before it is pruned, "
+                f"tokens, and got {came} tokens: set it to the size of the images before pruning, "
                 "with zerotprune.backbones.backbone(model).resize_(size)"
             )
+
+
+def _split(
+    attention: Any,
+    x: Tensor,
+    tokens: Tokens,
+    queries: int | None,
+    rotary: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
+) -> Heads:
+    q = _split_heads(attention.q_proj(x[:, :queries]), attention)
+    k = _split_heads(attention.k_proj(x), attention)
+    v = _split_heads(attention.v_proj(x), attention)
+    plain: dict[str, Tensor] = {}
+    if rotary is not None:
+        plain = {"plain_q": q, "plain_k": k}
+        cos, sin = (_follow(table, tokens) for table in rotary)
+        k = _rotate(k, cos, sin)
+        # A few queries are those of prefix tokens, which have no position.
+        q = q if queries is not None else _rotate(q, cos, sin)
+    dropout = float(role(attention, "attention_dropout", "dropout")) if attention.training else 0.0
+    # Whatever fused attention the library is set to use, torch's is fused as well.
+    eager = attention.config._attn_implementation == "eager"
+    scale = float(role(attention, "scaling", "scale"))
+    return Heads(q, k, v, scale, not eager, dropout, bias, scales_logits=eager, **plain)
+
+
+def _split_heads(x: Tensor, attention: Any) -> Tensor:
+    heads: Tensor = x.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+    return heads
+
+
+def _follow(table: Tensor, tokens: Tokens) -> Tensor:
+    """The rotary table indexes the original grid: tokens that have moved take their rows along."""
+    return table[tokens.source].unsqueeze(1) if tokens.moved else table
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    prefix = x.shape[-2] - cos.shape[-2]
+    patches = x[..., prefix:, :]
+    first, second = patches.chunk(2, dim=-1)
+    rotated = patches * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat((x[..., :prefix, :], rotated), dim=-2)

@@ -1,4 +1,4 @@
-"""transformers' models by the names of their classes: where their blocks lie, what is read."""
+"""transformers' models by the names of their classes: where their blocks are, what is read."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ..contract import Reading
+
 #: What is read of the tokens that leave the last block:
 #: "prefix"  prefix tokens alone, by a classifier that shows no others
-#: "tokens"  all, as they are: they are the output, whatever else is pooled from the prefix tokens
+#: "tokens"  all: they are the output, whatever else is pooled from the prefix tokens
 #: "mean"    the mean over the patches, by a classifier
-#: "pooler"  all, as they are, and by a pooler that reads patches
-#: "pooled"  what such a pooler gives, by a classifier
+#: "pooler"  all, and by a pooler that reads patches
+#: "pooled"  what such a pooler returns, by a classifier
 #: "grid"    every patch in its place
 Reads = Literal["prefix", "tokens", "mean", "pooler", "pooled", "grid"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Where a class of models has what."""
+    """Where a class of models has its parts."""
 
-    base: str  # the Transformer itself in the model; "" where it is the model
-    blocks: str  # the row of blocks in that
+    base: str  # path of the Transformer in the model; "" where it is the model
+    blocks: str  # path of the blocks in the Transformer
     reads: Reads
-    tower: bool = False  # only ever a part of other models, which hand it a mask of patches
+    tower: bool = False  # only a part of other models, which pass it a mask of patches
 
 
 _DINO2, _CLIP = "encoder.layer", "encoder.layers"
@@ -68,14 +70,14 @@ ATTENTIONS = {
 
 
 def known_as(module: object) -> type | None:
-    """The library's class in the table that the model is of, or inherits from."""
+    """Return the class in `FAMILIES` that the model is of or inherits from."""
     for kind in type(module).__mro__:
         if kind.__module__.startswith("transformers.models.") and kind.__name__ in FAMILIES:
             return kind
     return None
 
 
-def is_library_s(module: object, names: set[str]) -> bool:
+def is_exactly(module: object, names: set[str]) -> bool:
     """Is it exactly one of the library's classes of these names?"""
     kind = type(module)
     return kind.__module__.startswith("transformers.models.") and kind.__name__ in names
@@ -88,7 +90,7 @@ def family_of(model: object) -> Family:
 
 
 def base_of(model: Any) -> Any:
-    """The Transformer itself, without a classifier or projection."""
+    """Return the Transformer itself, without a classifier or projection."""
     return model.get_submodule(family_of(model).base)
 
 
@@ -97,7 +99,7 @@ def blocks_of(model: Any) -> Any:
 
 
 def pooler_of(base: Any) -> tuple[str, nn.Module] | None:
-    """What the Transformer pools its tokens with, and under which name it has it."""
+    """Return name and module of the Transformer's pooler, if it has one."""
     for name in ("pooler", "head"):
         pooler = getattr(base, name, None)
         if pooler is not None:
@@ -111,11 +113,36 @@ def is_map(pooler: nn.Module) -> bool:
 
 
 def reads_of(model: Any) -> Reads:
-    """As the model stands: a pooler may be absent, or set to read CLS."""
-    reads, held = family_of(model).reads, pooler_of(base_of(model))
-    pools = held is not None and (
-        is_map(held[1]) or getattr(held[1], "layernorm", None) is not None
+    """Say what is read by the model as it is: a pooler may be absent, or read CLS."""
+    reads, named = family_of(model).reads, pooler_of(base_of(model))
+    pools = named is not None and (
+        is_map(named[1]) or getattr(named[1], "layernorm", None) is not None
     )  # BEiT's pooler has a norm where it takes the mean
     if reads == "pooler" and not pools:
         return "tokens"
     return "prefix" if reads == "pooled" and not pools else reads
+
+
+#: paths of the towers of models whose language model takes any number of image tokens
+_TOWERS = {
+    "LlavaModel": "vision_tower",
+    "LlavaForConditionalGeneration": "model.vision_tower",
+    "PaliGemmaModel": "vision_tower",
+    "PaliGemmaForConditionalGeneration": "model.vision_tower",
+}
+
+
+def reading(model: Any) -> Reading:
+    """Say what LLaVA or PaliGemma reads of its tower."""
+    kind, config = type(model), model.config
+    if kind.__name__ not in _TOWERS or not kind.__module__.startswith("transformers.models."):
+        raise TypeError(
+            f"image tokens are counted for LLaVA and PaliGemma, got {kind.__name__}: prune other "
+            'models\' towers with outputs="grid", and their prompts stay as they are'
+        )
+    layers = getattr(config, "vision_feature_layer", -1)  # PaliGemma reads the last
+    return Reading(
+        tower=model.get_submodule(_TOWERS[kind.__name__]),
+        states=(layers,) if isinstance(layers, int) else tuple(layers),
+        left_out=int(getattr(config, "vision_feature_select_strategy", "full") == "default"),
+    )

@@ -9,22 +9,22 @@ from typing import Any
 
 from torch import Tensor
 
-_EVEN = (0.5, 0.5, 0.5)
+_HALF = (0.5, 0.5, 0.5)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What an image processor says of its images."""
+    """What an image processor does."""
 
     resize: int | tuple[int, int]  # the shorter side, or height and width
     crop: tuple[int, int] | None  # from the middle
-    mean: tuple[float, ...] = _EVEN
-    std: tuple[float, ...] = _EVEN
+    mean: tuple[float, ...] = _HALF
+    std: tuple[float, ...] = _HALF
     resample: int = 3  # PIL's number; bicubic
 
     @classmethod
     def of(cls, model: Any, sides: tuple[int, ...]) -> Preprocessing:
-        """That which was saved with the model; without one, values in [-1, 1]."""
+        """Read what was saved with the model; values in [-1, 1] without it."""
         height, width = sides
         processor = _saved(model.name_or_path)
         if processor is None:
@@ -36,13 +36,13 @@ class Preprocessing:
         resize = int(shorter) if shorter else _pair(size or {"height": height, "width": width})
         normalizes = getattr(processor, "do_normalize", True)
         mean, std = (
-            tuple(getattr(processor, name)) if normalizes else empty
-            for name, empty in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
+            tuple(getattr(processor, name)) if normalizes else neutral
+            for name, neutral in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
         )
         return cls(resize, crop, mean, std, int(getattr(processor, "resample", 3) or 3))
 
     def at(self, sides: tuple[int, int]) -> Preprocessing:
-        """For images of another size, with as much of them cut off."""
+        """Return the same for another size, with the same share cropped."""
         out = self.crop or self.resize
         if isinstance(out, int) or out == sides:
             return self if out == sides else replace(self, crop=sides)
@@ -50,23 +50,24 @@ class Preprocessing:
             scaled = round(self.resize * min(sides) / min(out))
             return replace(self, resize=scaled, crop=sides)
         down, across = (
-            round(own * new / old) for own, new, old in zip(self.resize, sides, out, strict=True)
+            round(before * new / old)
+            for before, new, old in zip(self.resize, sides, out, strict=True)
         )
         return replace(self, resize=(down, across), crop=self.crop and sides)
 
     def transform(self, sides: tuple[int, int]) -> Callable[[Any], Tensor]:
         from torchvision import transforms
 
-        wanted = self.at(sides)
-        how = _interpolation(wanted.resample)
+        target = self.at(sides)
+        interpolation = _interpolation(target.resample)
         steps: list[Callable[[Any], Any]] = [
-            transforms.Resize(wanted.resize, interpolation=how),
-            *([] if wanted.crop is None else [transforms.CenterCrop(wanted.crop)]),
+            transforms.Resize(target.resize, interpolation=interpolation),
+            *([] if target.crop is None else [transforms.CenterCrop(target.crop)]),
             transforms.ToTensor(),
-            transforms.Normalize(wanted.mean, wanted.std),
+            transforms.Normalize(target.mean, target.std),
         ]
-        made: Callable[[Any], Tensor] = transforms.Compose(steps)
-        return made
+        transform: Callable[[Any], Tensor] = transforms.Compose(steps)
+        return transform
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -74,22 +75,22 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _interpolation(resample: int) -> Any:
-    """torchvision's word for PIL's number."""
+    """Return torchvision's mode for PIL's number."""
     from torchvision.transforms import InterpolationMode
 
     modes = ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "HAMMING")
     return InterpolationMode[modes[resample]]
 
 
-def _saved(where: str) -> Any:
-    """The image processor beside the model's weights, if there is one."""
+def _saved(name: str) -> Any:
+    """Load the image processor beside the model's weights, if there is one."""
     from transformers import AutoImageProcessor
 
-    if not where:
+    if not name:
         return None
-    if Path(where).is_dir() and not (Path(where) / "preprocessor_config.json").is_file():
+    if Path(name).is_dir() and not (Path(name) / "preprocessor_config.json").is_file():
         return None
     try:
-        return AutoImageProcessor.from_pretrained(where)
+        return AutoImageProcessor.from_pretrained(name)
     except (OSError, ValueError):
         return None

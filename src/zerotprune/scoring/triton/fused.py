@@ -98,6 +98,8 @@ class FusedScorer(Scorer):
         if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
             return super().output(part)
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+        if not whole.fits(q) and _is_fused(q, v):
+            return attend_by_width(q, k, v, part.scale, part.size)
         return self._attention(q, k, v, part)[0]
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
@@ -162,12 +164,14 @@ class FusedScorer(Scorer):
     def cheapest(
         self,
         features: Float[Tensor, "batch patches width"],
-        group_a: Int[Tensor, "batch group_a"],
-        group_b: Int[Tensor, "batch group_b"],
+        first: int,
         weight: Float[Tensor, "batch patches"] | None,
         of_partner: float,
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-        return matching.nearest(features, group_a, group_b, weight, of_partner)
+        place = torch.arange(features.shape[1], device=features.device)
+        place = place.expand(features.shape[0], -1)
+        groups = place[:, first::2], place[:, 1 - first :: 2]
+        return matching.nearest(features, *groups, weight, of_partner)
 
     def merge(
         self,
@@ -206,6 +210,37 @@ def _why_no_attention(part: Heads) -> str | None:
 
 def _dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def attend_by_width(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    v: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    size: Float[Tensor, "batch tokens"],
+) -> Float[Tensor, "batch heads tokens width"]:
+    """Return attention in proportion to sizes by fused attention that knows no bias.
+
+    The logarithm of the sizes is one more width of k, against which q has 1 / scale; in two parts,
+    for its last bits in half precision. Fused attention wants widths that are multiples of 8.
+    """
+    log = size.log()
+    high = log.to(k.dtype)
+    low = (log - high.to(log.dtype)).to(k.dtype)
+    batch, heads, tokens, _ = k.shape
+    wider = torch.stack((high, low), dim=-1)[:, None].expand(-1, heads, -1, -1)
+    k = torch.cat((k, wider, k.new_zeros(batch, heads, tokens, 6)), dim=-1)
+    q = torch.cat(
+        (q, q.new_full((batch, heads, tokens, 2), 1 / scale), q.new_zeros(batch, heads, tokens, 6)),
+        dim=-1,
+    )
+    return F.scaled_dot_product_attention(q, k, v, scale=scale)
+
+
+def _is_fused(q: Tensor, v: Tensor) -> bool:
+    """Does torch have fused attention for such tensors, made wider by 8?"""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    return half and q.device.type == "cuda" and q.shape[-1] % 8 == 0 and q.shape[-1] <= 120
 
 
 def _attention(

@@ -1,0 +1,236 @@
+"""How a library's model is entered and how it ends while it is pruned.
+
+An `Ending` stands in for a model's forward. In every call it looks at the model's head, which may
+have changed since, and tells the last block what to do:
+
+- The head reads the prefix tokens alone: compute the last block for those only (`prefix_only`).
+- The head pools tokens that were merged or padded: the last block hands over its tokens (`left`),
+  and the head pools them by the patches in each.
+- Otherwise the library's own forward runs.
+
+Each library has one subclass, in its `ending.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType, MethodType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ..shapes import Float
+from ..tokens import Tokens
+
+
+class Ending(ABC):
+    """Stands in for a model's forward.
+
+    The list of tokens that leave the last block lives as long as the call: threads, copies and
+    nested calls share nothing, and a compiler sees one graph.
+
+    Args:
+        model: the model whose forward it stands in for.
+        prefix_only: compute the last block for the prefix tokens alone, whenever the head reads
+            no others and no hook is there to see them.
+        proportional: the method's `proportional`, if it merges or pads tokens: then a head that
+            pools weighs them, and attention pooling attends in proportion to their sizes.
+    """
+
+    def __init__(
+        self, model: Any, *, prefix_only: bool = False, proportional: float | None = None
+    ) -> None:
+        self.model, self.prefix_only, self.proportional = model, prefix_only, proportional
+        self._unhooked_at = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unhooked_at": -1}  # hooks are counted anew in each process
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        last = self.last_kwargs()
+        return self.run(last, *args, **kwargs) if last else self.whole(*args, **kwargs)
+
+    def whole(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's own forward."""
+        return type(self.model).forward(self.model, *args, **kwargs)
+
+    @abstractmethod
+    def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the model with these keywords for the last block, and pool by `last["left"]` if it
+        is there."""
+
+    def enter(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
+        """Run the rest of the model, where `x` is the input of this block, counted from 1."""
+        raise NotImplementedError(f"{type(self.model).__name__} cannot be entered at a block")
+
+    @abstractmethod
+    def last_block(self) -> nn.Module: ...
+
+    @abstractmethod
+    def around(self) -> Iterable[nn.Module]:
+        """Return the modules that see what leaves the last block: those that hold it, the norm."""
+
+    @abstractmethod
+    def reads_prefix_only(self) -> bool:
+        """Does the head, as it is now, read no patch token?"""
+
+    @abstractmethod
+    def weighs_sizes(self) -> bool:
+        """Is it known how the head, as it is now, pools, so that it can pool by size?"""
+
+    def last_kwargs(self, prefix_only: bool = True) -> dict[str, Any]:
+        """Return the keywords for the last block in this call; none where it runs as usual."""
+        if "forward" not in self.last_block().__dict__:
+            return {}  # the block was replaced after pruning, and takes no keyword of ours
+        reads_prefix_only = self.reads_prefix_only()
+        if prefix_only and self.prefix_only and reads_prefix_only and not self._is_watched():
+            return {"prefix_only": True}
+        if self.proportional is None:
+            return {}
+        if not reads_prefix_only and not self.weighs_sizes():
+            raise ValueError(
+                "the model's head was changed after pruning, and it is not known how this one "
+                "pools merged tokens: call prune_ again, which says what this head can take"
+            )
+        left: list[Tokens] = []
+        return {"left": left}
+
+    def _is_watched(self) -> bool:
+        """Is there a hook in or around the last block, which must see all tokens?
+
+        torch counts the hooks that a process registers. If the last search found none and none was
+        registered since, there is no need to search the modules again. A module that brings its
+        hooks along is noticed at the next registration.
+        """
+        if torch.compiler.is_compiling():
+            return self._finds_hooks()
+        count = RemovableHandle.next_id
+        if self._unhooked_at == count:
+            return False
+        if self._finds_hooks():
+            return True
+        self._unhooked_at = count
+        return False
+
+    def _finds_hooks(self) -> bool:
+        modules = (*self.around(), *self.last_block().modules())
+        return any(self.is_users_hook(hook) for module in modules for hook in hooks_on(module))
+
+    def is_users_hook(self, hook: Callable[..., Any]) -> bool:
+        """Is it a hook of the user's, and not one that the library puts on for itself?"""
+        return True
+
+
+def hooks_on(module: nn.Module) -> list[Callable[..., Any]]:
+    """Return all hooks on the module itself."""
+    forward = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return [*forward, *module._backward_hooks.values(), *module._backward_pre_hooks.values()]
+
+
+class BlockRow:
+    """Blocks to be called or iterated over, as libraries do either; the last gets keywords."""
+
+    def __init__(self, blocks: Iterable[Any], last: dict[str, Any]) -> None:
+        self._blocks, self._last = blocks, last
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        *others, last = self._blocks
+        yield from others
+        yield functools.partial(last, **self._last) if self._last else last
+
+    def __call__(self, x: Any) -> Any:
+        for block in self:
+            x = block(x)
+        return x
+
+
+class Proxy:
+    """A module as its own methods see it, with some attributes replaced. The module itself does
+    not change."""
+
+    def __init__(self, module: Any, **attributes: Any) -> None:
+        self._module = module
+        for name, value in attributes.items():  # torch 2.11's compiler cannot follow an update
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(type(self._module), name, None)
+        if isinstance(method, FunctionType) and name not in self._module.__dict__:
+            return functools.partial(method, self)  # it has to see the replaced attributes too
+        return getattr(self._module, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self._module).forward(self, *args, **kwargs)
+
+
+def identity(x: Tensor) -> Tensor:
+    """Stand in for a step that was done before."""
+    return x
+
+
+def weighted_mean(
+    x: Float[Tensor, "batch tokens width"], weight: Float[Tensor, "batch tokens"]
+) -> Float[Tensor, "batch width"]:
+    """Take the mean over patches: a token counts as often as there are patches in it.
+
+    >>> x = torch.tensor([[[1.0], [4.0], [9.0]]])
+    >>> weighted_mean(x, torch.tensor([[2.0, 1.0, 0.0]]))
+    tensor([[2.]])
+    """
+    share = weight / weight.sum(dim=1, keepdim=True)
+    return (x * share.unsqueeze(-1)).sum(dim=1).to(x.dtype)
+
+
+def weighted_maximum(
+    x: Float[Tensor, "batch tokens width"], weight: Float[Tensor, "batch tokens"]
+) -> Float[Tensor, "batch width"]:
+    """Take the maximum over tokens: sizes do not matter to it, only padding is left out.
+
+    >>> x = torch.tensor([[[1.0], [4.0], [9.0]]])
+    >>> weighted_maximum(x, torch.tensor([[2.0, 1.0, 0.0]]))
+    tensor([[4.]])
+    """
+    return x.masked_fill((weight == 0).unsqueeze(-1), -torch.inf).amax(dim=1)
+
+
+def as_forward(ending: Ending) -> functools.partial[Any]:
+    """Make the ending a model's forward.
+
+    It is a partial, which `torch.export` accepts where it refuses an object, and has the signature
+    of the model's own forward, by which exported programs name their inputs.
+    """
+    forward = functools.partial(_forward, ending)
+    signature = inspect.signature(MethodType(type(ending.model).forward, ending.model))
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    return forward
+
+
+def ending_of(model: Any) -> Ending | None:
+    """Return what `as_forward` put on the model, if it did."""
+    forward = model.__dict__.get("forward")
+    if isinstance(forward, functools.partial) and forward.func is _forward:
+        ending: Ending = forward.args[0]
+        return ending
+    return None
+
+
+def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
+    return ending(*args, **kwargs)
+
+
+def refused(name: str, why: str) -> functools.partial[NoReturn]:
+    """Make a method that refuses to run and says why, for one that a pruned model cannot serve."""
+    return functools.partial(_refuse, name, why)
+
+
+def is_refused(method: object) -> bool:
+    return isinstance(method, functools.partial) and method.func is _refuse
+
+
+def _refuse(name: str, why: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise ValueError(f"{name} {why}")

@@ -1,0 +1,172 @@
+"""How transformers' models end, and which of their calls a pruned model refuses.
+
+Its forwards pass keywords on to their blocks, so that prefix tokens alone need no other forward. A
+model that pools runs its own forward, with another pooler or another Transformer in it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from ...tokens import Tokens
+from ..contract import NO_MASK
+from ..ending import Ending, Proxy
+from .families import base_of, blocks_of, family_of, is_map, pooler_of, reads_of
+from .geometry import prefix_of
+
+#: the library's module whose hooks record hidden states where a call asks for them
+RECORDING = "transformers.utils.output_capturing"
+
+
+def pools(model: Any) -> bool:
+    """Is anything pooled from patches?"""
+    return reads_of(model) in ("mean", "pooler", "pooled")
+
+
+class TransformersEnding(Ending):
+    def last_block(self) -> nn.Module:
+        block: nn.Module = blocks_of(self.model)[-1]
+        return block
+
+    def around(self) -> list[nn.Module]:
+        """The Transformer, what is on the way from it to the blocks, and the norm after them."""
+        base, path = base_of(self.model), family_of(self.model).blocks.split(".")
+        modules = [base.get_submodule(".".join(path[:depth])) for depth in range(len(path))]
+        norm = getattr(base, "layernorm", None)
+        return modules if norm is None else [*modules, norm]
+
+    def is_users_hook(self, hook: Callable[..., Any]) -> bool:
+        return getattr(hook, "__module__", "") != RECORDING
+
+    def reads_prefix_only(self) -> bool:
+        """A classifier shows patch tokens only as hidden states."""
+        return reads_of(self.model) == "prefix" and "forward" not in base_of(self.model).__dict__
+
+    def weighs_sizes(self) -> bool:
+        return reads_of(self.model) != "grid"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = read_call(self.model, args, kwargs)
+        shown = call.get("output_hidden_states", self.model.config.output_hidden_states)
+        return self.run(self.last_kwargs(prefix_only=not shown), **call)
+
+    def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        model = self.model
+        if "left" not in last or not pools(model):
+            # All blocks get the keyword: the last one heeds it.
+            return self.whole(*args, **kwargs, **({} if "left" in last else last))
+        base = base_of(model)
+        if reads_of(model) == "mean":
+            weighed: Any = functools.partial(_weighed, base)
+        else:
+            weighed = functools.partial(_pooled, base, proportional=self.proportional)
+        if base is model:
+            return weighed(*args, **kwargs)
+        return type(model).forward(
+            Proxy(model, **{family_of(model).base: weighed}), *args, **kwargs
+        )
+
+
+def _weighed(base: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the Transformer for a classifier that takes the mean over patches."""
+    left: list[Tokens] = []
+    out = base(*args, left=left, **kwargs)
+    out.last_hidden_state = scaled_by_size(out.last_hidden_state, left[-1], prefix_of(base))
+    return out
+
+
+@merge_with_config_defaults  # type: ignore[untyped-decorator]
+@capture_outputs(tie_last_hidden_states=False)  # type: ignore[untyped-decorator]
+def _pooled(base: Any, *args: Any, proportional: float, **kwargs: Any) -> Any:
+    """Run the Transformer's own forward, decorated as it is, with another pooler in it."""
+    left: list[Tokens] = []
+    named = pooler_of(base)
+    assert named is not None
+    name, pooler = named
+    pool = functools.partial(_pool, pooler, left, proportional, prefix_of(base))
+    forward = undecorated(type(base).forward)
+    return forward(Proxy(base, **{name: pool}), *args, left=left, **kwargs)
+
+
+def _pool(
+    pooler: Any, left: list[Tokens], proportional: float, prefix: int, x: Tensor, *masks: None
+) -> Any:
+    """Run the pooler over the tokens that left the last block."""
+    if not is_map(pooler):
+        return pooler(scaled_by_size(x, left[-1], prefix))
+    size = left[-1].weight(proportional)
+    if size is None:
+        return pooler(x)
+    mask = size.log().to(x.dtype).repeat_interleave(pooler.attention.num_heads, dim=0)
+    attention = functools.partial(_attend, pooler.attention, mask.unsqueeze(1))
+    return type(pooler).forward(Proxy(pooler, attention=attention), x)
+
+
+def _attend(
+    attention: Any, mask: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: None = None
+) -> Any:
+    return attention(q, k, v, attn_mask=mask)
+
+
+def scaled_by_size(x: Tensor, tokens: Tokens, prefix: int) -> Tensor:
+    """Scale patch tokens so that their plain mean is the mean over all the patches in them."""
+    weight = tokens.weight()
+    if weight is None:
+        return x
+    weight = weight[:, prefix:]
+    share = (weight / weight.mean(dim=1, keepdim=True)).unsqueeze(-1)
+    return torch.cat((x[:, :prefix], (x[:, prefix:] * share).to(x.dtype)), dim=1)
+
+
+def undecorated(forward: Any) -> Any:
+    """Return a forward as it is written, without the library's decorators."""
+    while hasattr(forward, "__wrapped__"):
+        forward = forward.__wrapped__
+    return forward
+
+
+def read_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments by name; refuse what would be silently wrong."""
+    names = undecorated(type(model).forward).__code__.co_varnames[1 : 1 + len(args)]
+    call = dict(zip(names, args, strict=True)) | kwargs
+    if call.get("bool_masked_pos") is not None:
+        raise ValueError(
+            "bool_masked_pos needs every patch in its place, and a pruned model has fewer: use "
+            "restore_(model) first"
+        )
+    if call.get("attention_mask") is not None:
+        raise ValueError(NO_MASK)
+    if call.get("output_attentions", model.config.output_attentions):
+        raise ValueError(
+            "a pruned model returns no attentions, as its blocks see different tokens: use "
+            "trace(model, images) to see what became of every patch"
+        )
+    for name in ("pixel_attention_mask", "patch_attention_mask"):
+        if call.get(name) is not None:
+            _refuse_padding(name, call[name])
+            call[name] = None
+    if torch.compiler.is_exporting():
+        # Then the library makes a mask that masks nothing: tell its blocks that it is this one.
+        call["unmasked"] = True
+    return call
+
+
+def _refuse_padding(name: str, mask: Tensor) -> None:
+    """SigLIP 2's mask, or Idefics 3's, may mask nothing: then none is needed."""
+    if torch.compiler.is_compiling():
+        raise ValueError(
+            "a compiler cannot see whether a mask masks anything: pass the pruned model "
+            f"{name}=None and images without padding"
+        )
+    if not bool(mask.all()):
+        raise ValueError(
+            "a pruned model takes no padded images: pass images that fill all of their patches, "
+            "and one size in a batch"
+        )

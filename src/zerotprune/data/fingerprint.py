@@ -1,0 +1,67 @@
+"""Is this the same run? What a result was made from, and the first thing that differs.
+
+A search, a training and a calibration each write a fingerprint beside what they have finished, as
+plain names and values, and go on from it only if the fingerprint is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..backbones import backbone
+from .images import ImageDataset
+from .weights import weights_hash
+
+
+def check_same(
+    there: Mapping[str, Any], here: Mapping[str, Any], what: str, advice: str = ""
+) -> None:
+    """Raise ValueError if two fingerprints differ, naming the first difference.
+
+    Args:
+        there: The fingerprint that was stored.
+        here: That of this run; its order decides which difference is the first.
+        what: What the stored one then is: "FILE belongs to another search".
+        advice: What to do about it.
+    """
+    for name in [*here, *sorted(set(there) - set(here))]:
+        stored, current = there.get(name), here.get(name)
+        if stored != current:
+            difference = f"{name} {_short(stored)} there, {_short(current)} here"
+            raise ValueError(
+                f"{what}: {difference}; {advice}" if advice else f"{what}: {difference}"
+            )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 64 or " " in text else f"{text[:12]}…"
+
+
+def fingerprint_model(name: str, model: nn.Module) -> dict[str, Any]:
+    """Return what tells a model from others: its name, its shape, the size of its images and its
+    weights. An outline on the meta device has no weights, and its images are always the model's
+    own size: its fingerprint lacks both."""
+    geometry = backbone(model).geometry
+    shape = {"name": name, "depth": geometry.depth, "heads": geometry.blocks[0].heads}
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return shape
+    return {**shape, "patches": geometry.patches, "weights": weights_hash(model)}
+
+
+def images_hash(images: ImageDataset, labelled: bool) -> str:
+    """Return the SHA-256 of all images in their order, with their labels; where they lie does not
+    matter."""
+    digest = hashlib.sha256()
+    for item in images.items:
+        try:
+            data = item.read()
+        except OSError:
+            data = b""  # it is left out, or stops the run, when it is decoded
+        label = item.label if labelled else ""
+        digest.update(f"{label} {len(data)} ".encode() + data)
+    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""Files of weights: read from strangers, checked, and written with the schedule they are for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..backbones import Backbone, backbone, transformer
+from ..files import replacing
+from ..method import names, resolve
+from ..schedule import Schedule
+
+ENDING = ".safetensors"
+_SCHEDULE, _ABOUT = "zerotprune.schedule", "zerotprune.about"
+_METHOD_KEY = re.compile(r"zerotprune\.([^.]+)\.([1-9][0-9]{0,3})\.")
+
+
+def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+    """Load a state dict into the model; all keys and shapes must fit."""
+    vit = backbone(model)
+    _make_room(vit, state)
+    state = vit.under_own_names(state)
+    if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
+        model = transformer(model)
+    own = model.state_dict()
+    for key in sorted(own.keys() | state.keys()):
+        if key not in state:
+            raise ValueError(f"the weights in {path} lack {key}")
+        if key not in own:
+            raise ValueError(f"the weights in {path} hold {key}, which the model does not have")
+        if own[key].shape != state[key].shape:
+            came, wanted = tuple(state[key].shape), tuple(own[key].shape)
+            raise ValueError(f"the weights in {path}: {key} is {came}, the model wants {wanted}")
+        if state[key].layout != torch.strided or state[key].is_quantized or state[key].is_meta:
+            raise ValueError(f"the weights in {path}: {key} is not a plain dense tensor")
+        if state[key].is_floating_point() and not state[key].isfinite().all():
+            raise ValueError(f"the weights in {path}: {key} holds values that are not finite")
+    model.load_state_dict(state)
+
+
+def _make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
+    """Put on the model what the state dict holds for methods, under `zerotprune.METHOD.BLOCK`."""
+    stages: dict[str, set[int]] = {}
+    for key in state:
+        match = _METHOD_KEY.match(key)
+        if match is not None and int(match[2]) <= vit.geometry.depth:
+            stages.setdefault(match[1], set()).add(int(match[2]))
+    for name, blocks in stages.items():
+        if name in names():
+            resolve(name).bind(vit.model, sorted(blocks), vit.geometry).put_on(vit.model)
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """Read a safetensors file, or a pickle of tensors alone."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights at {path}")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks on tensors that we refuse below
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # the unpickler may fail in any way on a foreign file, and at length
+        raise ValueError(
+            f"{path} is not a file of tensors alone, and nothing else is unpickled: "
+            "give safetensors, or what torch.save makes of a state dict"
+        ) from None
+    for wrapper in ("model", "state_dict"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
+    ):
+        raise ValueError(f"{path} holds no state dict")
+    if state and all(key.startswith("module.") for key in state):  # it was trained in parallel
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+    return state
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Hash the weights in memory, so that it does not matter where they came from."""
+    digest = hashlib.sha256()
+    for name, value in sorted(transformer(model).state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check_name(out: Path) -> None:
+    """--weights reads what ends so as safetensors."""
+    if out.suffix != ENDING:
+        raise ValueError(f"--out is a file of weights: its name must end in {ENDING}, got {out}")
+
+
+def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, Any]) -> None:
+    """The weights of the model, with a schedule and where they come from; whole or not at all."""
+    from safetensors.torch import save as serialised
+
+    held = transformer(model) if isinstance(model, nn.Sequential) else model
+    state = {
+        name: value.detach().cpu().contiguous().clone() for name, value in held.state_dict().items()
+    }
+    notes = {_SCHEDULE: schedule.to_json(), _ABOUT: json.dumps(dict(about))}
+    made = serialised(state, notes)  # in memory first: a disk that is full says so in words
+    try:
+        with replacing(out) as temporary:
+            temporary.write_bytes(made)
+    except OSError as error:
+        raise OSError(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def schedule_in(path: Path) -> Schedule | None:
+    """The schedule that a file of weights was trained for; None for any other file, and for the
+    weights of an unpruned model, whose schedule has no stages."""
+    if path.suffix != ENDING or not path.is_file():
+        return None
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            held = (file.metadata() or {}).get(_SCHEDULE)
+    except SafetensorError:
+        return None  # whoever reads the weights says what is wrong with it
+    if held is None:
+        return None
+    try:
+        schedule = Schedule.from_json(held)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the schedule in {path}: {error}") from None
+    return schedule if schedule.stages else None

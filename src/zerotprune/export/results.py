@@ -1,0 +1,140 @@
+"""An exported model in its runtime: answers beside torch's, speed beside the unpruned model's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..clock import in_turn, quartiles, stopwatch
+from ..measure.speed import LIMIT, UNPRUNED
+from .target import Run, batches_of
+from .writing import Job, Precision
+
+#: Two tokens that score alike may be ordered differently in another runtime, and then all that
+#: follows differs for that image. For most images outputs must be the same but for rounding.
+ROUNDING = 1e-3
+#: … and this share of the answers may differ; in int8 it is the user's to say.
+MAX_CHANGED, MAX_CHANGED_INT8 = 0.1, 0.15
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The outputs of two models on the same images."""
+
+    images: int
+    largest: float  # difference of two outputs
+    typical: float  # the same of the image in the middle, as a share of its outputs' range
+    same: float  # share of the images with the same answer
+
+    def check(self, runtime: str) -> None:
+        """Raise ValueError unless the two are one model."""
+        changed = 1 - self.same
+        if not changed <= MAX_CHANGED:
+            raise ValueError(
+                f"the model in {runtime} is not that in torch: {changed:.0%} of the answers on "
+                f"{self.images} images differ, at most {MAX_CHANGED:.0%} may"
+            )
+        if not self.typical <= ROUNDING:
+            raise ValueError(
+                f"the model in {runtime} is not that in torch: the outputs differ by up to "
+                f"{self.largest:.2g}, and typically by {self.typical:.2g} of their range, which is "
+                "more than rounding"
+            )
+
+    def check_int8(self, max_changed: float) -> None:
+        """Raise ValueError if quantisation changes more answers than allowed."""
+        changed = 1 - self.same
+        if not changed <= max_changed:
+            raise ValueError(
+                f"int8 changes {changed:.1%} of the answers on {self.images} images, and "
+                f"{max_changed:.1%} are allowed: calibrate on more images, stay with float32, or "
+                "allow more by max-changed"
+            )
+
+
+def agreement(expected: Tensor, outputs: Tensor) -> Agreement:
+    """Compare outputs, one row an image.
+
+    >>> import torch
+    >>> expected = torch.tensor([[1.0, 3.0], [2.0, 0.0]])
+    >>> agreement(expected, expected + torch.tensor([0.0, 0.5])).largest
+    0.5
+    """
+    if expected.shape != outputs.shape:
+        raise ValueError(
+            f"expected outputs of shape {tuple(expected.shape)}, got {tuple(outputs.shape)}"
+        )
+    expected, outputs = expected.double().flatten(1), outputs.double().flatten(1)
+    difference = (expected - outputs).abs().amax(dim=1)
+    spread = (expected.amax(dim=1) - expected.amin(dim=1)).clamp_min(1e-12)
+    same = (expected.argmax(dim=1) == outputs.argmax(dim=1)) & outputs.isfinite().all(dim=1)
+    return Agreement(
+        len(expected),
+        difference.max().item(),
+        (difference / spread).median().item(),
+        same.double().mean().item(),
+    )
+
+
+def compare(job: Job, model: nn.Module, file: Path) -> Agreement:
+    """Run a file beside the torch model, in batches as large as the file takes."""
+    job.say("comparing with torch")
+    run, batches = job.target.load(file, job.threads), batches_of(job.images, job.step)
+    if job.batch == "dynamic" and len(job.images) > 2:  # also more than one, of two sizes
+        batches = [job.images[:2], *job.images[2:].split(3)]
+    with torch.inference_mode():
+        expected = torch.cat([model(batch) for batch in batches])
+    return agreement(expected, torch.cat([run(batch) for batch in batches]))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One model in the runtime: pruned, unpruned, or the limit."""
+
+    name: str
+    precision: Precision
+    size: int  # bytes of its files
+    seconds: float  # one call: the median
+    spread: float  # between its quartiles
+    speedup: float | None  # over the unpruned model in float32
+    of_limit: float | None  # share of the speed of slicing in the same precision
+
+
+def timed(job: Job, cases: Mapping[str, Mapping[Precision, Path]], rounds: int) -> list[Timing]:
+    """Time every model in every precision, in turn."""
+    job.say(f"timing {len(cases) * len(job.precisions)} models in {job.target.runtime}")
+    clock, batch = stopwatch("cpu"), job.images[: job.step]
+    named = [(name, precision, files[precision])
+             for precision in job.precisions for name, files in cases.items()]  # fmt: skip
+    calls = [_warm_call(job.target.load(file, job.threads), batch) for _, _, file in named]
+    samplers = [partial(clock, call) for call in calls]
+    columns = list(zip(*in_turn(samplers, rounds), strict=True))
+    timings = []
+    for (name, precision, file), seconds in zip(named, columns, strict=True):
+        low, middle, high = quartiles(seconds)
+        size = sum(part.stat().st_size for part in job.target.written(file))
+        timings.append(Timing(name, precision, size, middle, high - low, None, None))
+    return [_related(timing, timings) for timing in timings]
+
+
+def _warm_call(run: Run, batch: Tensor) -> Callable[[], object]:
+    call = partial(run, batch)
+    for _ in range(2):
+        call()
+    return call
+
+
+def _related(timing: Timing, timings: Sequence[Timing]) -> Timing:
+    """Add a model's speed relative to the unpruned one and to the limit."""
+    seconds = {(other.name, other.precision): other.seconds for other in timings}
+    unpruned, limit = seconds.get((UNPRUNED, "float32")), seconds.get((LIMIT, timing.precision))
+    return replace(
+        timing,
+        speedup=None if unpruned is None else unpruned / timing.seconds,
+        of_limit=None if limit is None else limit / timing.seconds,
+    )

@@ -1,0 +1,260 @@
+"""Compare methods: accuracy against cost, speed against batch size, before and after training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
+from typing import Any, Literal, NamedTuple, cast
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..methods import DEFAULT
+from .figures import (
+    FEW,
+    GREY,
+    NAMED,
+    choose_named,
+    new_figure,
+    others_key,
+    single_axis,
+    style_of,
+    write_names,
+)
+
+LOWEST = -20.0  # points: slicing falls so deep that all other lines would shrink into one
+SHOWN = 14.0  # points below the unpruned model that a panel of `training_figure` shows
+SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # possible ticks
+GMACS = "GMACs, with patch embedding and scoring"
+
+
+class Point(NamedTuple):
+    """One measured way to run a model."""
+
+    name: str
+    x: float  # GMACs, or images per second
+    change: float  # in top-1, points
+    error: float
+
+
+def find_named(points: Sequence[Point], by: Literal["gmacs", "speed"]) -> list[str]:
+    """Choose the methods to name: the default, and the best at the lowest cost that all reach.
+
+    >>> find_named([Point("tome", 1.0, -0.5, 0.1), Point("ats", 1.0, -0.7, 0.1)], "gmacs")
+    ['tome', 'ats']
+    """
+    sign = 1 if by == "gmacs" else -1  # fast is cheap
+    names = dict.fromkeys(point.name for point in points)
+    return choose_named(
+        {
+            name: sorted((sign * point.x, point.change) for point in points if point.name == name)
+            for name in names
+        }
+    )
+
+
+def trade_off_figure(
+    points: Sequence[Point],
+    unpruned: float,
+    by: Literal["gmacs", "speed"],
+    title: str,
+    named: Sequence[str] | None = None,
+) -> Figure:
+    """Plot accuracy against cost or measured speed, a line with error bars for each method.
+
+    Args:
+        points: all measurements.
+        unpruned: x of the unpruned model.
+        by: what x is.
+        title: of the figure.
+        named: lines with colour and name; the others are grey. None: those of `find_named`.
+    """
+    figure, axis = single_axis(title)
+    lines = {name: sorted(point[1:] for point in points if point.name == name)
+             for name in dict.fromkeys(point.name for point in points)}  # fmt: skip
+    named = find_named(points, by) if named is None else named
+    others = [name for name in lines if name not in named]
+    for name in others:
+        x, change, _ = zip(*lines[name], strict=True)
+        axis.plot(x, change, color=GREY, lw=1, zorder=1.5)
+    for number, name in enumerate(named):
+        x, change, error = zip(*lines[name], strict=True)
+        width = 2.4 if name == DEFAULT else 1.6
+        axis.errorbar(x, change, error, label=name, lw=width, ms=5, capsize=2, zorder=3,
+                      **style_of(number))  # fmt: skip
+    axis.axhline(0, color="#444444", lw=1, ls=":")
+    axis.plot([unpruned], [0], "k*", ms=11, label="unpruned", zorder=3)
+    axis.set_xlabel(GMACS if by == "gmacs" else "images per second")
+    axis.set_ylabel("change in accuracy, points (paired standard error)")
+    axis.set_ylim(bottom=max(LOWEST, axis.get_ylim()[0]))
+    _name_cheap_ends(axis, {name: lines[name] for name in named}, by)
+    handles = axis.get_legend_handles_labels()[0] + ([others_key(others)] if others else [])
+    axis.legend(handles=handles, fontsize=8, ncols=1 if others else 2)
+    return figure
+
+
+def _name_cheap_ends(axis: Any, lines: dict[str, list[Any]], by: Literal["gmacs", "speed"]) -> None:
+    """Write each name at the cheap end of its line, and make the axis wider for it."""
+    low, high = axis.get_xlim()
+    room = 0.16 * (high - low)
+    axis.set_xlim((low - room, high) if by == "gmacs" else (low, high + room))
+    ends = {}
+    for number, (name, line) in enumerate(lines.items()):
+        visible = [point for point in line if point[1] >= axis.get_ylim()[0]] or line
+        x, y, _ = visible[0] if by == "gmacs" else visible[-1]
+        ends[name] = (x, y, style_of(number)["color"])
+    write_names(axis, ends, "left" if by == "gmacs" else "right")
+
+
+class Pace(NamedTuple):
+    """One measured case of a speed measurement."""
+
+    name: str
+    mode: str
+    precision: str
+    batch: int
+    speedup: float  # over the compiled unpruned model
+
+
+def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Figure:
+    """Plot speed-up against batch size, a panel for each precision and mode.
+
+    Args:
+        paces: all measurements.
+        limit: the contender that none of the others can pass; it is dashed.
+        base: which unpruned model is 1.
+        title: of the figure.
+    """
+    precisions = list(dict.fromkeys(pace.precision for pace in paces))
+    modes = list(dict.fromkeys(pace.mode for pace in paces))
+    names = list(dict.fromkeys(pace.name for pace in paces))
+    named = choose_fast(paces, limit)
+    speedups = [pace.speedup for pace in paces]
+    low, high = 0.95 * min(speedups), 1.05 * max(speedups)
+    ticks = [tick for tick in SPEEDUPS if low <= tick <= high]
+    figure = new_figure(max(5.0, 3.6 * len(modes)), 3.4 * len(precisions) + 0.8)
+    axes = figure.subplots(len(precisions), len(modes), squeeze=False, sharex=True, sharey=True)
+    for row, precision in enumerate(precisions):
+        for column, mode in enumerate(modes):
+            axis = axes[row][column]
+            _speed_panel(axis, [pace for pace in paces if pace[1:3] == (mode, precision)],
+                         named, limit)  # fmt: skip
+            axis.set_title(f"{mode}, {precision}", fontsize=10)
+            axis.set_xticks(batches := sorted({pace.batch for pace in paces}), map(str, batches))
+            axis.set_yticks(ticks, map("{:g}×".format, ticks))
+            axis.minorticks_off()
+    for axis in axes[-1]:
+        axis.set_xlabel("batch size")
+    figure.supylabel(f"speed-up over {base}", fontsize=10)
+    figure.suptitle(title, fontsize=11)
+    handles, labels = max((axis.get_legend_handles_labels() for axis in axes.flat),
+                          key=lambda legend: len(legend[1]))  # fmt: skip
+    if others := [name for name in names if name not in (*named, limit, "unpruned")]:
+        key = others_key(others)
+        handles, labels = [*handles, key], [*labels, str(key.get_label())]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def choose_fast(paces: Sequence[Pace], limit: str) -> list[str]:
+    """Choose the methods to name: the default, then the fastest by geometric mean.
+
+    If there are few methods, all are named.
+
+    >>> choose_fast([Pace(name, "eager", "float32", 1, 2.0) for name in ("tome", "limit")], "limit")
+    ['tome']
+    """
+    speedups: dict[str, list[float]] = {}
+    for pace in paces:
+        if pace.name not in (limit, "unpruned"):
+            speedups.setdefault(pace.name, []).append(pace.speedup)
+    if len(speedups) <= FEW:
+        return list(speedups)
+    fast = sorted(speedups, key=lambda name: (name == DEFAULT, geometric_mean(speedups[name])))
+    return fast[::-1][:NAMED]
+
+
+def _speed_panel(axis: Any, paces: list[Pace], named: list[str], limit: str) -> None:
+    axis.axhline(1, color="#444444", lw=1, ls=":")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.grid(alpha=0.25)
+    for name in dict.fromkeys(pace.name for pace in paces):
+        line = sorted((pace.batch, pace.speedup) for pace in paces if pace.name == name)
+        style: dict[str, Any] = {"color": GREY, "zorder": 1.5}
+        if name == "unpruned":
+            style = {"color": "#666666", "marker": "*", "label": name}
+        elif name == limit:
+            style = {"color": "#000000", "ls": "--", "marker": "", "label": f"limit ({limit})"}
+        elif name in named:
+            style = {"label": name, "zorder": 3} | style_of(named.index(name))
+        width = 2.4 if name == DEFAULT else 1.4
+        axis.plot(*zip(*line, strict=True), lw=width, ms=5, **style)
+
+
+class Trained(NamedTuple):
+    """One method at one cost: mean over the seeds, and its error."""
+
+    method: str
+    gmacs: float
+    top1: float
+    error: float
+    trained: bool
+
+
+def training_figure(
+    panels: Mapping[str, tuple[float, float, Sequence[Trained]]], title: str
+) -> Figure:
+    """Plot accuracy against cost, off the shelf (dashed) and trained (solid).
+
+    Args:
+        panels: for each model the GMACs and top-1 of the unpruned one, and its measurements.
+        title: of the figure.
+    """
+    figure = new_figure(4.2 * len(panels) + 1.2, 4.4)
+    figure.suptitle(title, fontsize=11)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = dict.fromkeys(point.method for _, _, points in panels.values() for point in points)
+    styles = {name: style_of(number) for number, name in enumerate(names)}
+    for axis, (model, (gmacs, top1, points)) in zip(axes, panels.items(), strict=True):
+        axis.set_title(model, fontsize=10)
+        axis.grid(alpha=0.25)
+        for name, style in styles.items():
+            for trained in (False, True):
+                line = sorted(
+                    point[1:4]
+                    for point in points
+                    if (point.method, point.trained) == (name, trained)
+                )
+                if line:
+                    _draw_training_line(axis, line, style, trained)
+        axis.axhline(top1, color="#444444", lw=1, ls=":")
+        axis.plot([gmacs], [top1], "k*", ms=11)
+        axis.set_xlabel(GMACS)
+        _cut_low_points(axis, points, top1)
+    axes[0].set_ylabel("top-1, % (mean over the seeds)")
+    keys = [Line2D([], [], label=name, **cast(Any, style)) for name, style in styles.items()]
+    keys += [Line2D([], [], color="#444444", ls="--", label="off the shelf"),
+             Line2D([], [], color="#444444", label="trained"),
+             Line2D([], [], color="k", marker="*", ls="", ms=10, label="unpruned")]  # fmt: skip
+    figure.legend(handles=keys, fontsize=8, loc="outside right center")
+    return figure
+
+
+def _draw_training_line(axis: Any, line: list[Any], style: dict[str, str], trained: bool) -> None:
+    x, y, error = zip(*line, strict=True)
+    axis.errorbar(x, y, error, ls="-" if trained else "--", lw=2 if trained else 1.3, ms=5,
+                  capsize=2, mfc=style["color"] if trained else "white", **style)  # fmt: skip
+
+
+def _cut_low_points(axis: Any, points: Sequence[Trained], top1: float) -> None:
+    """Leave out points far below, which would flatten all lines, and list them instead."""
+    low = [point for point in points if point.top1 < top1 - SHOWN]
+    if not low:
+        return
+    axis.set_ylim(bottom=top1 - SHOWN - 0.5)
+    rows = (f"{point.method} {'trained' if point.trained else 'off the shelf'}: {point.top1:.0f} %"
+            f" at {point.gmacs:.2g} G"
+            for point in sorted(low, key=lambda point: -point.top1))  # fmt: skip
+    axis.text(0.98, 0.02, "below:\n" + "\n".join(rows), transform=axis.transAxes, fontsize=7,
+              ha="right", va="bottom")  # fmt: skip

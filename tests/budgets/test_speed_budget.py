@@ -1,0 +1,142 @@
+"""Budgets in time: the cost that gives them, samples in turn, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+
+import pytest
+import torch
+
+import zerotprune as ztp
+from tests.families import build
+from zerotprune import Schedule, Stage
+from zerotprune.backbones import backbone
+from zerotprune.budgets import speed
+from zerotprune.budgets.speed import TimeBudget, Timed, cost_for, time_schedule
+from zerotprune.clock import in_turn, quartiles
+from zerotprune.plan import Plan
+
+
+def timed(unpruned: float, pruned: float, spread: float = 0.0) -> Timed:
+    """Milliseconds, and by which part the quartiles lie off the median on either side."""
+    middle = unpruned / pruned
+    return Timed(unpruned, pruned, (middle * (1 - spread), middle, middle * (1 + spread)))
+
+
+def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("deit")
+    geometry = backbone(model).geometry
+    full = Plan(Schedule(), geometry).gmacs()
+
+    def fake(model: object, schedule: Schedule, images: object, rounds: int = 0) -> Timed:
+        return timed(100, 20 + 80 * Plan(schedule, geometry).gmacs() / full)
+
+    monkeypatch.setattr(speed, "time_schedule", fake)
+    images = torch.zeros(4, 3, 96, 96)
+    cost, found = cost_for(model, TimeBudget(speedup=1.25), images)
+    assert found.speedup == pytest.approx(1.25, rel=0.05)
+    assert cost == pytest.approx(0.75, abs=0.03)
+    cost, found = cost_for(model, TimeBudget(latency_ms=70), images, "tome")
+    assert found.pruned == pytest.approx(70, rel=0.05)
+    assert cost == pytest.approx(50 / 80, abs=0.05)
+    with pytest.raises(ValueError, match=r"speed-up of 9 at batch 4.*100 ms"):
+        cost_for(model, TimeBudget(speedup=9), images)
+    with pytest.raises(ValueError, match="needs no pruning"):
+        cost_for(model, TimeBudget(latency_ms=200), images)
+
+
+@pytest.mark.parametrize(
+    ("budget", "found", "says"),
+    [
+        (TimeBudget(speedup=1.5), timed(30, 20), None),
+        (TimeBudget(speedup=1.5), timed(30, 17), r"1.76 times as fast.*5%"),
+        (TimeBudget(speedup=1.5), timed(30, 24), r"1.25 times as fast.*5%"),
+        (TimeBudget(latency_ms=20), timed(30, 20.5), None),
+        (TimeBudget(latency_ms=20), timed(30, 26), r"pruned 26 ms.*5%"),
+        (TimeBudget(speedup=1.5), timed(30, 20, spread=0.3), "too busy"),
+    ],
+)
+def test_a_time_that_is_missed_or_cannot_be_told_is_refused(
+    budget: TimeBudget, found: Timed, says: str | None
+) -> None:
+    if says is None:
+        budget.check(found)
+        return
+    with pytest.raises(ValueError, match=f"^{budget} .*{says}.*; wait"):
+        budget.check(found, "wait")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "either speedup"),
+        ({"speedup": 1.5, "latency_ms": 3.0}, "either speedup"),
+        ({"speedup": 0.9}, "speedup must be above 1"),
+        ({"latency_ms": -1.0}, "latency_ms must be above 0"),
+    ],
+)
+def test_time_budgets_that_make_no_sense(given: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TimeBudget(**given)
+
+
+def test_calls_are_sampled_in_turn() -> None:
+    """By a clock that gives three seconds to whoever comes first, and two to the next."""
+    hands, order = cycle([3.0, 2.0]), list[str]()
+
+    def clock(call: Callable[[], object], repeat: int) -> float:
+        order.append(str(call()))
+        return repeat * next(hands)
+
+    samplers = [partial(clock, lambda: "a"), partial(clock, lambda: "b")]
+    assert list(in_turn(samplers, 5)) == [[3.0, 2.0]] * 5
+    assert order == ["a", "b"] * 6
+
+
+def test_a_sample_of_quick_calls_repeats_them() -> None:
+    asked: list[int] = []
+
+    def sample(repeat: int) -> float:
+        asked.append(repeat)
+        return 0.001 * repeat
+
+    samples = [seconds for (seconds,) in in_turn([sample], 3)]
+    assert asked == [1, 20, 20, 20]
+    assert samples == pytest.approx([0.001] * 3)
+
+
+def test_quartiles_are_numpys() -> None:
+    values = [4.0, 1.0, 7.0, 2.0, 9.0, 3.0]
+    wanted = torch.tensor(values).quantile(torch.tensor([0.25, 0.5, 0.75]))
+    assert quartiles(values) == pytest.approx(tuple(wanted.tolist()))
+    assert quartiles([5.0]) == (5.0, 5.0, 5.0)
+
+
+def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which time follows cost, with noise that a correction has to take out."""
+    model, images = build("deit"), torch.zeros(2, 3, 96, 96)
+    geometry = backbone(model).geometry
+    full, calls = Plan(Schedule(), geometry).gmacs(), cycle([0.9, 1.0, 1.1])
+
+    def fake(model: object, schedule: Schedule, images: object, rounds: int = 0) -> Timed:
+        noise = next(calls) if rounds < 10 else 1.0
+        return timed(100, noise * (20 + 80 * Plan(schedule, geometry).gmacs() / full))
+
+    monkeypatch.setattr(speed, "time_schedule", fake)
+    pruned = ztp.prune_(model, speedup=1.3, example=images)
+    share = ztp.gmacs(pruned) / full
+    assert 100 / (20 + 80 * share) == pytest.approx(1.3, rel=0.05)
+    with pytest.raises(ValueError, match="example"):
+        ztp.prune_(model, speedup=1.3)
+    with pytest.raises(ValueError, match="speedup"):
+        ztp.prune_(model, cost=0.5, speedup=1.3, example=images)
+
+
+def test_a_timed_model_is_left_alone() -> None:
+    model = build("deit")
+    found = time_schedule(model, Schedule((Stage(1, 0.5),)), torch.zeros(2, 3, 96, 96), rounds=2)
+    assert found.unpruned > 0
+    assert found.pruned > 0
+    assert "pruned" not in repr(model)

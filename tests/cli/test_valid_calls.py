@@ -1,0 +1,279 @@
+"""Valid calls of the commands that do most, drawn by chance: each does what it was asked.
+
+`make fuzz` draws more of them, others every time; what is no valid call is in `test_fuzz`.
+"""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.cli import hostile
+from tests.commands import MAIN, quickly, told
+from tests.nursery import Done, nursery
+from tests.waiting import GUARD, wait_until
+from zerotprune import Schedule, Stage
+from zerotprune.methods import Fold
+
+MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
+#: how each kind of file begins
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+SMALL = ("test_vit", "--random-weights")
+SCHEDULE = Schedule((Stage(2, similar=9), Stage(4, similar=6)), Fold())
+STATIC = ("fold", "tome", "zero-tprune", "top-k", "evit")
+ENDINGS = {"torch": "pt2", "onnx": "onnx", "openvino": "xml", "executorch": "pte"}
+PACKAGES = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino",
+            "executorch": "executorch"}  # fmt: skip
+RUNTIMES = {"torch": "torch", "onnx": "ONNX Runtime", "openvino": "OpenVINO",
+            "executorch": "ExecuTorch"}  # fmt: skip
+#: the others take longer, and `tests/export` has them all
+QUICK = ("torch", "onnx")
+TARGETS = [name for name in (PACKAGES if MANY else QUICK) if find_spec(PACKAGES[name]) is not None]
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+
+
+def drawn(few: int, share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """So many draws, or a share of those that `make fuzz` is asked for. They are not made smaller
+    when one fails: that would take longer than the test."""
+    return settings(
+        max_examples=max(few, int(MANY * share)), derandomize=not MANY, database=None,
+        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+
+
+def call(words: list[str], home: Path) -> Done:
+    done = quickly(*words, cwd=home)
+    assert done.returncode == 0, told(words, done)
+    assert "Traceback" not in done.stderr, told(words, done)
+    return done
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Callable[[], Path]:
+    """A new folder for each draw."""
+    return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("images")
+    hostile._images(place)
+    return place / "images"
+
+
+def rows_in(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def a_figure(path: Path) -> bool:
+    return path.read_bytes().startswith(MAGIC[path.suffix])
+
+
+figures = st.sampled_from(("new.png", "new.svg", "new.pdf"))
+
+
+@drawn(3, 0.02)
+@given(data=st.data())
+def test_bench(data: st.DataObject, fresh: Callable[[], Path]) -> None:
+    home = fresh()
+    model = data.draw(st.sampled_from((("demo",), SMALL)))
+    methods = data.draw(
+        st.lists(st.sampled_from((*STATIC, "ats")), min_size=1, max_size=2, unique=True)
+    )
+    batches = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2, unique=True))
+    precisions = data.draw(
+        st.lists(st.sampled_from(("float32", "bfloat16")), min_size=1, max_size=2, unique=True)
+    )
+    budget = data.draw(st.sampled_from(([], ["--cost", "0.7"], ["--schedule", "own.json"])))
+    as_json, plot = data.draw(st.booleans()), data.draw(figures)
+    SCHEDULE.save(home / "own.json")
+    words = ["bench", *model, "--mode", "eager", "--rounds", "1", "--threads", "1", "--device",
+             "cpu", "--method", *methods, "--batch", *map(str, batches), "--precision",
+             *precisions, *budget, "--csv", "new.csv", "--plot", plot]  # fmt: skip
+    done = call(words + ["--json"] * as_json, home)
+    wanted = sorted(product(precisions, map(str, batches), ["unpruned", "slicing", *methods]))
+    rows = rows_in(home / "new.csv")
+    about = told(words, done)
+    assert sorted((row["precision"], row["batch"], row["name"]) for row in rows) == wanted, about
+    assert {(row["model"], row["mode"], row["failure"]) for row in rows} == {
+        (model[0], "eager", "")
+    }, about
+    assert all(float(row["images_per_second"]) > 0 for row in rows), about
+    gmacs = {row["name"]: float(row["gmacs"]) for row in rows}
+    assert all(gmacs[name] < gmacs["unpruned"] for name in ("slicing", *methods)), about
+    if as_json:
+        names = [row["name"] for row in json.loads(done.stdout)]
+        assert names == [row["name"] for row in rows], about
+    else:
+        for name in (model[0], "unpruned", "slicing", *methods):
+            assert name in done.stdout, about
+    assert a_figure(home / plot), about
+    assert {path.name for path in home.iterdir()} == {"own.json", "new.csv", plot}, about
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@drawn(1, 0.005)
+@given(data=st.data())
+def test_export(target: str, data: st.DataObject, fresh: Callable[[], Path], images: Path) -> None:
+    home, out = fresh(), f"new.{ENDINGS[target]}"
+    method = data.draw(st.sampled_from(("fold", "tome", "top-k")))
+    budget = data.draw(
+        st.sampled_from((["--cost", "0.7", "--method", method], ["--schedule", "own.json"], []))
+    )
+    batch, timed = data.draw(st.integers(1, 3)), bool(MANY) and data.draw(st.booleans())
+    shown = data.draw(st.sampled_from(([], ["--data", str(images), "--limit", "4"])))
+    SCHEDULE.save(home / "own.json")
+    words = ["export", *SMALL, "--to", target, "--out", out, *budget, "--batch", str(batch),
+             "--samples", str(int(timed)), "--threads", "1", *shown]  # fmt: skip
+    done = call(words, home)
+    about = told(words, done)
+    assert f"test_vit in {RUNTIMES[target]}, batch {batch}" in done.stdout or not timed, about
+    assert f"{out}: " in done.stdout, about
+    assert {path.name for path in home.iterdir()} - {"own.json"} <= {
+        out, f"{out}.json", f"{out}.data", "new.bin"
+    }, about  # fmt: skip
+    logits = LOADERS[target](str(home / out))(torch.zeros(batch, 3, 160, 160))
+    assert logits.shape == (batch, 1000), about
+    assert bool(logits.isfinite().all()), about
+    said = call(["info", out], home).stdout
+    assert "test_vit" in said, said
+    assert f'"batch": {batch}, "shape": [3, 160, 160]' in said, said
+    wanted = {"--cost": method, "--schedule": "fold"}.get(budget[0]) if budget else None
+    assert (f'"name": "{wanted}"' in said) == (wanted is not None), said
+
+
+def _torch(path: str) -> Run:
+    run: Run = torch.export.load(path).module()
+    return run
+
+
+def _onnx(path: str) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+
+
+def _openvino(path: str) -> Run:
+    import openvino
+
+    compiled = openvino.Core().compile_model(path, "CPU")
+    return lambda images: torch.from_numpy(compiled(images.numpy())[0])
+
+
+def _executorch(path: str) -> Run:
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(path).load_method("forward")
+    return lambda images: torch.as_tensor(method.execute([images])[0])
+
+
+#: each runtime as its own documentation calls it
+LOADERS: dict[str, Callable[[str], Run]] = {
+    "torch": _torch, "onnx": _onnx, "openvino": _openvino, "executorch": _executorch
+}  # fmt: skip
+
+
+@drawn(1, 0.005)
+@given(data=st.data())
+def test_demo(data: st.DataObject, fresh: Callable[[], Path]) -> None:
+    home = fresh()
+    count, out = data.draw(st.integers(8, 12)), data.draw(figures)
+    words = ["demo", "--images", str(count), "--out", out, "--csv", "new.csv"]
+    # ATS meets a budget on a whole batch of images: one of six will do.
+    code = f"import zerotprune.cli.demo as demo; demo.BATCH = 6; {MAIN}"
+    done = nursery().run(code, *words, cwd=home, strict=True, limit=GUARD)
+    about = told(words, done)
+    assert done.returncode == 0, about
+    assert f"{count} unseen images" in done.stdout, about
+    for name in ("unpruned", "fold", "zero-tprune", "tome", "ats", "random", out):
+        assert name in done.stdout, about
+    rows = rows_in(home / "new.csv")
+    assert len(rows) == 16, about
+    assert float(rows[0]["top1"]) > 80, about
+    assert all(float(row["gmacs"]) < float(rows[0]["gmacs"]) for row in rows[1:]), about
+    assert {row["images"] for row in rows} == {str(count)}, about
+    assert a_figure(home / out), about
+    assert {path.name for path in home.iterdir()} == {"new.csv", out}, about
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="no gradio")
+@drawn(1, 0.01)
+@given(data=st.data())
+def test_app(data: st.DataObject, fresh: Callable[[], Path]) -> None:
+    """Started, its page fetched, and ended as by a terminal or by a system."""
+    home, temporary, port = fresh(), fresh(), free_port()
+    models = data.draw(st.sampled_from(([], ["--model", *SMALL])))
+    names = data.draw(st.sampled_from(([], ["--names", "names.txt"])))
+    blow = data.draw(st.sampled_from((signal.SIGTERM, signal.SIGINT)))
+    (home / "names.txt").write_text("one\ntwo\n")
+    words = ["app", "--no-browser", "--port", str(port), *models, *names]
+    code = f"import tempfile; tempfile.tempdir = {str(temporary)!r}; {MAIN}"
+    child = nursery().start(code, *words, cwd=home)
+    try:
+        page = fetched(port, child)
+        wait_until(lambda: catches(child, signal.SIGTERM), "the server to wait for its end")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, blow)
+        done = nursery().wait(child)
+    about = told(words, done)
+    assert page is not None, about
+    assert "Which patches does a Vision Transformer need?" in page, about
+    assert ("test_vit" in page) == bool(models), about
+    assert done.returncode == 0, about
+    assert f"http://127.0.0.1:{port}" in done.stdout, about
+    assert "Traceback" not in done.stderr, about
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("zerotprune")] == []
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as tried:
+        tried.bind(("127.0.0.1", 0))
+        port: int = tried.getsockname()[1]
+        return port
+
+
+def catches(process: int, number: signal.Signals) -> bool:
+    """Has it a handler for this signal? Also true where it has ended, or where Linux is not."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return True
+    caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.M)
+    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def fetched(port: int, server: int) -> str | None:
+    """The page, as soon as it is served; None if it never is."""
+
+    def answered() -> tuple[str | None] | None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
+        with closing(connection), suppress(ConnectionError):
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            if answer.status == 200:
+                return (answer.read().decode(),)
+        return None if nursery().lives(server) else (None,)
+
+    (page,) = wait_until(answered, "the page", pause=0.1) or (None,)
+    return page

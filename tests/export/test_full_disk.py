@@ -1,0 +1,52 @@
+"""A disk that is full: one sentence, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import zerotprune as ztp
+from tests.export.matrix import tiny
+from tests.nursery import said_by
+from zerotprune.export import ENDINGS
+from zerotprune.export.openvino import _save
+
+ROOM = 50_000  # bytes that a file may have; the model needs more
+
+
+def tell() -> None:
+    """What is said where files cannot grow, for a process of its own."""
+    folder, said = Path(sys.argv[1]), {}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    for to in ("onnx", "openvino", "torch"):
+        try:
+            ztp.export_model(tiny(2), folder / f"model{ENDINGS[to]}", to=to, rounds=0)
+        except OSError as error:
+            said[to] = str(error)
+    import openvino
+    from openvino import opset13
+
+    images = opset13.parameter([1, 200], np.float32)
+    weights = opset13.constant(np.ones((200, 200), np.float32))
+    model = openvino.Model([opset13.matmul(images, weights, False, False)], [images])
+    try:
+        _save(model, folder / "own.xml", {})
+    except OSError as error:
+        said["OpenVINO's own writer"] = str(error)
+    for file in folder.glob("own.*"):
+        file.unlink()
+    print(json.dumps(said))
+
+
+def test_one_sentence_and_no_file(tmp_path: Path) -> None:
+    script = "from tests.export.test_full_disk import tell; tell()"
+    said = json.loads(said_by(script, str(tmp_path))[-1])
+    assert said.keys() == {"onnx", "openvino", "torch", "OpenVINO's own writer"}
+    for to in ("onnx", "openvino", "torch"):
+        assert said[to].endswith(f"model{ENDINGS[to]} cannot be written: File too large")
+    assert said["OpenVINO's own writer"].endswith("is the disk full?")
+    assert list(tmp_path.iterdir()) == []
