@@ -154,16 +154,14 @@ def test_at_another_size(home: Path) -> None:
     assert evaluated("val", "small.safetensors", home).returncode == 0
 
 
-TWO = """
+RANKED = """
 import os, sys
 from zerotprune.cli import main
-os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv.pop(1)}
-other = os.fork()
-os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if other else "1"
+port, rank = sys.argv[1:3]
+del sys.argv[1:3]
+os.environ |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
 main()
-if other:
-    _, status = os.waitpid(other, 0)
-    sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
@@ -173,9 +171,11 @@ def test_in_two_processes(home: Path) -> None:
         port = held.getsockname()[1]
     arguments = ("finetune", "test_vit", "train", "val", "--cost", "0.7", "--epochs", "1", "--out",
                  "two.safetensors", "--device", "cpu", *BASE[4:10])  # fmt: skip
-    done = nursery().run(TWO, str(port), *arguments, cwd=home)
-    assert done.returncode == 0, done
-    assert done.stdout.count("written: two.safetensors") == 1
+    ranks = [nursery().start(RANKED, str(port), rank, *arguments, cwd=home) for rank in "01"]
+    first, second = (nursery().wait(rank) for rank in ranks)
+    assert first.returncode == second.returncode == 0, (first, second)
+    assert first.stdout.count("written: two.safetensors") == 1
+    assert "written" not in second.stdout
     assert not same(load_file(home / "two.safetensors"), load_file(home / "w.safetensors"))
 
 
