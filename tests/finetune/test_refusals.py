@@ -71,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train val --out new.bin", "must end in .safetensors"),
         ("train val --out w.safetensors", "are one file"),
         ("train val --out nowhere/new.safetensors", "no folder nowhere"),
-        ("train val --out broken.safetensors", "is no checkpoint of a fine-tuning"),
+        ("train val --out broken.safetensors", "not a checkpoint"),
     ],
 )
 def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_width_that_is_not_the_teachers(home: Path) -> None:
 
     model = timm.create_model("test_vit", num_classes=3)
     wide = timm.create_model("test_vit", num_classes=3, embed_dim=96, num_heads=3)
-    with pytest.raises(ValueError, match="has 96 channels, the model 64: --token-weight 0 leaves"):
+    with pytest.raises(ValueError, match="96 channels.* 64.*--token-weight"):
         check_teacher(model, wide, tokens=True)
     check_teacher(model, wide, tokens=False)
     large = timm.create_model("test_vit", num_classes=3, img_size=96)
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
         assert "is the checkpoint of another training" in said
         assert says in said
     assert run(home, monkeypatch, *arguments) == 0, "with room again it goes on"
-    assert "goes on after epoch 1 of 2" in capsys.readouterr().out
+    assert "after epoch 1 of 2" in capsys.readouterr().out
     assert not kept.exists()
     assert (home / "full.safetensors").is_file()
 
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_other_things(spoil: dict[str, object], tmp_path: Path) 
     file = tmp_path / "a.checkpoint"
     whole = vars(Checkpoint({"model": "a"}, "{}", {}, [dict.fromkeys(ROW, 1.0)]))
     torch.save({"version": 1, **whole, **spoil}, file)
-    with pytest.raises(ValueError, match=r"no checkpoint of a fine-tuning|of another release"):
+    with pytest.raises(ValueError, match=r"not a checkpoint|another release"):
         Checkpoint.load(file, {"model": "a"})
     for odd in (None, [1], torch.zeros(2)):
         torch.save(odd, file)
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_does_not_fit(
     said = capsys.readouterr().err
     file.unlink()
     assert ended.value.code == 2, said
-    assert "odd.safetensors.checkpoint does not fit this training: remove it" in said
+    assert "odd.safetensors.checkpoint does not fit" in said
     assert not (home / "odd.safetensors").exists()
 
 

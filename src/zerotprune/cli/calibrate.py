@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ..backbones import backbone
 from ..calibrate.calibration import Calibration
 from ..calibrate.survey import (
+    ROUNDS,
+    SETTLED,
     THRESHOLD,
+    BlockRounds,
     divergences_json,
     head_variances,
     rounds_needed,
     survey,
     variances_json,
 )
-from ..calibrate.vhf import DEFAULT, RangeSearch, search_range, usual_schedule
+from ..calibrate.vhf import (
+    DEFAULT,
+    ENOUGH,
+    Range,
+    RangeSearch,
+    Verdict,
+    search_range,
+    usual_schedule,
+)
 from ..data.fingerprint import fingerprint_model
 from ..data.images import batches, check_classes
 from ..data.models import load
@@ -26,9 +40,8 @@ from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
-from .console import left_out, progress_bar
+from .console import left_out, new_table, progress_bar
 from .options import ModelOptions, ReadingOptions, chosen_device, preset_or_file, refuse_torchrun
-from .report_calibration import rounds_lines, rounds_table, vhf_lines
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
 
@@ -126,8 +139,8 @@ def calibrate(
         save(plots.divergence_figure(rows, threshold, title), second)
         if verdict is not None:
             save(plots.ranges_figure(verdict, title), third)
-    console.print(rounds_table(rows, title))
-    for line in [*rounds_lines(rows, threshold), *vhf_lines(verdict, outputs > 0)]:
+    console.print(_rounds_table(rows, title))
+    for line in [*_rounds_lines(rows, threshold), *_range_lines(verdict, outputs > 0)]:
         console.print(line, highlight=False)
     console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
 
@@ -139,3 +152,51 @@ def _check(out: Path, figures: Path | None, schedule: str | None) -> None:
     check_writable(out)
     if figures is not None:
         check_figure_file(figures / FIGURES[0])
+
+
+def _rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:
+    table = new_table(title)
+    for column in ("block", "spread", *(f"r = {rounds}" for rounds in ROUNDS[:-1])):
+        table.add_column(column, justify="right")
+    for column in ("needed", "paper's", "verdict"):
+        table.add_column(column)
+    for row in rows:
+        low, high = row.paper
+        means = [f"{kl.value:.1e}" for kl in row.divergence]
+        paper = f"{low}" if low == high else f"{low}–{high}"
+        table.add_row(str(row.block), f"{row.spread.value:.3f}", *means, str(row.needed), paper,
+                      row.verdict)  # fmt: skip
+    return table
+
+
+def _rounds_lines(rows: Sequence[BlockRounds], threshold: float) -> list[str]:
+    tally = Counter(row.verdict for row in rows)
+    return [
+        f"r: mean KL({SETTLED} rounds ‖ r rounds); spread: KL({SETTLED} rounds ‖ flat)",
+        f"needed: the fewest rounds with a KL of at most {threshold:g} of the spread",
+        f"the paper's rounds hold in {tally['holds']} of {len(rows)} blocks, are too many in "
+        f"{tally['too many']} and too few in {tally['too few']}",
+    ]
+
+
+def _range_lines(verdict: Verdict | None, head: bool) -> list[str]:
+    if verdict is None:
+        why = "the search was left out" if head else "the model has no head to search by"
+        return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
+    best, gain, judged = verdict.best, verdict.gain, verdict.judged
+    tried = f"VHF range: {_between(best)} is the best of {len(verdict.trials)}"
+    lines = [f"{tried} on {verdict.searched} images ({verdict.measure})"]
+    if best == DEFAULT:
+        return [*lines, "that is the default, so nothing has to be judged on the others"]
+    scale = 100 if verdict.labels else 1
+    own, default = scale * verdict.best_value.value, scale * verdict.default_value.value
+    said = f"{scale * gain.value:+.3g} ± {scale * gain.error:.2g} (paired)"
+    lines.append(f"on the other {judged}: {own:.4g}, the default {default:.4g}: {said}")
+    if verdict.holds:
+        return [*lines, f"that is more than two standard errors: {_between(best)} is recommended"]
+    few = "too few images to tell" if judged < ENOUGH else "within two standard errors"
+    return [*lines, f"{few}: the default, {_between(DEFAULT)}, is recommended"]
+
+
+def _between(place: Range) -> str:
+    return f"{place[0]:g} to {place[1]:g}"

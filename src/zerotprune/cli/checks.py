@@ -82,9 +82,9 @@ def _paths(value: Path | str) -> list[Path]:
     if "://" in text:
         return []
     if re.search(r"[*?\[{]", text) and not Path(text).exists():
-        from ..data.sources import spelled_out
+        from ..data.sources import expand_pattern
 
-        return spelled_out(text)
+        return expand_pattern(text)
     return [Path(text)]
 
 

@@ -56,14 +56,14 @@ class Checkpoint:
         """That of the same training; another one's is refused, naming the difference."""
         held = _read(path)
         if isinstance(held, dict) and held.get("version", _VERSION) != _VERSION:
-            raise ValueError(f"{path} is of another release: remove it to begin anew")
+            raise ValueError(f"{path} was written by another release: remove it to start over")
         if not _is_whole(held):
             raise ValueError(
-                f"{path} is no checkpoint of a fine-tuning: move it away, or give another --out"
+                f"{path} is not a checkpoint of a fine-tuning: move it away, or give another --out"
             )
         found = cls(**{name: value for name, value in held.items() if name != "version"})
         check_same(found.identity, identity, f"{path} is the checkpoint of another training",
-                   "remove it to begin anew, or give another --out")  # fmt: skip
+                   "remove it to start over, or give another --out")  # fmt: skip
         return found
 
 
