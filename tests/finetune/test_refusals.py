@@ -88,7 +88,7 @@ def test_a_width_that_is_not_the_teachers(home: Path) -> None:
 
     model = timm.create_model("test_vit", num_classes=3)
     wide = timm.create_model("test_vit", num_classes=3, embed_dim=96, num_heads=3)
-    with pytest.raises(ValueError, match="96 channels.* 64.*--token-weight"):
+    with pytest.raises(ValueError, match=r"96 channels.* 64.*--token-weight"):
         check_teacher(model, wide, tokens=True)
     check_teacher(model, wide, tokens=False)
     large = timm.create_model("test_vit", num_classes=3, img_size=96)

@@ -23,7 +23,7 @@ from ..methods import DEFAULT, name_of, resolve
 from ..plots.figures import check_figure_file, save
 from ..scoring.backends import Backend
 from .console import console_for
-from .evaluation import ConsoleEvaluation, ProbeOptions, open_evaluation
+from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     DATA,
     BudgetOptions,
@@ -131,14 +131,8 @@ def bench(
     console = console_for(json)
     evaluation = None
     if measuring.data is not None:
-        evaluation = open_evaluation(
-            model,
-            measuring.data,
-            loading,
-            measuring.reading(),
-            probing or ProbeOptions(),
-            json=json,
-        )
+        evaluation = prepare(model, measuring.data, loading, measuring.reading(),
+                             probing or ProbeOptions(), json=json)  # fmt: skip
         built, images = evaluation.model, evaluation.some_images()
     else:
         given = loading.named(model)
@@ -211,7 +205,7 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
 
 
 def _accuracy(
-    evaluation: ConsoleEvaluation,
+    evaluation: Evaluation,
     entered: Sequence[Entrant],
     precisions: Sequence[Precision],
     setup: Setup,

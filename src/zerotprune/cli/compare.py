@@ -13,7 +13,7 @@ from ..measure.accuracy import UNPRUNED, Contender, Result
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
-from .evaluation import ConsoleEvaluation, ProbeOptions, accuracy_table, open_evaluation
+from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     CalibrationFile,
     CsvFile,
@@ -25,6 +25,7 @@ from .options import (
     ReadingOptions,
     Several,
 )
+from .report_accuracy import table_of
 
 Axis = Literal["gmacs", "speed"]
 RIVAL = "tome"
@@ -61,15 +62,9 @@ def compare(
         records.check_rows_fit(csv)
     if plots is not None:
         check_figure_file(plots / "accuracy-gmacs.png")
-    evaluation = open_evaluation(
-        model,
-        data,
-        loading or ModelOptions(),
-        reading or ReadingOptions(),
-        probing or ProbeOptions(),
-        precision=precision,
-        calibration=calibration,
-    )
+    evaluation = prepare(model, data, loading or ModelOptions(), reading or ReadingOptions(),
+                         probing or ProbeOptions(), precision=precision,
+                         calibration=calibration)  # fmt: skip
     contenders = [UNPRUNED]
     for budget in budgets:
         for each in methods:
@@ -87,11 +82,11 @@ def compare(
 
 
 def _report(
-    evaluation: ConsoleEvaluation, results: list[Result], csv: Path | None, plots: Path | None
+    evaluation: Evaluation, results: list[Result], csv: Path | None, plots: Path | None
 ) -> None:
     if not evaluation.leads:
         return
-    evaluation.console.print(accuracy_table(evaluation, results))
+    evaluation.console.print(table_of(evaluation, results))
     for line in _against_rival(results):
         evaluation.console.print(line, highlight=False)
     if csv is not None:

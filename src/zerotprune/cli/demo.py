@@ -20,7 +20,7 @@ from ..methods import DEFAULT, name_of, resolve
 from ..show.render import check_drawable, draw
 from ..show.scene import make_scene
 from .console import cut_short, new_table, progress_bar
-from .evaluation import format_speedup
+from .report_accuracy import speedup_of
 
 METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
@@ -113,7 +113,7 @@ def _table(results: list[Result], images: int) -> Table:
             f"{result.gmacs():.3f}",
             f"{result.top1:.1f}",
             f"{change:+.1f} ± {error:.1f}" if number else "",
-            format_speedup(result, unpruned) if number else "",
+            speedup_of(result, unpruned) if number else "",
             style="bold" if result.contender.name == METHODS[0] else None,
             end_section=number % len(METHODS) == 0,
         )

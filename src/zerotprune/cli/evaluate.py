@@ -9,7 +9,7 @@ from ..data.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of, resolve
-from .evaluation import ConsoleEvaluation, ProbeOptions, accuracy_table, open_evaluation
+from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     BudgetOptions,
     CalibrationFile,
@@ -22,6 +22,7 @@ from .options import (
     ModelPrecision,
     ReadingOptions,
 )
+from .report_accuracy import table_of
 
 
 def evaluate(
@@ -51,16 +52,8 @@ def evaluate(
             raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if csv is not None:
         records.check_rows_fit(csv)
-    evaluation = open_evaluation(
-        model,
-        data,
-        loading,
-        reading,
-        probing,
-        precision=precision,
-        calibration=calibration,
-        json=json,
-    )
+    evaluation = prepare(model, data, loading, reading, probing, precision=precision,
+                         calibration=calibration, json=json)  # fmt: skip
     chosen = _chosen(evaluation, budget, method, loading.weights)
     results = evaluation.run([UNPRUNED, *([] if chosen is None else [chosen])])
     if not evaluation.leads:
@@ -71,14 +64,14 @@ def evaluate(
     if json:
         print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
         return
-    evaluation.console.print(accuracy_table(evaluation, results))
+    evaluation.console.print(table_of(evaluation, results))
     if evaluation.unreadable:
         count = len(evaluation.unreadable)
         evaluation.console.print(f"{count} images could not be read", style="red")
 
 
 def _chosen(
-    evaluation: ConsoleEvaluation, budget: BudgetOptions, method: str | None, weights: Path | None
+    evaluation: Evaluation, budget: BudgetOptions, method: str | None, weights: Path | None
 ) -> Contender | None:
     """What is asked for; or, where nothing is, what the weights were trained for."""
     if not budget.given and weights is not None:

@@ -1,25 +1,25 @@
-"""Evaluations on the console: from options to an evaluation, its progress bar and its table."""
+"""Evaluations on the console: from options to an evaluation with a progress bar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
 from ..backbones import backbone
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
 from ..data.models import load
 from ..measure.accuracy import Result, Setting
-from ..measure.evaluation import Advance, Evaluation, join_processes
+from ..measure.evaluation import Advance, Evaluator, join_processes
 from ..measure.probe import Probe
-from .console import console_for, cut_short, left_out, new_table, progress_bar
+from .console import console_for, cut_short, left_out, progress_bar
 from .options import DATA, ModelOptions, Precision, ReadingOptions, chosen_device
 
 
@@ -35,7 +35,7 @@ class ProbeOptions:
 
 
 @dataclass(kw_only=True)
-class ConsoleEvaluation(Evaluation):
+class Evaluation(Evaluator):
     """An evaluation that shows its progress."""
 
     console: Console
@@ -63,7 +63,7 @@ class ConsoleEvaluation(Evaluation):
                 raise cut_short(seen, total) from None
 
 
-def open_evaluation(
+def prepare(
     model: str,
     data: str,
     loading: ModelOptions,
@@ -73,15 +73,16 @@ def open_evaluation(
     precision: Precision = "float32",
     calibration: Path | None = None,
     json: bool = False,
-) -> ConsoleEvaluation:
+) -> Evaluation:
     """Load the model, open the data, and join the other processes under torchrun."""
     if (probing.probe is None) != (probing.train is None):
         raise ValueError("--probe and --train go together")
     rank, world, device = join_processes(loading.device) or (0, 1, chosen_device(loading.device))
     built = load(**loading.named(model))
-    calibrated = None
+    adjust = None
     if calibration is not None:  # before the weights are cast to another precision
         calibrated = Calibration.load_for(calibration, model, built)
+        adjust = partial(map, calibrated.applied)
     dataset, train = reading.open(data, built, loading.size), None
     vit = backbone(built)
     if probing.train is not None:
@@ -92,7 +93,7 @@ def open_evaluation(
     else:
         check_classes(dataset, vit.outputs)
     dtype: torch.dtype = getattr(torch, precision)
-    return ConsoleEvaluation(
+    return Evaluation(
         model_name=model,
         data=data,
         model=built.to(device, dtype),
@@ -103,44 +104,8 @@ def open_evaluation(
         strict=reading.strict,
         probe=probing.probe,
         train=train,
-        adjust=None if calibrated is None else calibrated.applied,
+        adjust=adjust,
         rank=rank,
         world=world,
         console=console_for(json),
     )
-
-
-def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:
-    """One row per contender, with changes from the first. It fits 80 columns.
-
-    Speed is a ratio per batch, with quartiles: on a busy machine these are wide.
-    """
-    measure = evaluation.probe or "top-1"
-    table = new_table(f"{evaluation.model_name}, {len(results[0].hits)} images")
-    table.add_column("method", overflow="fold")  # what gives way on a narrow screen
-    gpu = any(result.peak_memory for result in results)
-    columns = ["GMACs", f"{measure} %", "change", "top-5 %", "speed-up (quartiles)"]
-    for column in columns + ["MiB"] * gpu:
-        width = 14 if column == "change" else max(6, len(column))
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    reference = results[0]
-    for number, result in enumerate(results):
-        change, error = result.change(reference)
-        cells = [
-            result.contender.name,
-            f"{result.gmacs():.3f}",
-            f"{result.top1:.2f}",
-            f"{change:+.2f} ± {error:.2f}" if number else "",
-            f"{result.top5:.2f}",
-            format_speedup(result, reference) if number else "",
-        ]
-        table.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
-    return table
-
-
-def format_speedup(result: Result, reference: Result) -> str:
-    """The median with its quartiles, or the number of batches if there are too few."""
-    low, middle, high = result.speedup(reference)
-    batches = len(result.seconds_per_image)
-    spread = f"({low:.2f}–{high:.2f})" if batches >= 4 else f"(of {batches})"
-    return f"{middle:.2f}× {spread}"

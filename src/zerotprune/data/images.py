@@ -148,7 +148,7 @@ def batches(
     )
 
     def readable() -> Iterator[Batch]:
-        for batch, failures in _iterate(loader):
+        for batch, failures in read_loader(loader):
             for index, message in failures.items():
                 if strict:
                     raise BadImage(message)
@@ -161,7 +161,7 @@ def batches(
     return readable()  # an inner generator: wrong arguments raise here, not at the first batch
 
 
-def _iterate(loader: DataLoader[Any]) -> Iterator[tuple[Batch | None, dict[int, str]]]:
+def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
     """Iterate over a loader, with one sentence if one of its processes is killed."""
     with kept_from_children() if loader.num_workers else nullcontext():
         iterator = iter(loader)

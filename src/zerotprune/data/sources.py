@@ -48,7 +48,7 @@ def find(
         labelled_paths = images_of(*known, train=split == "train")
         return [_item(path, label) for path, label in labelled_paths], SETS[known[0]].classes
     hub = name.startswith("hf:")
-    shards = [] if hub else _shards(name)
+    shards = [] if hub else tar_shards(name)
     if mapping is not None and (hub or shards):
         raise ValueError(f"--mapping needs a folder of images, got {name}")
     if hub:
@@ -56,13 +56,13 @@ def find(
     if shards:
         return [item for shard in shards for item in _samples(shard, labelled)], None
     if not labelled and mapping is None:
-        return [_item(path, 0) for path in _visible(Path(name)) if _is_image(path)], None
+        return [_item(path, 0) for path in visible_files(Path(name)) if is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
 def class_folders(name: str) -> list[str] | None:
     """Return the class names if every class is a folder, else None."""
-    if name.startswith("hf:") or not Path(name).is_dir() or _shards(name):
+    if name.startswith("hf:") or not Path(name).is_dir() or tar_shards(name):
         return None
     return [folder.name for folder in _entries(Path(name)) if folder.is_dir()]
 
@@ -76,11 +76,11 @@ def _item(path: Path, label: int) -> Item:
     return Item(str(path), partial(bytes_of, path), label)
 
 
-def _is_image(path: PurePath) -> bool:
+def is_image(path: PurePath) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible_files(folder: Path) -> list[Path]:
     """List all files at any depth, in order, without what file managers leave behind."""
     walk = sorted(_walk(folder))
     files = [Path(root, name) for root, names in walk for name in sorted(names)]
@@ -103,7 +103,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _image_folder(folder: Path) -> tuple[list[Item], int]:
     for path in _entries(folder):
-        if _is_image(path) and path.is_file():
+        if is_image(path) and path.is_file():
             raise ValueError(
                 f"{folder} has images outside class folders ({path.name}): give their labels by "
                 "--mapping FILE"
@@ -111,11 +111,11 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
     classes = [path for path in _entries(folder) if path.is_dir()]
     items: list[Item] = []
     for label, class_folder in enumerate(classes):
-        files = _visible(class_folder)
+        files = visible_files(class_folder)
         if not files:
             raise ValueError(f"the class folder {class_folder} is empty")
         for path in files:
-            if not _is_image(path):
+            if not is_image(path):
                 raise ValueError(f"{path} is not an image: expected {' '.join(ENDINGS)}")
             items.append(_item(path, label))
     return items, len(classes)
@@ -123,8 +123,8 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
     labels = _read_mapping(mapping)
-    files = {path.relative_to(folder).as_posix(): path for path in _visible(folder)}
-    images = {name: path for name, path in files.items() if _is_image(path)}
+    files = {path.relative_to(folder).as_posix(): path for path in visible_files(folder)}
+    images = {name: path for name, path in files.items() if is_image(path)}
     for name in labels:
         if name not in images:
             raise FileNotFoundError(f"{mapping} names {name}, which is not in {folder}")
@@ -161,7 +161,7 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
         path = PurePath(row[0])
         if number == 1 and not path.suffix:
             continue  # a header
-        if not _is_image(path):
+        if not is_image(path):
             raise ValueError(f"{where}: {path} is not an image: expected {' '.join(ENDINGS)}")
         if path.as_posix() in labels:
             raise ValueError(f"{where} names {path} again")
@@ -169,7 +169,7 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
     return labels
 
 
-def _shards(text: str) -> list[Path]:
+def tar_shards(text: str) -> list[Path]:
     """Return the shards that `text` names; none if it is a folder of something else."""
     path = Path(text)
     if path.is_dir():
@@ -220,7 +220,7 @@ def _glob(text: str) -> list[Path]:
 
 
 def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
-    for key, parts in _index(shard).items():
+    for key, parts in index_tar(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
             read = partial(bytes_of, shard, image.offset_data, image.size)
@@ -230,7 +230,7 @@ def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
             raise ValueError(f"{where} has a label and no image")
 
 
-def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
+def index_tar(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
     """Group the files of a shard by sample. As in WebDataset, a key ends at the first dot."""
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     try:

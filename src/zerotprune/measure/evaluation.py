@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ Advance = Callable[[list[Result]], None]
 
 
 @dataclass(kw_only=True)
-class Evaluation:
+class Evaluator:
     """A model on its device, the images to evaluate it on, and this process's share of them.
 
     Args:
@@ -39,7 +39,7 @@ class Evaluation:
         strict: Stop at the first image that cannot be read.
         probe: For a model without a head.
         train: The images that the probe learns from.
-        adjust: Applied to every contender's schedule, such as a calibration.
+        adjust: Maps the contenders' schedules to those that are run, such as a calibration.
         rank: Which of the processes this is.
         world: How many processes there are.
     """
@@ -54,7 +54,7 @@ class Evaluation:
     strict: bool = False
     probe: Probe | None = None
     train: ImageDataset | None = None
-    adjust: Callable[[Schedule], Schedule] | None = None
+    adjust: Callable[[list[Schedule]], Iterable[Schedule]] | None = None
     rank: int = 0
     world: int = 1
     unreadable: list[str] = field(default_factory=list)
@@ -77,9 +77,10 @@ class Evaluation:
     def run(self, contenders: Sequence[Contender]) -> list[Result]:
         """Run every contender on every image; with a probe, on the training images first."""
         if self.adjust is not None:
+            schedules = self.adjust([contender.schedule for contender in contenders])
             contenders = [
-                replace(contender, schedule=self.adjust(contender.schedule))
-                for contender in contenders
+                replace(contender, schedule=schedule)
+                for contender, schedule in zip(contenders, schedules, strict=True)
             ]
         trained = None if self.train is None else self._run(contenders, self.train, "training")
         results = self._run(contenders, self.dataset, "evaluating")
