@@ -54,9 +54,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("train two", "the class c2 is in train and not in two: both need the same ones"),
+        ("train two", "the class c2 is in train but not in two"),
         ("train other", "the class c2 is in train and not in other"),
-        ("one one", "one has a single class: there is nothing to tell apart"),
+        ("one one", "one has a single class"),
         ("empty val", "no images in empty"),
         ("nowhere val", "no data at nowhere"),
         ("train val --teacher five.safetensors", "the teacher has 5 classes, the model 3"),
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     assert run(home, monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
     assert "cannot be written after epoch 2: No space left on device" in said
-    assert "what it held before is as it was" in said
+    assert "still there" in said
     assert len(said.splitlines()) == 1
     kept = home / "full.safetensors.checkpoint"
     held = torch.load(kept, weights_only=True)

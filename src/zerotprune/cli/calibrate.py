@@ -1,4 +1,4 @@
-"""`zerotprune calibrate`: the rounds and the VHF range that a model wants, from images."""
+"""`zerotprune calibrate`: the rounds and the VHF range that suit a model, from images."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def calibrate(
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
-    It is used by --calibration in other commands. A model without a head has no accuracy to search
-    a range by: it gets its rounds, and keeps the default range.
+    Other commands read it by --calibration. For a model without a head there is no accuracy to
+    search by: only the rounds are measured, and the default range is kept.
 
     Example: `zerotprune calibrate deit_small_patch16_224 images --out calibration.json`
 
@@ -78,17 +78,17 @@ def calibrate(
     figures
         Folder for score-distributions.png, kl-by-block.png and vhf-ranges.png.
     threshold
-        A block has voted enough when KL(50 rounds ‖ r rounds) is below this share of its spread,
-        KL(50 rounds ‖ flat).
+        r rounds are enough for a block if KL(50 rounds ‖ r rounds) is below this share of its
+        spread, KL(50 rounds ‖ flat).
     schedule
-        How the model is pruned while the range is searched: a preset or a JSON file. Default:
+        How to prune the model while the range is searched: a preset or a JSON file. Default:
         vhf-search for models of 12 blocks, else one for 0.7 of the cost.
     labels
-        Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
+        Search by top-1 on the labels; without labels, by KL(unpruned ‖ pruned) of the outputs.
     evaluations
-        How many ranges are tried at most; 0 leaves the search out.
+        Try at most this many ranges; 0 for no search.
     seed
-        Of the random starts.
+        For the random starts.
     """
     loading, reading = loading or ModelOptions(), reading or ReadingOptions()
     _check(out, figures, schedule)
@@ -112,7 +112,7 @@ def calibrate(
                                    visible=plan is not None)  # fmt: skip
         stream = batches(dataset, reading.batch, report=left_out(console),
                          workers=reading.workers, strict=reading.strict)  # fmt: skip
-        # The search goes over the images again and again: they are decoded once and held.
+        # The search uses the images many times, so they are decoded once and kept.
         seen = stream if plan is None else list(stream)
         blocks = survey(built, seen, device, partial(progress.advance, voting))
         rows = rounds_needed(blocks, threshold)
@@ -174,28 +174,30 @@ def _rounds_lines(rows: Sequence[BlockRounds], threshold: float) -> list[str]:
     return [
         f"r: mean KL({SETTLED} rounds ‖ r rounds); spread: KL({SETTLED} rounds ‖ flat)",
         f"needed: the fewest rounds with a KL of at most {threshold:g} of the spread",
-        f"the paper's rounds hold in {tally['holds']} of {len(rows)} blocks, are too many in "
+        f"the paper's rounds are right in {tally['holds']} of {len(rows)} blocks, too many in "
         f"{tally['too many']} and too few in {tally['too few']}",
     ]
 
 
 def _range_lines(verdict: Verdict | None, head: bool) -> list[str]:
     if verdict is None:
-        why = "the search was left out" if head else "the model has no head to search by"
+        why = "no search was asked for" if head else "the model has no head to search by"
         return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
     best, gain, judged = verdict.best, verdict.gain, verdict.judged
-    tried = f"VHF range: {_between(best)} is the best of {len(verdict.trials)}"
-    lines = [f"{tried} on {verdict.searched} images ({verdict.measure})"]
+    lines = [
+        f"VHF range: {_between(best)} is the best of {len(verdict.trials)} on {verdict.searched} "
+        f"images ({verdict.measure})"
+    ]
     if best == DEFAULT:
-        return [*lines, "that is the default, so nothing has to be judged on the others"]
+        return [*lines, "that is the default, so there is nothing to compare on the other images"]
     scale = 100 if verdict.labels else 1
-    own, default = scale * verdict.best_value.value, scale * verdict.default_value.value
-    said = f"{scale * gain.value:+.3g} ± {scale * gain.error:.2g} (paired)"
-    lines.append(f"on the other {judged}: {own:.4g}, the default {default:.4g}: {said}")
+    value, default = scale * verdict.best_value.value, scale * verdict.default_value.value
+    paired = f"{scale * gain.value:+.3g} ± {scale * gain.error:.2g} (paired)"
+    lines.append(f"on the other {judged}: {value:.4g}, the default {default:.4g}: {paired}")
     if verdict.holds:
         return [*lines, f"that is more than two standard errors: {_between(best)} is recommended"]
-    few = "too few images to tell" if judged < ENOUGH else "within two standard errors"
-    return [*lines, f"{few}: the default, {_between(DEFAULT)}, is recommended"]
+    why = "too few images to tell" if judged < ENOUGH else "within two standard errors"
+    return [*lines, f"{why}: the default, {_between(DEFAULT)}, is recommended"]
 
 
 def _between(place: Range) -> str:

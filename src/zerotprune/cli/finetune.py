@@ -16,7 +16,7 @@ from ..files import check_writable
 from ..finetune.checkpoint import checkpoint_beside
 from ..finetune.recipe import Recipe
 from ..finetune.session import Session, TrainingConfig, open_session
-from ..finetune.tally import Tally
+from ..finetune.training import Tally
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..schedule import Schedule

@@ -27,8 +27,7 @@ from ..schedule import Schedule
 from .checkpoint import Checkpoint
 from .images import Feed, ShownImages, check_pair, seen_in_training
 from .recipe import Recipe
-from .tally import Tally, top1
-from .training import Trainer
+from .training import Tally, Trainer, top1
 
 _MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
