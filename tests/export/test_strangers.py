@@ -122,7 +122,10 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
             "export test_vit --schedule m.pte.json --to executorch --out m.pte",
             "file, m.pte.json",
         ),
-        ("export test_vit --cost 0.5 --to executorch --out f.pte", "f.pte.json is no regular file"),
+        (
+            "export test_vit --cost 0.5 --to executorch --out f.pte",
+            "f.pte.json is not a regular",
+        ),
         ("export test_vit --cost 0.5 --to torch --out .pt2", "such as model.pt2; got '.pt2'"),
         ("export test_vit --cost 0.5 --to torch --out \udcff.pt2", "torch needs a UTF-8 path"),
         ("export test_vit --cost 0.5 --device cuda --out m.onnx", "leave --device out"),
