@@ -15,8 +15,8 @@ KeyboardInterrupt, or was raised while one was being handled, then the command i
 left alone. If not, the interrupt was swallowed, and it is raised again. This is repeated until the
 command is over: it does not matter where an interrupt was lost, or how often.
 
-Code that continues after Ctrl-C, to report what is finished, calls `acknowledge`. Code that must not
-be interrupted halfway uses `deferred`.
+Code that continues after Ctrl-C, to report what is finished, calls `acknowledge`. Code that must
+not be interrupted halfway uses `deferred`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Interrupts:
             signal.raise_signal(signal.SIGINT)
 
     def _quiet(self, hook: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """Print no errors after an interrupt: from half-made objects, or threads without workers."""
+        """Print no errors after an interrupt, of half-made objects or threads without workers."""
 
         def report(what: Any) -> None:
             if not self.came:
