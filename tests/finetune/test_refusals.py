@@ -161,7 +161,7 @@ def test_a_checkpoint_of_other_things(spoil: dict[str, object], tmp_path: Path) 
         Checkpoint.load(file, {"model": "a"})
     for odd in (None, [1], torch.zeros(2)):
         torch.save(odd, file)
-        with pytest.raises(ValueError, match="no checkpoint of a fine-tuning"):
+        with pytest.raises(ValueError, match="not a checkpoint"):
             Checkpoint.load(file, {"model": "a"})
 
 

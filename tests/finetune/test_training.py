@@ -158,7 +158,7 @@ def test_a_loss_that_is_none_is_said() -> None:
     trainer = trainer_()
     with torch.no_grad():
         trainer.model.head.bias.fill_(torch.nan)  # type: ignore[union-attr, operator]
-    with pytest.raises(ValueError, match="no longer finite in epoch 3: try a smaller --lr"):
+    with pytest.raises(ValueError, match=r"epoch 3.*--lr"):
         trainer.epoch(2, batches_())
 
 
