@@ -47,9 +47,9 @@ def test_only_regular_files_are_written_over(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     dangling.symlink_to(tmp_path / "new")
     for path in (fifo, loop, Path("/dev/null")):
-        with pytest.raises(ValueError, match="no regular file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             check_writable(path)
-        with pytest.raises(ValueError, match="no regular file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             write(path)
     assert stat.S_ISFIFO(fifo.stat().st_mode)
     assert Path("/dev/null").is_char_device()
@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.stdout.splitlines() == [
-        "nothing can be written to the folder closed",
+        "the folder closed is not writable",
         "file is read-only: give another name",
     ], done.stderr
 
@@ -86,9 +86,9 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
-        with pytest.raises(OSError, match="cannot be read as a file"):
+        with pytest.raises(OSError, match="expected a regular file"):
             text_of(path, "schedule")
-        with pytest.raises(OSError, match="cannot be read as a file"):
+        with pytest.raises(OSError, match="expected a regular file"):
             bytes_of(path)
 
 

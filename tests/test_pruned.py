@@ -105,11 +105,11 @@ def test_hooks_that_see_other_things_are_told_of(model: Any) -> None:
     ztp.prune_(model, cost=0.7)  # no word without hooks
     ztp.restore_(model)
     held = model.blocks[3].register_forward_hook(hook)
-    with pytest.warns(UserWarning, match="the hooks on block 4 see tokens with their places"):
+    with pytest.warns(UserWarning, match="hooks on block 4"):
         ztp.prune_(model, cost=0.7)
     held.remove()
     held = model.blocks[2].attn.register_forward_hook(hook)
-    with pytest.warns(UserWarning, match="attention of block 3 are not called while it is pruned"):
+    with pytest.warns(UserWarning, match="attention of block 3"):
         ztp.prune_(model, cost=0.7)
     held.remove()
     model.blocks[2].mlp.register_forward_hook(lambda *_: None)  # its parts are called as ever
@@ -118,7 +118,7 @@ def test_hooks_that_see_other_things_are_told_of(model: Any) -> None:
 
 def test_another_size_makes_no_stale_schedule(model: Any) -> None:
     ztp.prune_(model, cost=0.6)
-    with pytest.raises(ValueError, match=r"set_input_size would change the number of tokens"):
+    with pytest.raises(ValueError, match="set_input_size"):
         model.set_input_size((128, 128))
     ztp.restore_(model)
     model.set_input_size((128, 128))
@@ -148,6 +148,6 @@ def test_what_a_schedule_and_a_cost_may_be(model: Any) -> None:
     for call in (ztp.gmacs, partial(ztp.schedule_for, cost=0.6)):
         with pytest.raises(ValueError, match='convention must be "full" or "paper", got \'Full\''):
             call(model, convention=wrong)
-    with pytest.raises(ValueError, match="rounds must be at most 1000, got 1000000000"):
+    with pytest.raises(ValueError, match=r"rounds.*1000, got 1000000000"):
         ztp.Stage(1, keep=0.5, rounds=10**9)
     assert surgery.current_plan(model) is None

@@ -201,7 +201,7 @@ def test_forward_features_and_intermediates(model: Any) -> None:
     features = model.forward_features(images)
     assert features.shape == (2, 1 + 11, 48)
     torch.testing.assert_close(model.forward_head(features), model(images))
-    with pytest.raises(ValueError, match="forward_intermediates has no full grid"):
+    with pytest.raises(ValueError, match="forward_intermediates"):
         model.forward_intermediates(images)
     ztp.restore_(model)
     again = [kept.shape for kept in model.forward_intermediates(images, intermediates_only=True)]
@@ -225,7 +225,7 @@ def test_dynamic_image_sizes() -> None:
     with torch.inference_mode():
         assert model(torch.randn(2, 3, 96, 96)).shape == (2, 7)
         assert model(torch.randn(2, 3, 128, 160)).shape == (2, 7)
-        with pytest.raises(ValueError, match="prunes 4 similar tokens, but its partition of 4"):
+        with pytest.raises(ValueError, match="4 similar"):
             model(torch.randn(2, 3, 32, 32))
 
 
@@ -260,7 +260,7 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.prune_(model, cost=0.7, method=ztp.ZeroTPrune)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="got 3"):
         SCHEDULE.by(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a schedule or a budget, not both"):
+    with pytest.raises(ValueError, match=r"schedule.*budget"):
         ztp.prune_(model, SCHEDULE, cost=0.6)
     with pytest.raises(ValueError, match=r"schedule\.by\(method\)"):
         ztp.prune_(model, SCHEDULE, method="tome")

@@ -126,5 +126,5 @@ def test_binary_file_is_no_schedule(tmp_path: Path) -> None:
 
 
 def test_unknown_preset_names_the_known() -> None:
-    with pytest.raises(ValueError, match="unknown preset 'fast'; the presets are ablation-is"):
+    with pytest.raises(ValueError, match=r"'fast'.*ablation-is"):
         Schedule.preset("fast")

@@ -1,4 +1,4 @@
-"""Parts of a batch: some images of it, batches as one again, chosen tokens of every image."""
+"""Split and join batches, and take some tokens of every image."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .shapes import Float, Int
 
-#: images, their labels, and which images of the data they are
+#: images, their labels, and their indices in the data
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def select(value: Any, which: slice) -> Any:
-    """Some images of a batch, in everything that a (nested) tuple of tensors holds."""
+    """Take some images of a batch, in all tensors of a (nested) tuple."""
     if isinstance(value, Tensor):
         return value[which]
     if isinstance(value, tuple):
@@ -24,7 +24,7 @@ def select(value: Any, which: slice) -> Any:
 
 
 def concat(values: Sequence[Any]) -> Any:
-    """The batches as one again."""
+    """Join batches."""
     if isinstance(values[0], Tensor):
         return torch.cat(tuple(values)) if len(values) > 1 else values[0]
     if isinstance(values[0], tuple):
@@ -36,8 +36,7 @@ def concat(values: Sequence[Any]) -> Any:
 def take(
     values: Float[Tensor, "batch tokens width"], index: Int[Tensor, "batch chosen"]
 ) -> Float[Tensor, "batch chosen width"]:
-    """The chosen tokens of each image; whole rows at once, which on a CPU is ten times as fast as
-    `gather`."""
+    """Take some tokens of every image, as whole rows: on a CPU ten times as fast as `gather`."""
     batch, tokens, width = values.shape
     first = torch.arange(0, batch * tokens, tokens, device=index.device).unsqueeze(1)
     rows = values.reshape(batch * tokens, width).index_select(0, (index + first).flatten())

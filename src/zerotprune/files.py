@@ -1,22 +1,34 @@
-"""Files that users name: read with one sentence for what is wrong, written whole or not at all."""
+"""Files that users name: errors in one sentence, atomic writing, private temporary folders.
+
+A private folder has a file on which its process holds a lock. The system releases the lock when the
+process ends, however it ends, so a folder whose lock is free was left behind and can be removed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-#: bytes of a text that is read at once: what we write ourselves is far below
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: no folders are removed
+    fcntl = None  # type: ignore[assignment]
+
+#: bytes; the texts that we write are far smaller
 MOST_TEXT = 64 * 2**20
+_PREFIX, _OWNER = "zerotprune-", ".owner"  # of private folders
 
 
 def bytes_of(path: Path, offset: int = 0, size: int = -1) -> bytes:
-    """From a regular file: a FIFO would wait for ever, a device may have no end."""
+    """Read a regular file. A FIFO could wait for ever, and a device may have no end."""
     _check_regular(path)
     with path.open("rb") as file:
         file.seek(offset)
@@ -24,10 +36,10 @@ def bytes_of(path: Path, offset: int = 0, size: int = -1) -> bytes:
 
 
 def text_of(path: str | os.PathLike[str], kind: str) -> str:
-    """The text of a file that should be a `kind`."""
+    """Read a text file that should be a `kind`."""
     _check_regular(Path(path))
     if Path(path).stat().st_size > MOST_TEXT:
-        raise ValueError(f"{path} is not a {kind}: it has more than {MOST_TEXT // 2**20} MB")
+        raise ValueError(f"{path} is not a {kind}: it is larger than {MOST_TEXT // 2**20} MB")
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -36,12 +48,12 @@ def text_of(path: str | os.PathLike[str], kind: str) -> str:
 
 def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
-        what = "a folder" if path.is_dir() else "no regular file"
-        raise OSError(f"{path} is {what}, and cannot be read as a file")
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise OSError(f"expected a regular file, but {path} is {kind}")
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a JSON says, from a stranger: ValueError for whatever is wrong with it."""
+    """Parse untrusted JSON, and raise ValueError for whatever is wrong with it."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -51,81 +63,119 @@ def parsed(text: str | bytes) -> Any:
 
 
 def names_in(path: Path) -> list[str]:
-    """The names of classes, one on each line of a file."""
+    """Read class names, one per line."""
     lines = (line.strip() for line in text_of(path, "list of names").splitlines())
-    found = [printable(line) for line in lines if line]
-    if not found:
-        raise ValueError(f"{path} holds no names")
-    return found
+    names = [printable(line) for line in lines if line]
+    if not names:
+        raise ValueError(f"{path} has no names")
+    return names
 
 
 def printable(text: str) -> str:
-    """A name from outside as a terminal, an SVG and a UTF-8 file can take it.
+    """Replace what a terminal, an SVG or a UTF-8 file cannot show.
 
     >>> printable("a\\x1b[31m.png")
     'a\\ufffd[31m.png'
     """
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path that takes the place of the file once all is written to it.
+    """Yield a temporary path that replaces the file at the end, if nothing was raised.
 
-    The file that a link points to is replaced, not the link; it keeps its mode. What is no regular
-    file is never replaced.
+    If the path is a link, its target is replaced. The file keeps its mode. Only regular files are
+    replaced.
     """
-    whole = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))
     check_writable(Path(path))
-    temporary = whole.with_name(f".zerotprune-{uuid.uuid4().hex[:12]}.tmp")
+    temporary = target.with_name(f".zerotprune-{uuid.uuid4().hex[:12]}.tmp")
     try:
-        mode = stat.S_IMODE(whole.stat().st_mode) if whole.exists() else None
-        if mode is not None:  # from the start: what is private is so while it is written, too
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        if mode is not None:  # from the start: a private file is private while it is written
             temporary.touch()
             temporary.chmod(mode)
         yield temporary
-        if mode is not None:  # whoever wrote it may have put another file there
+        if mode is not None:  # the writer may have created another file
             temporary.chmod(mode)
-        temporary.replace(whole)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
-    """Say at once, before any work is done, that no such file can be written."""
-    whole = Path(os.path.realpath(path))
+    """Refuse a file that cannot be written, before any work is done."""
+    target = Path(os.path.realpath(path))
     try:
-        mode = whole.lstat().st_mode
+        mode = target.lstat().st_mode
     except FileNotFoundError:
         mode = None
     if mode is not None and stat.S_ISDIR(mode):
         raise ValueError(f"{path} is a folder: give the name of a file")
     if mode is not None and not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is no regular file, and is not written over: give another name")
-    if not whole.parent.is_dir():
+        raise ValueError(f"{path} is not a regular file and is not overwritten: give another name")
+    if not target.parent.is_dir():
         raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to")
-    if not os.access(whole.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"nothing can be written to the folder {path.parent}")
-    if mode is not None and not os.access(whole, os.W_OK):
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"the folder {path.parent} is not writable")
+    if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(f"{path} is read-only: give another name")
 
 
 def check_apart(read: Mapping[str, Path], written: Mapping[str, Path]) -> None:
-    """Refuse to write a file that the same call reads, or writes another thing to.
+    """Refuse to write a file that the same call reads, or writes twice.
 
-    Each path comes with the name that the user knows it by. Hard links and symbolic links to one
-    file are one file.
+    Links to one file are one file.
+
+    Args:
+        read: Paths by the names of their options.
+        written: Paths by the names of their options.
     """
     earlier = dict(read)
     for name, path in written.items():
-        for other, held in earlier.items():
-            if same_file(path, held):
+        for other, other_path in earlier.items():
+            if same_file(path, other_path):
                 raise ValueError(f"{name} and {other} are one file, {path}: give another name")
         earlier[name] = path
 
 
 def same_file(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to one file, which need not exist yet."""
     try:
         return one.samefile(other)
     except OSError:  # one of them is not there yet
         return os.path.realpath(one) == os.path.realpath(other)
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a folder that is removed at the end; first remove those of killed processes."""
+    _remove_abandoned()
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        Path(folder, f"{_OWNER}.new").open("w") as file,
+    ):
+        _lock(file)
+        # It gets its name once it is locked, so that no other process sees it unlocked.
+        Path(file.name).rename(Path(folder, _OWNER))
+        yield Path(folder)
+
+
+def _lock(file: IO[str]) -> bool:
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_abandoned() -> None:
+    for mark in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        try:
+            with mark.open("r+") as file:
+                if _lock(file):
+                    shutil.rmtree(mark.parent, ignore_errors=True)
+        except OSError:  # another user's, or removed by now
+            continue

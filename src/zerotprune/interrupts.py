@@ -1,23 +1,22 @@
 """Ctrl-C: one press ends a command, whatever it is doing, and leaves nothing half-written.
 
-A command's life has three phases, and Ctrl-C means something else in each:
+A command has three phases, and Ctrl-C means something else in each:
 
 1. It starts: it imports and parses, and has done nothing yet. The process exits at once. (The first
-   line of `cli.main` sees to that, before this module is imported.)
+   line of `cli.main` arranges that, before this module is imported.)
 2. It runs: Ctrl-C raises KeyboardInterrupt, so that every `with` and `finally` cleans up.
-3. It is over: there is only the exit left. The process exits at once, with the code it has, and
-   after an interrupt it does so anyway.
+3. It is over: only the exit is left. The process exits at once, with the exit code that it has.
 
 In the second phase the exception can get lost. Extension modules clear errors while they are being
 imported (Cython's do, when they register their types), Python drops what is raised in `__del__` or
 in the callback of a weak reference, and some libraries catch everything. So from the first Ctrl-C
 on, a timer looks ten times a second at which exception the main thread is handling. If it is a
-KeyboardInterrupt, or was raised while one was being handled, then the command is cleaning up, and
-is left alone. If not, somebody swallowed it, and it is raised again. This goes on until the command
-is over: where an interrupt was lost, and how often, does not matter.
+KeyboardInterrupt, or was raised while one was being handled, then the command is cleaning up and is
+left alone. If not, the interrupt was swallowed, and it is raised again. This is repeated until the
+command is over: it does not matter where an interrupt was lost, or how often.
 
-Code that means to go on after Ctrl-C, to report what is finished, calls `acknowledge`. Code that
-must not be interrupted in its middle says so by `deferred`.
+Code that continues after Ctrl-C, to report what is finished, calls `acknowledge`. Code that must
+not be interrupted halfway uses `deferred`.
 """
 
 from __future__ import annotations
@@ -37,24 +36,23 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _SECONDS_BETWEEN_LOOKS = 0.1
-#: after that, whoever is handling the interrupt is not cleaning up but goes on with other work
+#: after this, the code that handles the interrupt is not cleaning up but doing other work
 _SECONDS_TO_CLEAN_UP = 15.0
 
 _running: Interrupts | None = None
 
 
 class Interrupts:
-    """Ctrl-C in the life of one command, which begins when this is made. It stays ours until the
-    process has ended."""
+    """Handles Ctrl-C for one command, from when this is created until the process has ended."""
 
     def __init__(self) -> None:
         self.came = False
-        self._unanswered = False  # it came, and nobody has ended the command for it
+        self._unanswered = False  # it came, and the command has not ended yet
         self._since = 0.0
         self._hooks: tuple[Any, Any] | None = None
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        # The first to be registered is the last to be called: all that could wait has ended, and
-        # what Python still takes apart must not change the exit code.
+        # The first to be registered is the last to be called: nothing is left to wait for, and
+        # what Python still tears down must not change the exit code.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
     @property
@@ -71,7 +69,7 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._interrupt)
 
     def over(self, code: int) -> None:
-        """Nothing can be interrupted any more: end with this code."""
+        """Exit with this code if Ctrl-C comes from now on."""
         global _running
         _running = None
         self.acknowledge()
@@ -80,12 +78,14 @@ class Interrupts:
             sys.unraisablehook, threading.excepthook = self._hooks
 
     def leave(self, code: int) -> NoReturn:
-        """End the process now. Python itself would first take apart all that was imported, for
-        seconds, and wait for threads; and where an extension module ran code that the interrupt
-        left, it would die of the signal in the end."""
+        """End the process now.
+
+        Python would spend seconds on tearing down modules and wait for threads; and if the
+        interrupt came while an extension module ran code, it would end by the signal.
+        """
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # nobody may be listening
+            with suppress(OSError, ValueError):  # the stream may be closed
                 stream.flush()
         os._exit(code)
 
@@ -104,14 +104,13 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _look(self, *_: object) -> None:
-        """Interrupt again if the interrupt was lost. By the signal: it may be deferred just now."""
+        """Interrupt again if the interrupt was lost, by the signal: it may be deferred now."""
         late = time.monotonic() - self._since > _SECONDS_TO_CLEAN_UP
         if self._unanswered and (late or not _is_handled()):
             signal.raise_signal(signal.SIGINT)
 
     def _quiet(self, hook: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """Print no errors of what was cut short: objects that are deleted half-made, threads that
-        talk to workers which have ended."""
+        """Print no errors after an interrupt, of half-made objects or threads without workers."""
 
         def report(what: Any) -> None:
             if not self.came:
@@ -121,7 +120,7 @@ class Interrupts:
 
 
 def _is_handled() -> bool:
-    """Whether this thread is in an `except`, a `finally` or a `with` that an interrupt has left."""
+    """Return whether this thread is in an `except`, `finally` or `with` because of an interrupt."""
     error = sys.exception()
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
@@ -131,14 +130,16 @@ def _is_handled() -> bool:
 
 
 def acknowledge() -> None:
-    """Say in an `except KeyboardInterrupt` that the command is about to end, and will take its
-    time: it reports what is finished. The interrupt is not raised again."""
+    """Stop raising the interrupt again. Call it in an `except KeyboardInterrupt`.
+
+    The command is about to end, but first reports what is finished.
+    """
     if _running is not None:
         _running.acknowledge()
 
 
 class Deferral:
-    """Ctrl-C that waits, in the context of `deferred`."""
+    """A Ctrl-C that waits until the end of a `deferred` context."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -154,7 +155,7 @@ class Deferral:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Let Ctrl-C through in this context; one that waits comes at once."""
+        """Let Ctrl-C through in this context; one that is waiting comes at once."""
         if self._handler is None:
             yield
             return
@@ -168,13 +169,13 @@ class Deferral:
 
 @contextmanager
 def deferred() -> Iterator[Deferral]:
-    """Make Ctrl-C wait until this is done: a transaction, or the start of a process.
+    """Delay Ctrl-C to the end of this context: a transaction, or the start of a process.
 
-    Whichever handler there was gets the signal then.
+    The previous handler gets the signal then.
     """
     handler: Any = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield Deferral(None)  # no interrupt comes here
+        yield Deferral(None)  # interrupts do not arrive here
         return
     deferral = Deferral(handler)
     signal.signal(signal.SIGINT, deferral.note)
@@ -187,11 +188,11 @@ def deferred() -> Iterator[Deferral]:
 
 @contextmanager
 def kept_from_children() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that are started here, for good; the parent ends them.
+    """Block Ctrl-C for good in processes that are started in this context; the parent ends them.
 
-    A terminal sends SIGINT to all of them. One that gets it while it imports torch would end in a
-    page of traceback, or swallow it. It is blocked, which a child inherits; and it is deferred,
-    because another thread of this process may take the signal that this one blocks.
+    A terminal sends SIGINT to all of them. A process that is importing torch would print a
+    traceback, or swallow it. So it is blocked, which a child inherits; and it is deferred, because
+    another thread of this process may receive the signal that this thread blocks.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -208,7 +209,9 @@ def kept_from_children() -> Iterator[None]:
 
 
 def says_nothing(worker: int) -> None:
-    """For a loader's worker, whose failures are values: what else fails in it is the thread that
-    hands tensors to a parent that has gone."""
+    """Silence a data loader's worker, which returns its failures as values.
+
+    What else fails is the thread that sends tensors to a parent that has ended.
+    """
     del worker
     sys.excepthook = lambda *_: None

@@ -1,4 +1,4 @@
-"""Ranges of the numbers that come from outside: one table, which the help prints too."""
+"""Ranges of numbers that users give: one table for options, arguments and help."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """From the least to the most, both among them; `above`: more than the least."""
+    """From `least` to `most`, inclusive; with `above`, `least` itself is excluded."""
 
     least: float
     most: float
     above: bool = False
 
     def __str__(self) -> str:
-        return f"{'above ' if self.above else ''}{_told(self.least)} to {_told(self.most)}"
+        return f"{'above ' if self.above else ''}{_format(self.least)} to {_format(self.most)}"
 
 
-#: By the names that the options have in Python. The upper ends are far beyond what anybody needs:
-#: they are for slips of the finger that would take all memory, or for ever.
+#: By argument name. The upper bounds are far beyond any use: they catch typing errors that would
+#: take all memory, or for ever.
 RANGES = {
     "batch": Range(1, 65536),
     "cache_gb": Range(0, 100_000),
@@ -55,7 +55,12 @@ RANGES = {
 
 
 def check_range(name: str, value: float, called: str | None = None) -> None:
-    """Refuse a number outside its range; NaN is outside of all. `called` is what the user calls it.
+    """Refuse a number outside its range; NaN is outside every range.
+
+    Args:
+        name: In the table.
+        value: The number.
+        called: The name for the error message. Default: `name`.
 
     >>> check_range("batch", 0)
     Traceback (most recent call last):
@@ -65,11 +70,11 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
     if (value > least or (value == least and not above)) and value <= most:
         return
     if value > most:
-        wanted = f"at most {_told(most)}"
+        wanted = f"at most {_format(most)}"
     else:
-        wanted = f"{'above' if above else 'at least'} {_told(least)}"
+        wanted = f"{'above' if above else 'at least'} {_format(least)}"
     raise ValueError(f"{called or name} must be {wanted}, got {value}")
 
 
-def _told(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:,}" if value >= 10_000 else f"{value:g}"

@@ -8,6 +8,23 @@ from typing import Any
 from tests.waiting import wait_until
 from zerotprune.app.view_model import ViewModel
 
+#: The button shows ▶ again when the last stage has been reached.
+_PLAY = """
+const done = arguments[0], view = document.querySelector("#view"), texts = [];
+const look = () => {
+  const text = view.querySelector(".where").textContent;
+  if (text !== texts.at(-1)) texts.push(text);
+  if (view.querySelector(".play").textContent === "▶") {
+    observer.disconnect();
+    done(texts);
+  }
+};
+const observer = new MutationObserver(look);
+view.querySelector(".play").click();
+observer.observe(view, { childList: true, characterData: true, subtree: true });
+texts.push(view.querySelector(".where").textContent);
+"""
+
 
 class Page:
     """A tab with the page open, and what there is to see and to do."""
@@ -88,6 +105,10 @@ class Page:
         box = self.one("#budget input[type=number]")
         box.send_keys(Keys.CONTROL, "a")
         box.send_keys(str(percent), Keys.ENTER)
+
+    def play(self) -> list[str]:
+        """Press play, and return what the stage slider said until it stopped by itself."""
+        return list(self.driver.execute_async_script(_PLAY))
 
     def choose(self, box: str, name: str) -> None:
         self.one(f"#{box} input").click()

@@ -73,6 +73,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    started.set_script_timeout(GUARD)
     yield started
     started.quit()
 
@@ -148,6 +149,40 @@ def test_slider_example_and_method(
     copied = "navigator.clipboard.readText().then(arguments[0])"
     wanted = write_python(shown).strip()
     page.until(lambda: page.driver.execute_async_script(copied).strip() == wanted)
+
+
+def test_the_stage_slider_goes_through_the_stages(
+    page: Page, entry: CatalogEntry, image: Image.Image
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.choose("rival", "none")
+    page.until(lambda: len(page.all(".card")) == 2)
+    story = expected(entry, image, 65, "fold", "none").methods[0].story
+    page.press("input.stage", Keys.HOME)
+    card = ".card[data-method='fold'] "
+    assert page.one(card + "figcaption .on").text.startswith("all 196")
+    assert page.all(card + "svg g[data-block].on") == []
+    for stage in story.stages:
+        page.press("input.stage", Keys.ARROW_RIGHT)
+        assert f" {stage.block} of 12" in page.one(".where").text
+        assert page.one(card + "figcaption .on b").text == str(stage.kept)
+        (shown,) = page.all(card + "svg g[data-block].on")
+        assert shown.get_attribute("data-block") == str(stage.block)
+        assert shown.is_displayed()
+    assert not page.one(card + "svg .on .partners").is_displayed()
+    page.press(".partners-on", Keys.SPACE)
+    assert page.one(card + "svg .on .partners").is_displayed()
+    page.press("input.stage", Keys.HOME, Keys.ARROW_RIGHT)
+    page.set_budget(50)  # another budget is shown at the same stage, which is at another block
+    other = expected(entry, image, 50, "fold", "none")
+    blocks = [stage.block for stage in other.methods[0].story.stages]
+    assert blocks[0] != story.stages[0].block
+    page.wait_for(other)
+    page.until(lambda: f" {blocks[0]} of 12" in page.one(".where").text)
+    start, *texts = page.play()
+    assert "before" in start
+    assert [text.split()[-3] for text in texts] == [str(block) for block in blocks]
 
 
 def test_uploads_good_and_bad(page: Page, entry: CatalogEntry, tmp_path: Path) -> None:

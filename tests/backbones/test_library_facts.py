@@ -76,7 +76,7 @@ def test_facts_are_those_of_the_model(name: str) -> None:
     assert backbone(model).geometry.grid == (4, 4)
     with torch.inference_mode():
         model(torch.randn(1, 3, 64, 64))
-    with pytest.raises(ValueError, match="size must be a multiple of 16, got 65"):
+    with pytest.raises(ValueError, match=r"16.*65"):
         vit.resize_(65)
 
 

@@ -299,9 +299,9 @@ def test_a_schedule_for_a_method_is_one_that_it_can_follow(share: float) -> None
 
 def test_what_keeps_a_method_from_a_budget_or_a_model() -> None:
     model: Any = build("deit")
-    with pytest.raises(ValueError, match="1e-05 GMACs cannot be met by evit"):
+    with pytest.raises(ValueError, match=r"1e-05.*evit"):
         ztp.schedule_for(model, gmacs=1e-5, method="evit")
-    with pytest.raises(ValueError, match="cost of ats depends on the images"):
+    with pytest.raises(ValueError, match="ats"):
         ztp.schedule_for(model, cost=0.7, method="ats")
     with pytest.raises(ValueError, match="no CLS token"):
         ztp.schedule_for(build("siglip, no cls"), cost=0.7, method="evit")

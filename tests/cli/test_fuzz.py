@@ -100,7 +100,7 @@ PLACES = {
 }
 FOREIGN = ("Traceback", "Errno", "has no attribute", "not supported between", "codec can't",
            "surrogates", "data point", "NoneType", "unexpected keyword", "RuntimeError",
-           "fault of this program")  # fmt: skip
+           "this is a bug")  # fmt: skip
 
 
 @st.composite

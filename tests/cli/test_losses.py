@@ -15,10 +15,11 @@ from safetensors.torch import save_file
 
 from tests.cli.test_evaluate import _save as save_image
 from tests.commands import quickly
-from zerotprune.cli import evaluation, main
+from zerotprune.cli import main
 from zerotprune.data import demo
 from zerotprune.data.images import batches
 from zerotprune.data.models import load
+from zerotprune.measure import evaluation
 from zerotprune.measure.accuracy import UNPRUNED
 
 FILES = ("a.json", "w.safetensors", "rows.csv")

@@ -133,7 +133,7 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
     with refusal(BadImage, "cannot read", folder / "n01" / "a.png", "No such file"):
         images[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)  # the image has 24, more than twice that
-    with refusal(BadImage, folder / "n01" / "b.png", "far too many pixels"):
+    with refusal(BadImage, folder / "n01" / "b.png", "too many pixels"):
         images[1]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)  # a warning only, and that stays inside
     assert images[1][0].shape == (3, 4, 6)
@@ -142,15 +142,15 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
 def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
     """A few bytes that would take gigabytes, and a format that PIL hands to another program."""
     for name, sides, says in (
-        ("strip.png", (60_000, 1), "its longer side may be at most 20 times its shorter one"),
-        ("bomb.png", (50_000, 50_000), "far too many pixels: at most 100 megapixels"),
+        ("strip.png", (60_000, 1), "at most 20 times"),
+        ("bomb.png", (50_000, 50_000), "at most 100 megapixels"),
         ("large.png", (12_000, 10_000), "= 120.0 megapixels: at most 100 megapixels"),
     ):
         (tmp_path / name).write_bytes(png(*sides))
         with refusal(BadImage, tmp_path / name, says):
             decode(tmp_path / name)
     (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")
-    with refusal(BadImage, "is not an image of a kind that can be read"):
+    with refusal(BadImage, "is not an image"):
         decode(tmp_path / "eps.jpg")
 
 
@@ -163,7 +163,7 @@ def test_fifos_are_left_out_and_a_folder_in_itself_is_seen_once(tmp_path: Path) 
     assert len(images) == 3
     assert sum(len(each[0]) for each in batches(images, 2, report=skipped.append)) == 2
     assert len(skipped) == 1
-    assert "no regular file" in skipped[0]
+    assert "regular file" in skipped[0]
 
 
 def test_a_decode_process_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_mistakes_with_batches() -> None:
         with refusal(ValueError, "rank must be"):
             batches(in_memory(3), 1, report=pytest.fail, rank=rank, world=world)
     for batch_size, workers in ((0, 0), (1, -1)):
-        with refusal(ValueError, "no batches of"):
+        with refusal(ValueError, "batch size"):
             batches(in_memory(3), batch_size, report=pytest.fail, workers=workers)
 
 

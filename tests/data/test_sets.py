@@ -105,7 +105,7 @@ def test_laid_out_as_the_real_one(
     lay(tmp_path)
     monkeypatch.setattr(torchvision.datasets.Flowers102, "_check_integrity", lambda self: True)
     small = SETS[name]._replace(classes=2, train=len(train), test=len(test))
-    with pytest.raises(ValueError, match="and the set has"):
+    with pytest.raises(ValueError, match="is incomplete"):
         images_of(name, tmp_path, train=False)
     monkeypatch.setitem(sets.SETS, name, small)
     for split, wanted in (("train", train), ("validation", test)):
@@ -124,5 +124,5 @@ def test_what_is_not_there_is_not_fetched(name: str, tmp_path: Path) -> None:
 
 
 def test_a_set_takes_no_mapping(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--mapping goes with a folder of images"):
+    with pytest.raises(ValueError, match="--mapping"):
         open_data(f"pets:{tmp_path}", mapping=tmp_path / "m.csv")

@@ -79,7 +79,7 @@ def test_without_agreement_nothing_is_written(
         (0.05, "more than rounding"),
         (1e3, "of the answers on 8 images differ"),
     ):
-        with pytest.raises(ValueError, match=f"the model in torch is not that in torch: .*{says}"):
+        with pytest.raises(ValueError, match=says):
             ztp.export_model(model, tmp_path / "m.pt2", to="torch", rounds=0)
         assert list(tmp_path.iterdir()) == []
 
@@ -94,11 +94,9 @@ def test_agreement_counts_answers_and_differences() -> None:
     assert found.largest == pytest.approx(1.5)
     assert found.same == pytest.approx(2 / 3)
     assert found.typical == pytest.approx(1e-4 / 3, rel=0.01)
-    with pytest.raises(ValueError, match="33% of the answers on 3 images differ, at most 10% may"):
+    with pytest.raises(ValueError, match=r"33%.* 3 images.*10%"):
         found.check("X")
-    with pytest.raises(
-        ValueError, match=r"int8 changes 33.3% of the answers on 3 images, and 30.0%"
-    ):
+    with pytest.raises(ValueError, match=r"int8.*33\.3%.* 3 images.*30\.0%"):
         found.check_int8(0.3)
     found.check_int8(0.34)
     agreement(wanted, wanted).check("X")
@@ -110,7 +108,7 @@ def test_what_is_not_finite_agrees_with_nothing() -> None:
     assert broken.same == 0
     with pytest.raises(ValueError, match="is not that in torch"):
         broken.check("X")
-    with pytest.raises(ValueError, match=r"int8 changes 100\.0% of the answers"):
+    with pytest.raises(ValueError, match=r"int8.*100\.0%"):
         broken.check_int8(0.5)
 
 

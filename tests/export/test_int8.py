@@ -121,7 +121,7 @@ def test_int8_that_changes_too_much_is_refused(
     monkeypatch.setattr(exporting, "write", lambda job, model, path: {"int8": path})
     monkeypatch.setattr(exporting, "compare", lambda *given: Agreement(50, 9.0, 0.5, 0.8))
     model = tiny(2)
-    with pytest.raises(ValueError, match=r"int8 changes 20.0% of the answers on 50 images, and 15"):
+    with pytest.raises(ValueError, match=r"int8.*20\.0%.* 50 images.*15"):
         ztp.export_model(model, tmp_path / "m.onnx", images=images_of(2), int8=True, rounds=0)
     assert list(tmp_path.iterdir()) == []
 

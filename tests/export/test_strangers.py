@@ -42,7 +42,7 @@ def test_a_description_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "model.pte"
     file.touch()
     (tmp_path / "model.pte.json").write_text(text)
-    with pytest.raises(ValueError, match=r"model\.pte\.json is no description of a model") as said:
+    with pytest.raises(ValueError, match=r"model\.pte\.json") as said:
         target_named("executorch").read(file)
     assert TOLD[text] in str(said.value)
 
@@ -50,7 +50,7 @@ def test_a_description_that_is_none(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [DEEP, "", "5", '["a", null]'])
 def test_notes_in_onnx_that_are_none(text: str, tmp_path: Path) -> None:
     file = onnx_with(tmp_path / "model.onnx", {"zerotprune.class_names": text})
-    with pytest.raises(ValueError, match=r"model\.onnx is no description of a model"):
+    with pytest.raises(ValueError, match=r"model\.onnx"):
         target_named("onnx").read(file)
 
 
@@ -87,7 +87,7 @@ def test_facts_in_openvino_and_pt2_that_are_none(text: str, tmp_path: Path) -> N
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("model/extra/zerotprune.json", text)
     for name, file in {"openvino": xml, "torch": archive}.items():
-        with pytest.raises(ValueError, match=r"model\.\w+ is no description of a model") as said:
+        with pytest.raises(ValueError, match=r"model\.\w+ is") as said:
             target_named(name).read(file)
         assert TOLD[text] in str(said.value)
 
@@ -122,7 +122,10 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
             "export test_vit --schedule m.pte.json --to executorch --out m.pte",
             "file, m.pte.json",
         ),
-        ("export test_vit --cost 0.5 --to executorch --out f.pte", "f.pte.json is no regular file"),
+        (
+            "export test_vit --cost 0.5 --to executorch --out f.pte",
+            "f.pte.json is not a regular",
+        ),
         ("export test_vit --cost 0.5 --to torch --out .pt2", "such as model.pt2; got '.pt2'"),
         ("export test_vit --cost 0.5 --to torch --out \udcff.pt2", "torch needs a UTF-8 path"),
         ("export test_vit --cost 0.5 --device cuda --out m.onnx", "leave --device out"),

@@ -106,11 +106,11 @@ def test_stopped_in_an_epoch_it_resumes_to_the_same_weights(
     said = done.stdout + done.stderr
     assert done.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
     if number == signal.SIGINT:
-        assert "the same command goes on from there" in said
+        assert "same command" in said
     assert not (home / out).exists()
     done = zerotprune(*PRUNED, "--out", out, cwd=home)
     assert done.returncode == 0, done
-    assert "goes on after epoch" in done.stdout
+    assert "after epoch" in done.stdout
     assert f"epoch {EPOCHS}: loss" in done.stdout
     assert "epoch 1: loss" not in done.stdout
     assert same(load_file(home / out), whole)

@@ -9,8 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 import zerotprune as ztp
-from zerotprune.finetune.final_tokens import FinalTokens, Watch
-from zerotprune.finetune.losses import label_loss, logit_loss, token_loss
+from zerotprune.finetune.losses import (
+    FinalTokens,
+    Watch,
+    label_loss,
+    logit_loss,
+    token_loss,
+)
 from zerotprune.tracing import patches_left
 
 Array = NDArray[np.float64]

@@ -54,9 +54,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("train two", "the class c2 is in train and not in two: both need the same ones"),
+        ("train two", "the class c2 is in train but not in two"),
         ("train other", "the class c2 is in train and not in other"),
-        ("one one", "one has a single class: there is nothing to tell apart"),
+        ("one one", "one has a single class"),
         ("empty val", "no images in empty"),
         ("nowhere val", "no data at nowhere"),
         ("train val --teacher five.safetensors", "the teacher has 5 classes, the model 3"),
@@ -71,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train val --out new.bin", "must end in .safetensors"),
         ("train val --out w.safetensors", "are one file"),
         ("train val --out nowhere/new.safetensors", "no folder nowhere"),
-        ("train val --out broken.safetensors", "is no checkpoint of a fine-tuning"),
+        ("train val --out broken.safetensors", "not a checkpoint"),
     ],
 )
 def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_width_that_is_not_the_teachers(home: Path) -> None:
 
     model = timm.create_model("test_vit", num_classes=3)
     wide = timm.create_model("test_vit", num_classes=3, embed_dim=96, num_heads=3)
-    with pytest.raises(ValueError, match="has 96 channels, the model 64: --token-weight 0 leaves"):
+    with pytest.raises(ValueError, match=r"96 channels.* 64.*--token-weight"):
         check_teacher(model, wide, tokens=True)
     check_teacher(model, wide, tokens=False)
     large = timm.create_model("test_vit", num_classes=3, img_size=96)
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     assert run(home, monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
     assert "cannot be written after epoch 2: No space left on device" in said
-    assert "what it held before is as it was" in said
+    assert "still there" in said
     assert len(said.splitlines()) == 1
     kept = home / "full.safetensors.checkpoint"
     held = torch.load(kept, weights_only=True)
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
         assert "is the checkpoint of another training" in said
         assert says in said
     assert run(home, monkeypatch, *arguments) == 0, "with room again it goes on"
-    assert "goes on after epoch 1 of 2" in capsys.readouterr().out
+    assert "after epoch 1 of 2" in capsys.readouterr().out
     assert not kept.exists()
     assert (home / "full.safetensors").is_file()
 
@@ -157,11 +157,11 @@ def test_a_checkpoint_of_other_things(spoil: dict[str, object], tmp_path: Path) 
     file = tmp_path / "a.checkpoint"
     whole = vars(Checkpoint({"model": "a"}, "{}", {}, [dict.fromkeys(ROW, 1.0)]))
     torch.save({"version": 1, **whole, **spoil}, file)
-    with pytest.raises(ValueError, match=r"no checkpoint of a fine-tuning|of another release"):
+    with pytest.raises(ValueError, match=r"not a checkpoint|another release"):
         Checkpoint.load(file, {"model": "a"})
     for odd in (None, [1], torch.zeros(2)):
         torch.save(odd, file)
-        with pytest.raises(ValueError, match="no checkpoint of a fine-tuning"):
+        with pytest.raises(ValueError, match="not a checkpoint"):
             Checkpoint.load(file, {"model": "a"})
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_does_not_fit(
     said = capsys.readouterr().err
     file.unlink()
     assert ended.value.code == 2, said
-    assert "odd.safetensors.checkpoint does not fit this training: remove it" in said
+    assert "odd.safetensors.checkpoint does not fit" in said
     assert not (home / "odd.safetensors").exists()
 
 

@@ -22,8 +22,7 @@ from zerotprune.backbones import backbone
 from zerotprune.data.images import open_data
 from zerotprune.finetune.images import Feed, ShownImages
 from zerotprune.finetune.recipe import Recipe
-from zerotprune.finetune.tally import top1
-from zerotprune.finetune.training import Trainer
+from zerotprune.finetune.training import Trainer, top1
 
 RECIPE = Recipe(epochs=3, lr=1e-3)
 
@@ -159,7 +158,7 @@ def test_a_loss_that_is_none_is_said() -> None:
     trainer = trainer_()
     with torch.no_grad():
         trainer.model.head.bias.fill_(torch.nan)  # type: ignore[union-attr, operator]
-    with pytest.raises(ValueError, match="no longer finite in epoch 3: try a smaller --lr"):
+    with pytest.raises(ValueError, match=r"epoch 3.*--lr"):
         trainer.epoch(2, batches_())
 
 
@@ -199,7 +198,7 @@ def test_processes_share_an_epoch(images: ShownImages) -> None:
     assert len({tuple(each.flatten()[:50].tolist()) for share in shares for each in share}) == 8
     small = Feed(images, 64, print, rank=1, world=3)
     assert (small.steps, small.share, len(_epoch(small))) == (1, 3, 3)
-    with pytest.raises(ValueError, match="fewer images than there are processes"):
+    with pytest.raises(ValueError, match="processes"):
         Feed(images, 1, print, world=11)
 
 

@@ -150,7 +150,7 @@ def test_what_else_it_refuses() -> None:
     with pytest.raises(ValueError, match=r"stages must be at least 1.* got 0"):
         Fold(stages=0)
     for wrong in (-0.5, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="of_partner must be a number of at least 0, got "):
+        with pytest.raises(ValueError, match="of_partner"):
             Fold(of_partner=wrong)
-        with pytest.raises(ValueError, match="proportional must be a number of at least 0, got "):
+        with pytest.raises(ValueError, match="proportional"):
             Fold(proportional=wrong)

@@ -89,7 +89,7 @@ def test_a_file_that_has_them_is_loaded_with_them(tmp_path: Path) -> None:
     first = schedule.stages[0].block
     for bad in (f"zerotprune.dynamicvit.{first}.more", f"zerotprune.another.{first}.weight"):
         torch.save(state | {bad: torch.zeros(3)}, tmp_path / "bad.pt")
-        with pytest.raises(ValueError, match=f"hold {bad}, which the model does not have"):
+        with pytest.raises(ValueError, match=bad):
             models.load("test_vit", weights=tmp_path / "bad.pt")
 
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from zerotprune import Schedule, Stage
-from zerotprune.cli.report_search import remarks, table_of
+from zerotprune.cli.search import choice_remarks, comparison_table
 from zerotprune.plots.search import search_figure
 from zerotprune.search.choice import Judged, choose, expected_curse, front, pick_finalists, thin_out
 from zerotprune.search.objective import Outcome
@@ -48,13 +48,11 @@ def test_the_widest_table_is_whole_in_80_columns() -> None:
     trials = [row("trial 1234", 13, 6), row("trial 1999", 11, 12)]
     choice = choose(unpruned, default, trials)
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(table_of("title", choice))
+    console.print(comparison_table("title", choice))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for text in ("→ trial 1999", "same %", "100.0", "65.0 ± 10.9", "-70.0 ± 10.5", "-20.0 ± 9.2"):
         assert text in shown
-    assert (
-        remarks(choice, 2000)[-1] == "20 images do not tell the chosen one from the method's form."
-    )
+    assert "Inconclusive: on 20 images" in choice_remarks(choice, 2000)[-1]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     assert len(_values(tmp_path / "schedule.trials.db")) == 5
     again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
                     cwd=tmp_path)  # fmt: skip
-    assert "5 trials of 5 are there already, begun by --sampler random" in again.stdout
+    assert "after 5 of 5 trials, begun with --sampler random" in again.stdout
     with pytest.raises(ValueError, match=r"budget --cost 0.4 there, --cost 0.5 here"):
         search_command(
             "demo", str(folder), budget=BudgetOptions(cost=0.5), method="zero-tprune",
@@ -101,7 +101,7 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
     assert Schedule.load(tmp_path / "schedule.json").stages
     done = quickly("search", "--model", "demo", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"{len(kept)} trials of 20 are there already\n" in done.stdout
+    assert f"after {len(kept)} of 20 trials\n" in done.stdout
     finished = _values(path)
     assert kept.items() <= finished.items()
     assert len(finished) == 20
@@ -169,7 +169,7 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("--cost", "0.5", "--limit", "1"), "too few images: 1"),
     (("--cost", "0.5", "--data", "nowhere"), "no data at nowhere"),
     (("--cost", "0.5", "--data", "empty", "--no-labels"), "no images in empty"),
-    (("--cost", "0.5", "--method", "evit"), "a search is for one of fold, tome, tome-uni, "),
+    (("--cost", "0.5", "--method", "evit"), "one of fold, tome, tome-uni, "),
     (("--cost", "0.5", "--out", "no/x.json"), "no folder no"),
     (("--cost", "0.5", "--figure", "x.txt"), "the ending must be one of"),
     (("--cost", "0.5", "--storage", "no/x.db"), "no folder no"),

@@ -1,24 +1,38 @@
-"""`zerotprune calibrate`: the rounds and the VHF range that a model wants, from images."""
+"""`zerotprune calibrate`: the rounds and the VHF range that suit a model, from images."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ..backbones import backbone
 from ..calibrate.calibration import Calibration
 from ..calibrate.survey import (
+    ROUNDS,
+    SETTLED,
     THRESHOLD,
+    BlockRounds,
     divergences_json,
     head_variances,
     rounds_needed,
     survey,
     variances_json,
 )
-from ..calibrate.vhf import DEFAULT, RangeSearch, search_range, usual_schedule
+from ..calibrate.vhf import (
+    DEFAULT,
+    ENOUGH,
+    Range,
+    RangeSearch,
+    Verdict,
+    search_range,
+    usual_schedule,
+)
 from ..data.fingerprint import fingerprint_model
 from ..data.images import batches, check_classes
 from ..data.models import load
@@ -26,9 +40,8 @@ from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
-from .console import left_out, progress_bar
+from .console import left_out, new_table, progress_bar
 from .options import ModelOptions, ReadingOptions, chosen_device, preset_or_file, refuse_torchrun
-from .report_calibration import rounds_lines, rounds_table, vhf_lines
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
 
@@ -49,8 +62,8 @@ def calibrate(
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
-    It is used by --calibration in other commands. A model without a head has no accuracy to search
-    a range by: it gets its rounds, and keeps the default range.
+    Other commands read it by --calibration. For a model without a head there is no accuracy to
+    search by: only the rounds are measured, and the default range is kept.
 
     Example: `zerotprune calibrate deit_small_patch16_224 images --out calibration.json`
 
@@ -65,17 +78,17 @@ def calibrate(
     figures
         Folder for score-distributions.png, kl-by-block.png and vhf-ranges.png.
     threshold
-        A block has voted enough when KL(50 rounds ‖ r rounds) is below this share of its spread,
-        KL(50 rounds ‖ flat).
+        r rounds are enough for a block if KL(50 rounds ‖ r rounds) is below this share of its
+        spread, KL(50 rounds ‖ flat).
     schedule
-        How the model is pruned while the range is searched: a preset or a JSON file. Default:
+        How to prune the model while the range is searched: a preset or a JSON file. Default:
         vhf-search for models of 12 blocks, else one for 0.7 of the cost.
     labels
-        Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
+        Search by top-1 on the labels; without labels, by KL(unpruned ‖ pruned) of the outputs.
     evaluations
-        How many ranges are tried at most; 0 leaves the search out.
+        Try at most this many ranges; 0 for no search.
     seed
-        Of the random starts.
+        For the random starts.
     """
     loading, reading = loading or ModelOptions(), reading or ReadingOptions()
     _check(out, figures, schedule)
@@ -99,7 +112,7 @@ def calibrate(
                                    visible=plan is not None)  # fmt: skip
         stream = batches(dataset, reading.batch, report=left_out(console),
                          workers=reading.workers, strict=reading.strict)  # fmt: skip
-        # The search goes over the images again and again: they are decoded once and held.
+        # The search uses the images many times, so they are decoded once and kept.
         seen = stream if plan is None else list(stream)
         blocks = survey(built, seen, device, partial(progress.advance, voting))
         rows = rounds_needed(blocks, threshold)
@@ -126,8 +139,8 @@ def calibrate(
         save(plots.divergence_figure(rows, threshold, title), second)
         if verdict is not None:
             save(plots.ranges_figure(verdict, title), third)
-    console.print(rounds_table(rows, title))
-    for line in [*rounds_lines(rows, threshold), *vhf_lines(verdict, outputs > 0)]:
+    console.print(_rounds_table(rows, title))
+    for line in [*_rounds_lines(rows, threshold), *_range_lines(verdict, outputs > 0)]:
         console.print(line, highlight=False)
     console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
 
@@ -139,3 +152,53 @@ def _check(out: Path, figures: Path | None, schedule: str | None) -> None:
     check_writable(out)
     if figures is not None:
         check_figure_file(figures / FIGURES[0])
+
+
+def _rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:
+    table = new_table(title)
+    for column in ("block", "spread", *(f"r = {rounds}" for rounds in ROUNDS[:-1])):
+        table.add_column(column, justify="right")
+    for column in ("needed", "paper's", "verdict"):
+        table.add_column(column)
+    for row in rows:
+        low, high = row.paper
+        means = [f"{kl.value:.1e}" for kl in row.divergence]
+        paper = f"{low}" if low == high else f"{low}–{high}"
+        table.add_row(str(row.block), f"{row.spread.value:.3f}", *means, str(row.needed), paper,
+                      row.verdict)  # fmt: skip
+    return table
+
+
+def _rounds_lines(rows: Sequence[BlockRounds], threshold: float) -> list[str]:
+    tally = Counter(row.verdict for row in rows)
+    return [
+        f"r: mean KL({SETTLED} rounds ‖ r rounds); spread: KL({SETTLED} rounds ‖ flat)",
+        f"needed: the fewest rounds with a KL of at most {threshold:g} of the spread",
+        f"the paper's rounds are right in {tally['holds']} of {len(rows)} blocks, too many in "
+        f"{tally['too many']} and too few in {tally['too few']}",
+    ]
+
+
+def _range_lines(verdict: Verdict | None, head: bool) -> list[str]:
+    if verdict is None:
+        why = "no search was asked for" if head else "the model has no head to search by"
+        return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
+    best, gain, judged = verdict.best, verdict.gain, verdict.judged
+    lines = [
+        f"VHF range: {_between(best)} is the best of {len(verdict.trials)} on {verdict.searched} "
+        f"images ({verdict.measure})"
+    ]
+    if best == DEFAULT:
+        return [*lines, "that is the default, so there is nothing to compare on the other images"]
+    scale = 100 if verdict.labels else 1
+    value, default = scale * verdict.best_value.value, scale * verdict.default_value.value
+    paired = f"{scale * gain.value:+.3g} ± {scale * gain.error:.2g} (paired)"
+    lines.append(f"on the other {judged}: {value:.4g}, the default {default:.4g}: {paired}")
+    if verdict.holds:
+        return [*lines, f"that is more than two standard errors: {_between(best)} is recommended"]
+    why = "too few images to tell" if judged < ENOUGH else "within two standard errors"
+    return [*lines, f"{why}: the default, {_between(DEFAULT)}, is recommended"]
+
+
+def _between(place: Range) -> str:
+    return f"{place[0]:g} to {place[1]:g}"

@@ -1,4 +1,4 @@
-"""What is checked of every call before anything is read: ranges of numbers, paths used twice."""
+"""Checks of every command line before anything is read: ranges of numbers, paths used twice."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from typing import Any
 from ..files import check_apart
 from ..ranges import RANGES, check_range
 
-#: Options by what becomes of the path they name. All other paths are read.
+#: Options whose path is written. All other paths are read.
 WRITTEN = ("out", "csv", "plot", "figure", "storage")
 WRITTEN_FOLDERS = ("plots", "figures")
-#: Options that name a path without being one: data sets, presets, methods.
+#: Options that are strings but may name a path: data sets, presets, methods.
 NAMES = ("data", "train", "val", "teacher", "schedule", "method", "storage")
-#: What a folder of data is read for.
+#: Files that are read from a folder of data, besides images.
 READ_IN_FOLDERS = (".arrow", ".parquet", ".tar")
 
 
 def check_call(arguments: Mapping[str, Any]) -> None:
-    given = list(_flat(arguments))
-    for name, value in given:
+    """Check the arguments of a command by the names of its options."""
+    values = list(_flatten(arguments))
+    for name, value in values:
         if name in RANGES and isinstance(value, (int, float)) and not isinstance(value, bool):
-            check_range(name, value, _called(name))
+            check_range(name, value, _option(name))
     paths = [
-        (_called(name), path, name in WRITTEN)
-        for name, value in given
+        (_option(name), path, name in WRITTEN)
+        for name, value in values
         if isinstance(value, Path) or name in NAMES
         for path in _paths(value)
         if name not in WRITTEN_FOLDERS
     ]
     read = [(name, path) for name, path, written in paths if not written]
-    written = [(name, each) for name, path, written in paths if written for each in _with(path)]
+    written = [(name, file) for name, path, written in paths if written for file in _files(path)]
     _check_folders(read, written)
-    check_apart(_named(read), _named(written))
+    check_apart(_by_name(read), _by_name(written))
 
 
-def _with(path: Path) -> list[Path]:
-    """A file to write, and those that are written beside it."""
+def _files(path: Path) -> list[Path]:
+    """Return a file to write, and those that are written beside it."""
     from ..export import target_of
 
     if (target := target_of(path.name)) is not None:
@@ -52,24 +53,24 @@ def _with(path: Path) -> list[Path]:
     return [path]
 
 
-def _flat(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value by the name of its option: groups of options and lists are taken apart."""
+def _flatten(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield every value with the name of its option, from groups of options and lists, too."""
     for name, value in arguments.items():
         if is_dataclass(value):
-            yield from _flat({each.name: getattr(value, each.name) for each in fields(value)})
+            yield from _flatten({field.name: getattr(value, field.name) for field in fields(value)})
         elif isinstance(value, (list, tuple)):
-            for each in value:
-                yield from _flat({name: each})
+            for item in value:
+                yield from _flatten({name: item})
         elif value is not None:
             yield name, value
 
 
-def _called(name: str) -> str:
+def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
 def _paths(value: Path | str) -> list[Path]:
-    """The files and folders behind what was typed; none where it is the name of something else."""
+    """Return the files and folders that a value names; none if it names something else."""
     if isinstance(value, Path):
         return [value]
     from ..data.sets import set_named
@@ -82,27 +83,27 @@ def _paths(value: Path | str) -> list[Path]:
     if "://" in text:
         return []
     if re.search(r"[*?\[{]", text) and not Path(text).exists():
-        from ..data.sources import spelled_out
+        from ..data.sources import expand_pattern
 
-        return spelled_out(text)
+        return expand_pattern(text)
     return [Path(text)]
 
 
-def _named(paths: list[tuple[str, Path]]) -> dict[str, Path]:
-    """By names that tell several paths of one option apart."""
+def _by_name(paths: list[tuple[str, Path]]) -> dict[str, Path]:
+    """Index paths by option and path: one option may have several."""
     return {f"{name} {path}": path for name, path in paths}
 
 
 def _check_folders(read: list[tuple[str, Path]], written: list[tuple[str, Path]]) -> None:
-    """Refuse to write over an image, or a shard, that lies in a folder which is read."""
+    """Refuse to overwrite an image or a shard in a folder that is read."""
     from ..data.sources import ENDINGS
 
     for name, path in written:
         if path.suffix.lower() not in ENDINGS + READ_IN_FOLDERS or not path.exists():
             continue
-        whole = Path(os.path.realpath(path))
+        target = Path(os.path.realpath(path))
         for other, folder in read:
-            if folder.is_dir() and whole.is_relative_to(os.path.realpath(folder)):
+            if folder.is_dir() and target.is_relative_to(os.path.realpath(folder)):
                 raise ValueError(
                     f"{name} {path} is one of the files in {other} {folder}: give another name"
                 )

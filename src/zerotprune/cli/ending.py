@@ -1,4 +1,4 @@
-"""How a command ends: one sentence and an exit code for whatever came, 130 for Ctrl-C, always."""
+"""End a command with one sentence and an exit code; always 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from contextlib import contextmanager, suppress
 from ..interrupts import INTERRUPTED, Interrupts
 
 MISTAKE, BUG, CLOSED = 2, 1, 141
-#: what users are told of in words; all else is a fault of ours
+#: errors that users can cause; all others are bugs
 _MISTAKES = (ValueError, TypeError, OSError)
 
 
 @contextmanager
 def ending(interrupts: Interrupts) -> Iterator[None]:
-    """Run a command inside; it ends by SystemExit, whatever happens."""
+    """Run a command inside this context. It ends with SystemExit, whatever happens."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # names of files may be no text at all
+        if hasattr(stream, "reconfigure"):  # file names need not be text
             stream.reconfigure(errors="backslashreplace")
     try:
         yield
         sys.stdout.flush()
-        if interrupts.unanswered:  # swallowed just now, and nobody knows what was left out for it
+        if interrupts.unanswered:  # swallowed by a library, so the work may be incomplete
             raise KeyboardInterrupt
         interrupts.over(0)
     except SystemExit as stopped:
-        if isinstance(stopped.__context__, BrokenPipeError):  # rich has its own way with it
+        if isinstance(stopped.__context__, BrokenPipeError):  # rich turns it into SystemExit
             stopped.code = CLOSED
         interrupts.over(stopped.code if isinstance(stopped.code, int) else BUG)
         raise
@@ -38,17 +38,17 @@ def ending(interrupts: Interrupts) -> Iterator[None]:
             raise
         code, text = _outcome(error, interrupted)
         interrupts.over(code)
-        _say(text)
+        _print_error(text)
         if interrupts.came:
             interrupts.leave(code)
         sys.exit(code)
 
 
 def _outcome(error: BaseException, interrupted: bool) -> tuple[int, str]:
-    """The exit code, and the line to print on the error stream."""
+    """Return the exit code and the line to print on the error stream."""
     if interrupted:
-        said = str(error) if isinstance(error, KeyboardInterrupt) else ""
-        return INTERRUPTED, said or "stopped"
+        text = str(error) if isinstance(error, KeyboardInterrupt) else ""
+        return INTERRUPTED, text or "stopped"
     if isinstance(error, BrokenPipeError):  # `zerotprune info … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED, ""
@@ -57,18 +57,18 @@ def _outcome(error: BaseException, interrupted: bool) -> tuple[int, str]:
     if _is_lack_of_memory(error):
         return MISTAKE, "not enough memory: try a smaller --batch, --size or model"
     name = type(error).__name__
-    return BUG, f"{name}, a fault of this program; its traceback is in {_kept(error)}"
+    return BUG, f"{name}: this is a bug; the traceback is in {_save_traceback(error)}"
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     if not text:
         return
-    with suppress(OSError, ValueError):  # nobody may be listening
+    with suppress(OSError, ValueError):  # the stream may be closed
         print(f"zerotprune: {text}", file=sys.stderr)
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, on one line; an error of the system by its words, not by its number."""
+    """Return the message on one line; for an OSError, its text without the number."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
@@ -81,8 +81,8 @@ def _is_lack_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and "t allocate memory" in str(error))
 
 
-def _kept(error: BaseException) -> str:
-    """The file in which the traceback lies."""
+def _save_traceback(error: BaseException) -> str:
+    """Write the traceback to a file and return its name."""
     import tempfile
     import traceback
 

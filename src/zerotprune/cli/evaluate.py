@@ -80,7 +80,7 @@ def _chosen(
         schedule = budget.solve(
             evaluation.model,
             method,
-            lambda: evaluation.some_images(evaluation.options.batch),
+            lambda: evaluation.some_images(evaluation.batch),
             lambda line: evaluation.console.print(line, highlight=False),
         )
     return None if schedule is None else Contender(name_of(schedule.method), schedule)

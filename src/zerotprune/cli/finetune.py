@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+from rich.console import Console
 from rich.markup import escape
 
 from ..data import weights
 from ..files import check_writable
-from ..finetune.checkpoint import Checkpoint, checkpoint_beside
+from ..finetune.checkpoint import checkpoint_beside
 from ..finetune.recipe import Recipe
-from ..finetune.tally import Tally
+from ..finetune.session import Session, TrainingConfig, open_session
+from ..finetune.training import Tally
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..schedule import Schedule
-from .console import progress_bar
-from .finetuning import Asked, Finetuning, TrainingOptions, prepare
-from .options import DATA, BudgetOptions, MethodName, ModelName, ModelOptions, Precision
+from .console import console_for, left_out, progress_bar
+from .options import (
+    DATA,
+    BudgetOptions,
+    Flag,
+    MethodName,
+    ModelName,
+    ModelOptions,
+    Precision,
+    chosen_device,
+)
 
 TRAINING = Group("Training", sort_key=3)
-_FOLDER = "A folder of class folders, tar shards, hf:DATASET, or pets:FOLDER and its like."
+_FOLDER = "A folder of class folders, tar shards, hf:DATASET, or pets:FOLDER and the like."
 _TEACHER = (
-    "A file of weights for an unpruned teacher of the same kind, or a model's name. Default: the "
-    "model itself as it is before, unless its head is new or nothing is pruned."
+    "Weights of an unpruned teacher of the same architecture, or a model's name. Default: the "
+    "model itself before training, unless its head is new or nothing is pruned."
 )
-#: steps after which the bar is told anew: to ask a GPU for a number is to wait for it
-_NOW_AND_THEN = 10
+#: steps between updates of the progress bar: reading the loss from a GPU waits for the GPU
+_STEPS_BETWEEN_UPDATES = 10
+
+
+@Parameter(name="*", group=DATA)
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the images are read."""
+
+    batch: int = 64
+    "Images at a time, in each process."
+    workers: int = 2
+    "Processes that decode images."
+    limit: int | None = None
+    "Use at most this many images of either data set, spread evenly: for a first try."
+    strict: Flag = False
+    "Stop at the first image that cannot be read. Default: name it and leave it out."
 
 
 def finetune(
     model: ModelName,
     train: Annotated[str, Parameter(group=DATA, help=f"The images to learn from. {_FOLDER}")],
-    val: Annotated[str, Parameter(group=DATA, help="Those to validate on after every epoch.")],
+    val: Annotated[str, Parameter(group=DATA, help="The images to validate on after every epoch.")],
     *,
     out: Path,
     budget: BudgetOptions | None = None,
@@ -49,103 +75,136 @@ def finetune(
 ) -> None:
     """Train a model while its tokens are pruned; write weights that know their schedule.
 
-    With --cost 1 nothing is pruned. Data of other classes than the model's gets a new head. Every
-    epoch is kept beside --out: the same command again goes on where it was stopped or killed, and
-    comes to the same weights. Under torchrun, every process trains on its share.
+    With --cost 1 nothing is pruned. If the data has other classes than the model, the model gets
+    a new head. Every epoch is saved beside --out: after an interruption, the same command
+    continues and ends with the same weights. Under torchrun, each process trains on its share.
 
     Example: `zerotprune finetune deit_tiny_patch16_224 train val --cost 0.6 --out new.safetensors`
 
     Parameters
     ----------
     out
-        The weights, a .safetensors file: --weights of `evaluate` takes its schedule along.
+        The weights, a .safetensors file. `evaluate --weights` reads the schedule from it.
     frozen
-        Train only what is new: a new head, the method's own weights; else the head.
+        Train only new parameters: a new head, the method's weights; the head if there are none.
     seed
-        Of the order, the augmentation and all that is new.
+        For the order of images, augmentation and new parameters.
     precision
-        In which the model computes; its weights stay float32.
+        What the model computes in; its weights stay float32.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    asked = Asked(model, train, val, budget, method, recipe or Recipe(), teacher, frozen, seed,
-                  precision)  # fmt: skip
-    _check(asked, out)
-    made = prepare(asked, loading, reading or TrainingOptions(), checkpoint_beside(out))
-    held = made.held
-    if held.epochs:
-        made.say(f"goes on after epoch {held.epochs} of {asked.recipe.epochs}")
-    _measure_before(made, held)
-    _train(made, held)
-    trained = made.session.trainer.trained()
-    schedule = made.settled(trained)
-    if schedule != made.session.trainer.schedule:
-        held.history[-1]["top1"] = made.session.measure(prune_(trained, schedule))
-    if made.leads:
-        weights.save(out, trained, schedule, made.about())
+    reading = reading or TrainingOptions()
+    _check(budget, method, out)
+    console = console_for()
+
+    def print_plainly(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    config = TrainingConfig(
+        model=model,
+        loading=loading.named(model),
+        train=train,
+        val=val,
+        budget=budget.given,
+        solve=lambda network, images: budget.solve(network, method, lambda: images, print_plainly),
+        method=method,
+        recipe=recipe or Recipe(),
+        teacher=teacher,
+        frozen=frozen,
+        seed=seed,
+        precision=precision,
+        device=chosen_device(loading.device),
+        batch=reading.batch,
+        workers=reading.workers,
+        limit=reading.limit,
+        strict=reading.strict,
+    )
+    session = open_session(config, checkpoint_beside(out), left_out(console))
+    checkpoint, trainer = session.checkpoint, session.trainer
+    if session.leads and session.overlap:
+        console.print(
+            f"{session.overlap} of the images to validate on are also trained on: top-1 will be "
+            "too high",
+            style="yellow",
+            highlight=False,
+        )
+    if session.leads and checkpoint.epochs:
+        print_plainly(f"continuing after epoch {checkpoint.epochs} of {config.recipe.epochs}")
+    session.measure_before()
+    _train(session, console)
+    trained = trainer.trained()
+    schedule = session.final_schedule(trained)
+    if schedule != trainer.schedule:
+        checkpoint.history[-1]["top1"] = session.measure(prune_(trained, schedule))
+    if session.leads:
+        weights.save(out, trained, schedule, session.metadata())
         checkpoint_beside(out).unlink(missing_ok=True)
-        _report(made, held, schedule, out)
+        print_plainly(_summarize(session, schedule))
+        console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
 
 
-def _check(asked: Asked, out: Path) -> None:
-    asked.budget.check()
-    if not asked.budget.given:
+def _check(budget: BudgetOptions, method: str | None, out: Path) -> None:
+    budget.check()
+    if not budget.given:
         raise ValueError("give a budget, such as --cost 0.6; with --cost 1 nothing is pruned")
-    if asked.method is not None:
-        resolve(asked.method)
+    if method is not None:
+        resolve(method)
     weights.check_name(out)
     check_writable(out)
     check_writable(checkpoint_beside(out))
 
 
-def _measure_before(made: Finetuning, held: Checkpoint) -> None:
-    """Top-1 of the unpruned model and of the pruned one before training; a new head knows
-    nothing."""
-    if held.before or made.fresh_head:
-        return
-    if made.unpruned is not None:
-        held.before["unpruned"] = made.session.measure(made.unpruned)
-    held.before["before"] = made.session.measure(made.session.trainer.trained())
-
-
-def _train(made: Finetuning, held: Checkpoint) -> None:
-    session, epochs = made.session, made.session.trainer.recipe.epochs
-    steps, started, seen = session.feed.steps, time.perf_counter(), 0
-    with progress_bar(made.console, disable=not made.leads) as progress:
-        bar = progress.add_task("training", total=epochs * steps, completed=held.epochs * steps,
-                                note="")  # fmt: skip
+def _train(session: Session, console: Console) -> None:
+    checkpoint, recipe, feed = session.checkpoint, session.config.recipe, session.feed
+    started, num_steps = time.perf_counter(), 0
+    with progress_bar(console, disable=not session.leads) as progress:
+        bar = progress.add_task(
+            "training",
+            total=recipe.epochs * feed.steps,
+            completed=checkpoint.epochs * feed.steps,
+            note="",
+        )
 
         def advance(epoch: int, so_far: Tally) -> None:
-            nonlocal seen
-            seen += 1
+            nonlocal num_steps
+            num_steps += 1
             progress.advance(bar)
-            if seen % _NOW_AND_THEN == 1:
-                rate = seen * session.feed.batch * made.world / (time.perf_counter() - started)
-                progress.update(bar, note=f"epoch {epoch + 1}, loss {so_far.loss:.3f}, "
-                                f"top-1 {so_far.top1:.1f} %, {rate:.0f} images/s")  # fmt: skip
+            if num_steps % _STEPS_BETWEEN_UPDATES == 1:
+                rate = num_steps * feed.batch * feed.world / (time.perf_counter() - started)
+                note = (
+                    f"epoch {epoch + 1}, loss {so_far.loss:.3f}, top-1 {so_far.top1:.1f} %, "
+                    f"{rate:.0f} images/s"
+                )
+                progress.update(bar, note=note)
 
-        def tell(row: dict[str, float]) -> None:
-            made.say(f"epoch {row['epoch']:.0f}: loss {row['loss']:.4f}, top-1 {row['top1']:.2f} % "
-                     f"on {made.asked.val}, {row['seconds']:.1f} s")  # fmt: skip
+        def report(row: dict[str, float]) -> None:
+            if session.leads:
+                line = (
+                    f"epoch {row['epoch']:.0f}: loss {row['loss']:.4f}, top-1 {row['top1']:.2f} % "
+                    f"on {session.config.val}, {row['seconds']:.1f} s"
+                )
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
 
         try:
-            session.run(held, advance, tell)
+            session.run(advance, report)
         except KeyboardInterrupt:
+            rest = "run the same command to continue" if checkpoint.epochs else "nothing is saved"
             raise KeyboardInterrupt(
-                f"stopped after {held.epochs} of {epochs} epochs: "
-                + ("the same command goes on from there" if held.epochs else "nothing is kept yet")
+                f"stopped after {checkpoint.epochs} of {recipe.epochs} epochs: {rest}"
             ) from None
 
 
-def _report(made: Finetuning, held: Checkpoint, schedule: Schedule, out: Path) -> None:
-    model = made.session.trainer.model
+def _summarize(session: Session, schedule: Schedule) -> str:
+    before, history = session.checkpoint.before, session.checkpoint.history
     pruned = f"{name_of(schedule.method)}, " if schedule.stages else "unpruned, "
-    cost = "" if schedule.method.adaptive else f"{gmacs(model, schedule):.3g} GMACs: "
+    cost = ""
+    if not schedule.method.adaptive:
+        cost = f"{gmacs(session.trainer.model, schedule):.3g} GMACs: "
     parts = [
-        f"{text} {held.before[key]:.2f} %"
+        f"{text} {before[key]:.2f} %"
         for key, text in (("unpruned", "unpruned"), ("before", "before training"))
-        if key in held.before
+        if key in before
     ]
-    parts.append(f"now {held.history[-1]['top1']:.2f} %")
-    made.say(f"{pruned}{cost}top-1 {', '.join(parts)}; "
-             f"{sum(row['seconds'] for row in held.history):.0f} s of training")  # fmt: skip
-    made.console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
+    parts.append(f"now {history[-1]['top1']:.2f} %")
+    seconds = sum(row["seconds"] for row in history)
+    return f"{pruned}{cost}top-1 {', '.join(parts)}; {seconds:.0f} s of training"

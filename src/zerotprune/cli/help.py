@@ -1,4 +1,4 @@
-"""The help of a command, with the range of each number beside it."""
+"""Help texts that show the range of every number."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..ranges import RANGES
 
 
 class RangeFormatter(DefaultFormatter):
-    """cyclopts' own, and one remark more."""
+    """cyclopts' formatter, with the range after the description of a number."""
 
     def __call__(self, console: Any, options: Any, panel: Any) -> None:
         for entry in panel.entries:
-            held = (RANGES.get(name.lstrip("-").replace("-", "_")) for name in entry.names)
-            found = next((each for each in held if each is not None), None)
-            if found is not None and entry.metavar in ("INT", "FLOAT"):
-                entry.description.append(Text(f"[{found}]", "dim"))
+            names = [name.lstrip("-").replace("-", "_") for name in entry.names]
+            ranges = [RANGES[name] for name in names if name in RANGES]
+            if ranges and entry.metavar in ("INT", "FLOAT"):
+                entry.description.append(Text(f"[{ranges[0]}]", "dim"))
         super().__call__(console, options, panel)

@@ -47,9 +47,9 @@ MethodNames = Annotated[
     Parameter(group=BUDGET, consume_multiple=True, negative=(), help=f"The methods {_METHOD}"),
 ]
 ModelPrecision = Annotated[
-    Precision, Parameter(group=MODEL, help="Of the model; scores are float32 in any case.")
+    Precision, Parameter(group=MODEL, help="Of the model; scores are always float32.")
 ]
-_CALIBRATION = "Rounds for stages that leave them open, and the VHF range: what `calibrate` wrote."
+_CALIBRATION = "Rounds for stages without rounds, and the VHF range: a file that `calibrate` wrote."
 CalibrationFile = Annotated[Path | None, Parameter(group=BUDGET, help=_CALIBRATION)]
 CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, help="Append the rows to this file.")]
 _JSON = "Print the rows as JSON, for scripts; all else goes to the error stream."
@@ -59,47 +59,47 @@ JsonFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_JSON)]
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True)
 class ModelOptions:
-    """How the model is loaded, and where it runs."""
+    """How to load the model, and where to run it."""
 
     weights: Path | None = None
     "Local weights: safetensors, or a pickle of tensors alone. Default: the published ones."
     size: int | None = None
-    "Side of the images in pixels, if not the model's own."
+    "Side of the images in pixels. Default: the model's own."
     classes: int | None = None
-    "Classes of the head, if not the model's own; of a weights file they are read by themselves."
+    "Classes of the head. Default: as in the weights file, or the model's own."
     pool: str | None = None
-    "How a timm model's head pools: token, avg, avgmax, max or map, if not as the model's own."
+    "How a timm model's head pools: token, avg, avgmax, max or map. Default: the model's own way."
     device: str = "auto"
-    "cpu, cuda, or auto: cuda where there is one."
+    "cpu, cuda, or auto: cuda if there is one."
 
     def named(self, model: str) -> dict[str, Any]:
-        """As `models.load` is told of it."""
+        """Return the arguments of `models.load`."""
         return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
                 "size": self.size, "classes": self.classes, "pool": self.pool}  # fmt: skip
 
     def outlined(self, model: str) -> dict[str, Any]:
-        """As `models.outline` is told of it."""
+        """Return the arguments of `models.outline`."""
         return {"name": model, "classes": self.classes, "pool": self.pool}
 
 
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class DataOptions:
-    """How the images are found."""
+    """How to find the images."""
 
     mapping: Path | None = None
     "For a flat folder: a file with lines `image label`."
     split: str = "validation"
     "Of a Hugging Face dataset."
     limit: int | None = None
-    "Take only so many images, spread evenly over the data."
+    "Use at most this many images, spread evenly over the data."
     strict: Flag = False
-    "Stop at the first image that cannot be read; else it is named and left out."
+    "Stop at the first image that cannot be read. Default: name it and leave it out."
 
     def open(
         self, data: str, model: nn.Module, size: int | None, labelled: bool = True
     ) -> ImageDataset:
-        """The images of the data through the model's own transform."""
+        """Open the data with the model's transform."""
         return open_data(
             data,
             mapping=self.mapping,
@@ -131,7 +131,7 @@ class ReadingOptions(BatchOptions):
 @Parameter(name="*", group=BUDGET)
 @dataclass(frozen=True)
 class BudgetOptions:
-    """What may be spent. The same words give the same schedule in Python and on the page."""
+    """The budget. The same words give the same schedule in Python and on the page."""
 
     cost: float | None = None
     "Share of the unpruned model's compute, such as 0.6."
@@ -144,7 +144,7 @@ class BudgetOptions:
     schedule: str | None = None
     "A preset of the paper (ablation-is, zero-tp-a, …), a JSON file, or trained weights."
     tuned: Flag = False
-    "The schedule that was searched for this model and budget: `zerotprune info` names them."
+    "Use the schedule that was searched for this model and budget; `zerotprune info` lists them."
 
     @property
     def given(self) -> dict[str, float | str]:
@@ -154,13 +154,13 @@ class BudgetOptions:
 
     @property
     def time(self) -> TimeBudget | None:
-        """The budget, where it is one in time."""
+        """The budget, if it is a speed-up or a latency."""
         if self.speedup is None and self.latency_ms is None:
             return None
         return TimeBudget(self.speedup, self.latency_ms)
 
     def check(self) -> None:
-        """Say what is wrong before anything is loaded."""
+        """Refuse wrong combinations before anything is loaded."""
         if len(self.given) > 1:
             raise ValueError(f"give one budget, not several: {' and '.join(self.given)}")
         if self.tuned and self.cost is None and self.gmacs is None:
@@ -171,7 +171,7 @@ class BudgetOptions:
             preset_or_file(self.schedule)
 
     def acting(self, method: str | None) -> Method:
-        """The method that is named; else the one that the schedule was made for, or the default."""
+        """Return the named method, or else the schedule's, or else the default."""
         if method is None and self.schedule is not None:
             return preset_or_file(self.schedule).method
         return resolve(method or DEFAULT)
@@ -183,9 +183,13 @@ class BudgetOptions:
         images: Callable[[], Tensor],
         say: Callable[[str], None],
     ) -> Schedule | None:
-        """The schedule that is asked for; None if nothing is.
+        """Return the schedule that meets the budget; None without a budget.
 
-        `images` gives a batch where the cost has to be measured; what was measured is told.
+        Args:
+            model: The model to prune.
+            method: Its name; None for the schedule's, or the default.
+            images: Returns a batch, for costs that are measured.
+            say: Called with a line about what was measured.
         """
         if self.schedule is not None:
             schedule = preset_or_file(self.schedule)
@@ -202,7 +206,7 @@ class BudgetOptions:
 
 
 def told(cost: float, timed: Timed) -> str:
-    """What a time budget came to."""
+    """Say what a time budget means as a cost."""
     return f"measured: {cost:.3f} of the cost; {timed}"
 
 
@@ -222,7 +226,7 @@ def preset_or_file(schedule: str) -> Schedule:
 
 
 def chosen_device(name: str) -> str:
-    """The device that a user means, if it is there."""
+    """Return the device that the user named, if it exists."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -230,14 +234,14 @@ def chosen_device(name: str) -> str:
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}: use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no CUDA device is to be seen here: use --device cpu")
+        raise ValueError("no CUDA device found: use --device cpu")
     count = {"cpu": 1, "cuda": torch.cuda.device_count()}.get(device.type, 0)
     if device.type == "mps" and torch.backends.mps.is_available():
         count = 1
     if not count:
         raise ValueError(f"a model cannot run on {name!r} here: use cpu, cuda or auto")
     if (device.index or 0) >= count:
-        raise ValueError(f"there is no {name}: the last {device.type} device is {count - 1}")
+        raise ValueError(f"no device {name}: the last {device.type} device is {count - 1}")
     return name
 
 

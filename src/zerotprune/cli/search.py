@@ -1,11 +1,15 @@
-"""`zerotprune search`: the best schedule for a budget, on one's own model and images."""
+"""`zerotprune search`: the best schedule for a budget, on your model and images."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from ..backbones import backbone
 from ..budgets import Budget
@@ -13,14 +17,28 @@ from ..budgets.speed import TimeBudget
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes
 from ..data.models import load
+from ..files import check_writable
+from ..measure import records
+from ..measure.statistics import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
+from ..plan import Plan
+from ..plots.figures import check_figure_file, save
+from ..plots.search import search_figure
 from ..schedule import Schedule
-from ..search.session import SearchInputs, prepare_search
+from ..search.choice import Choice, Comparison, Judged, paired_gain
+from ..search.objective import Outcome
+from ..search.session import SearchInputs, SearchRun, prepare_search
 from ..search.storage import StudyLocation, set_once
-from ..search.study import SamplerName, SearchConfig, best_so_far, read_trials
+from ..search.study import (
+    FinishedTrial,
+    SamplerName,
+    SearchConfig,
+    best_so_far,
+    read_trials,
+)
 from ..surgery import restore_
-from .console import progress_bar
+from .console import new_table, progress_bar
 from .options import (
     BatchOptions,
     BudgetOptions,
@@ -29,7 +47,6 @@ from .options import (
     chosen_device,
     refuse_torchrun,
 )
-from .report_search import ReportTargets, report
 
 
 def search(
@@ -57,8 +74,8 @@ def search(
 ) -> None:
     """Find the best schedule for a budget by Monte-Carlo search, and write it as JSON.
 
-    The same command again goes on where it was stopped or killed. Ctrl-C ends it with the best so
-    far, and exit code 130.
+    Run the same command again to continue after an interruption. Ctrl-C ends the search with the
+    best schedule so far, and exit code 130.
 
     Example: `zerotprune search deit_small_patch16_224 images --cost 0.6 --trials 1000`
 
@@ -69,51 +86,50 @@ def search(
     data
         A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     method
-        One that acts by a stage's keep, similar and rounds, or by counts alone, as fold does; or
-        FILE.py:CLASS.
+        A method with stages to search: zero-tprune, fold, tome and others; or FILE.py:CLASS.
     labels
-        Search by top-1 on the labels; without them, by KL(unpruned ‖ pruned) of the outputs.
+        Search by top-1 on the labels; without labels, by KL(unpruned ‖ pruned) of the outputs.
     precision
-        Of the model; scores are float32 in any case.
+        Of the model; scores are always float32.
     calibration
-        The VHF range to search with: what `calibrate` wrote.
+        The VHF range to search with: a file that `calibrate` wrote.
     out
-        The schedule, for --schedule of other commands. With nsga2, a file for each schedule that
-        is shown of the front, with its GMACs in the name.
+        The schedule, for --schedule of other commands. With nsga2, one file for every schedule in
+        the table, with its GMACs in the name.
     trials
-        Schedules to try: the exact total over all workers and resumptions.
+        Schedules to try, in total over all workers and resumed runs.
     sampler
         random; tpe, which learns from earlier trials; or nsga2 for the whole accuracy–cost front,
         without a budget.
     finalists
-        So many of the best on the first half of the images; the second half chooses among them
-        and what the budget gives without a search, which stays where nothing better was found.
+        How many of the best on the first half of the images to compare on the second half, with
+        the schedule that the budget gives without a search. The best of them is chosen.
     workers
-        Processes on this machine. More machines: the same command there with the same --storage.
+        Processes on this machine. On other machines, run the same command with the same --storage.
     storage
         A file for the trials, or an Optuna URL (postgresql+psycopg://…). Default: beside --out.
     study
-        Its name in the storage.
+        The study's name in the storage.
     figure
-        Draw all trials and the chosen one here.
+        Plot all trials and the chosen one into this file.
     csv
         Append the rows of the final table to this file.
     cache_gb
-        Memory for what the blocks before the first stage compute, which all trials share.
+        Memory for the outputs of the blocks before the first stage, which all trials share.
     seed
-        Of the sampler and of the halves.
+        For the sampler and the two halves.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading = reading or BatchOptions()
     if workers < 1:
-        raise ValueError(f"a search needs at least 1 of --workers, got {workers}")
+        raise ValueError(f"--workers must be at least 1 for a search, got {workers}")
     limits = _limits(budget, sampler)
     targets = ReportTargets(out, figure, csv)
     targets.check()
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
     location.check()
     console = Console(highlight=False)
-    with console.status("reading model and images, measuring where the budget is a time"):
+    with console.status("loading model and images"):
         chosen, device = _searchable(method), chosen_device(loading.device)
         loaded = load(**loading.named(model))
         if calibration is not None:
@@ -128,11 +144,11 @@ def search(
         run = prepare_search(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
                              say=console.print)  # fmt: skip
     config = SearchConfig(trials, run.gmacs, inputs.measure, sampler, seed)
-    # Trials that are there already count, whoever drew them.
-    begun_by = set_once(run.study, "sampler", sampler)
+    # Earlier trials count, whichever sampler drew them.
+    first_sampler = set_once(run.study, "sampler", sampler)
     if earlier := len(read_trials(run.study, config)):
-        by = "" if begun_by == sampler else f", begun by --sampler {begun_by}"
-        console.print(f"{earlier} trials of {trials} are there already{by}", style="yellow")
+        by = "" if first_sampler == sampler else f", begun with --sampler {first_sampler}"
+        console.print(f"continuing after {earlier} of {trials} trials{by}", style="yellow")
     with progress_bar(console) as progress:
         bar = progress.add_task("searching", total=trials, note="")
 
@@ -141,15 +157,17 @@ def search(
             note = "" if best is None else f"best so far {best}"
             progress.update(bar, completed=len(finished), note=note)
 
-        whole = run.explore(config, workers, advance)
+        complete = run.explore(config, workers, advance)
     finished = read_trials(run.study, config)
-    if not whole:
-        console.print(f"stopped after {len(finished)} of {trials} trials: the same command goes on "
-                      "from there", style="yellow")  # fmt: skip
+    if not complete:
+        console.print(
+            f"stopped after {len(finished)} of {trials} trials: run the same command to continue",
+            style="yellow",
+        )
     if finished:
-        report(run, finished, finalists, budget.time, targets, console)
+        _report(run, finished, finalists, budget.time, targets, console)
     restore_(loaded)
-    if not whole:
+    if not complete:
         raise KeyboardInterrupt
 
 
@@ -170,6 +188,190 @@ def _limits(budget: BudgetOptions, sampler: SamplerName) -> Budget | TimeBudget 
 def _searchable(name: str) -> Method:
     method = resolve(name)
     if not method.searchable:
-        searchable = ", ".join(each for each in names() if resolve(each).searchable)
-        raise ValueError(f"a search is for one of {searchable}, got {name_of(method)}")
+        searchable = ", ".join(one for one in names() if resolve(one).searchable)
+        raise ValueError(f"a search needs one of {searchable} as --method, got {name_of(method)}")
     return method
+
+
+@dataclass(frozen=True)
+class ReportTargets:
+    """The files that results go to."""
+
+    out: Path
+    figure: Path | None
+    csv: Path | None
+
+    def check(self) -> None:
+        """Refuse files that cannot be written, before any work is done."""
+        check_writable(self.out)
+        if self.figure is not None:
+            check_figure_file(self.figure)
+        if self.csv is not None:
+            records.check_rows_fit(self.csv)
+
+
+def _report(
+    run: SearchRun,
+    trials: list[FinishedTrial],
+    count: int,
+    time: TimeBudget | None,
+    targets: ReportTargets,
+    console: Console,
+) -> None:
+    """Print and write the result; write nothing if the chosen schedule misses a time budget."""
+    with console.status("measuring on the second half"):
+        result = run.judge_front(trials, count) if run.gmacs is None else run.choose(trials, count)
+    images = run.first.count + run.second.count
+    title = f"{run.inputs.name}, {len(trials)} trials, {images} images in two halves"
+    if run.gmacs is not None:
+        title += f", {run.gmacs:.3f} GMACs"
+    console.print(comparison_table(title, result))
+    if isinstance(result, Choice):
+        for line in choice_remarks(result, len(trials)):
+            console.print(line)
+        chosen = result.chosen
+        if time is not None:
+            timed = run.time(chosen.schedule)
+            console.print(f"measured in turn at batch {run.inputs.batch} on {run.inputs.device}: "
+                          f"{timed}")  # fmt: skip
+            time.check(timed, "no schedule was written, the finished trials are kept")
+        console.print(f"chosen: {chosen.name}: {_describe(chosen.schedule)}")
+        results = {targets.out: replace(chosen, name="search")}
+    else:
+        console.print(
+            "The front was found on the first half: trust the second, which was not used to find "
+            "it. Differences are paired, on the second half, ± standard errors."
+        )
+        stem = targets.out.stem
+        results = {
+            targets.out.with_stem(f"{stem}-{row.gmacs:.3f}-{row.name.replace(' ', '-')}"): row
+            for row in result.rows
+        }
+    for path, judged in results.items():
+        judged.schedule.save(path)
+        console.print(f"written: [bold]{escape(str(path))}[/bold]")
+    if targets.figure is not None:
+        save(search_figure(trials, result, title), targets.figure)
+    if targets.csv is not None:
+        records.append(targets.csv, _csv_rows(run, [*result.references, *results.values()]))
+
+
+def comparison_table(title: str, comparison: Comparison) -> Table:
+    """Show both halves of every row, and paired differences on the second.
+
+    If none is chosen, the rows are a front and differ in cost.
+    """
+    unpruned, default, chosen = comparison.unpruned, comparison.default, comparison.chosen
+    labelled = unpruned.second.hits is not None
+    measure = "top-1 %" if labelled else "KL"
+    columns: dict[str, Callable[[Judged], str]] = {}
+    if chosen is None:
+        columns["GMACs"] = lambda row: f"{row.gmacs:.3f}"
+    columns[f"{measure}\n1st half"] = lambda row: _value(row.first)
+    columns[f"{measure}\n2nd half"] = lambda row: _value(row.second)
+    if labelled:  # the KL of the unpruned model is zero: KL is the difference
+        columns["to\nunpruned"] = lambda row: "" if row is unpruned else _change(row, unpruned)
+    if default is not None:
+        columns[f"to the\n{default.name}"] = lambda row: (
+            "" if row in (unpruned, default) else _change(row, default)
+        )
+    if labelled:
+        columns["KL"] = lambda row: f"{row.second.mean_kl:.2f}"
+    columns["same %"] = lambda row: f"{row.second.agreement:.1f}"
+    table = new_table(title, gap=0)
+    table.add_column("schedule", overflow="fold", min_width=12)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in [*comparison.references, *comparison.rows]:
+        name, style = (f"→ {row.name}", "bold") if row is chosen else (row.name, None)
+        table.add_row(name, *(cell(row) for cell in columns.values()), style=style)
+    return table
+
+
+def _value(outcome: Outcome) -> str:
+    mean, error = Mean.of(outcome.scores)
+    return f"{abs(mean):.3f} ± {error:.3f}" if outcome.hits is None else f"{mean:.1f} ± {error:.1f}"
+
+
+def _change(row: Judged, reference: Judged) -> str:
+    mean, error = paired_gain(row.second, reference.second)
+    if row.second.hits is None:
+        return f"{-mean:+.3f} ± {error:.3f}"  # like KL itself: less is better
+    return f"{mean:+.1f} ± {error:.1f}"
+
+
+def choice_remarks(choice: Choice, trials: int) -> list[str]:
+    """Say what a reader of the table has to know before trusting it."""
+    points = choice.chosen.second.hits is not None
+    unit, digits = (" points", 2) if points else (" of KL", 4)
+    count, images = len(choice.rows), len(choice.chosen.second.kl)
+    ties = "; ties are broken by KL" if points else ""
+    also = "" if choice.default is None else f" and the {choice.default.name}"
+    lines = [
+        f"Ranked on the first half; the best {count}{also} were compared on the second, {images} "
+        f"images that were not used for the ranking{ties}. Differences are paired; they, KL "
+        "(unpruned ‖ pruned, less is better) and same (equal top-1 predictions) are of the second "
+        "half. ± is the standard error.",
+        "Winner's curse: the best of many looks better than it is on the images it was chosen "
+        f"on. Relative to the unpruned model, the best {count} of {trials} trials were "
+        f"{abs(choice.lost):.{digits}f}{unit} {'better' if choice.lost >= 0 else 'worse'} on the "
+        f"first half than on the second. Of the chosen one's result on the second half, about "
+        f"{choice.luck:.{digits}f}{unit} are luck (bootstrap).",
+    ]
+    if choice.default is not None and choice.chosen is not choice.default:
+        mean, error = paired_gain(choice.chosen.second, choice.default.second)
+        if mean < 2 * error:
+            lines.append(
+                f"Inconclusive: on {images} images, the chosen one is within two standard errors "
+                f"of the {choice.default.name}."
+            )
+    return lines
+
+
+def _csv_rows(run: SearchRun, judged: Sequence[Judged]) -> list[dict[str, object]]:
+    """Return rows about the second half: top-1, or without labels the equal predictions.
+
+    The unpruned model comes first.
+    """
+    inputs, unpruned = run.inputs, _count_hits(judged[0].second)
+    rows: list[dict[str, object]] = []
+    for one in judged:
+        outcome = _count_hits(one.second)
+        mean, error = Mean.of(outcome.scores)
+        change, change_error = paired_gain(outcome, unpruned)
+        paper = Plan(one.schedule, run.surface.geometry).gmacs("paper")
+        rows.append({
+            "table": "search",
+            "model": inputs.name,
+            "data": Path(inputs.data).name,
+            "batch": inputs.batch,
+            "precision": inputs.precision,
+            "seed": inputs.seed,
+            "images": len(outcome.kl),
+            "measure": "top1" if inputs.labelled else "agreement",
+            "name": one.name,
+            "method": records.described(one.schedule),
+            "schedule": one.schedule.one_line(),
+            "gmacs": round(one.gmacs, 6),
+            "gmacs_paper": round(paper, 6),
+            "top1": round(mean, 3),
+            "top1_error": round(error, 3),
+            "change": round(change, 3),
+            "change_error": round(change_error, 3),
+        })  # fmt: skip
+    return rows
+
+
+def _count_hits(outcome: Outcome) -> Outcome:
+    return outcome if outcome.hits is not None else replace(outcome, hits=outcome.same)
+
+
+def _describe(schedule: Schedule) -> str:
+    """List the stages, as `zerotprune info` does."""
+    stages = [
+        f"after block {stage.block}: keep {stage.keep:g}"
+        + (f", similar {stage.similar}" if stage.similar else "")
+        + (f", rounds {stage.rounds}" if stage.rounds is not None else "")
+        for stage in schedule.stages
+    ]
+    return "; ".join(stages) or "no stages"

@@ -30,7 +30,7 @@ _SMALLEST, _LARGEST = 28.0, 60.0
 _FRAGMENTS = 5
 _ARCS = 7
 _GRATINGS = 2
-# Drawing is hundreds of small operations: larger blocks spend less on starting each of them.
+# Drawing is hundreds of small operations: larger blocks launch fewer of them.
 _CPU_BLOCK, _GPU_BLOCK = 128, 2048
 
 
@@ -43,22 +43,30 @@ def images(
     first: int = 0,
     clutter: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Images ``first`` to ``first + count - 1`` of the endless row that seed and split name.
+    """Draw images `first` to `first + count - 1` of the endless series of a seed and a split.
 
-    Returns the images (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
-    The digits behind "train" and "test" are disjoint. ``clutter`` scales all but the digit; 1 is
-    the model's task. The same arguments give the same images, to the bit on one device and to
-    rounding across devices.
+    The same arguments give the same images: bit for bit on one device, up to rounding on others.
+
+    Args:
+        count: How many images.
+        seed: Which series.
+        split: "train" and "test" use different handwritten digits.
+        device: Where to draw them.
+        first: The number of the first image.
+        clutter: Scales everything but the digit; the model was trained with 1.
+
+    Returns:
+        Images (count, 3, 112, 112), float32 in [-1, 1], and their labels (count,).
     """
-    place = torch.device(device)
-    block = _CPU_BLOCK if place.type == "cpu" else _GPU_BLOCK
-    textures, labels = _digits(split, str(place))
-    shown = torch.empty(count, 3, SIDE, SIDE, device=place)
-    answers = torch.empty(count, dtype=torch.int64, device=place)
+    target = torch.device(device)
+    block = _CPU_BLOCK if target.type == "cpu" else _GPU_BLOCK
+    textures, labels = _digits(split, str(target))
+    shown = torch.empty(count, 3, SIDE, SIDE, device=target)
+    answers = torch.empty(count, dtype=torch.int64, device=target)
     key = 2 * seed + (split == "test")
     for start in range(0, count, block):
         stop = min(start + block, count)
-        dice = _Dice(key, torch.arange(first + start, first + stop, device=place))
+        dice = _Dice(key, torch.arange(first + start, first + stop, device=target))
         which = dice.below(len(labels))
         shown[start:stop] = _scene(dice, textures, which, clutter)
         answers[start:stop] = labels[which]
@@ -66,7 +74,7 @@ def images(
 
 
 def untrained() -> nn.Module:
-    """The demo's plain pre-norm vision transformer (14 x 14 patches), with fresh weights."""
+    """Return the demo's vision transformer, pre-norm with 14 x 14 patches, with random weights."""
     from ..backbones.timm import build
 
     return build(
@@ -83,16 +91,16 @@ def untrained() -> nn.Module:
 
 
 def model() -> nn.Module:
-    """The trained demo model, float32 and in eval mode, on the CPU."""
+    """Return the trained demo model, float32 and in eval mode, on the CPU."""
     from safetensors.torch import load_file
 
     built = untrained()
-    built.load_state_dict({name: held.float() for name, held in load_file(WEIGHTS).items()})
+    built.load_state_dict({name: value.float() for name, value in load_file(WEIGHTS).items()})
     return built.eval()
 
 
 class _Dice:
-    """Random numbers fixed by key, image number and order of asking (splitmix64).
+    """Random numbers that depend on key, image number and the order of calls (splitmix64).
 
     A torch.Generator would tie an image to its batch and its device; a hash of the image's
     number does not.
@@ -100,24 +108,24 @@ class _Dice:
 
     def __init__(self, key: int, numbers: Tensor) -> None:
         self.device = numbers.device
-        self._state = _mixed(numbers + _mixed(torch.tensor(key, device=self.device)))
+        self._state = _mix(numbers + _mix(torch.tensor(key, device=self.device)))
         self._drawn = 0
         self._pool = torch.empty(len(numbers), 0, device=self.device)
 
     def between(self, low: float, high: float, *shape: int) -> Tensor:
         """Uniform numbers, shaped (images, *shape)."""
-        each = math.prod(shape)
-        if each > self._pool.shape[1]:
-            self._refill(max(each, 512))
-        taken, self._pool = self._pool[:, :each], self._pool[:, each:]
-        return (low + (high - low) * taken).reshape(-1, *shape)
+        count = math.prod(shape)
+        if count > self._pool.shape[1]:
+            self._refill(max(count, 512))
+        drawn, self._pool = self._pool[:, :count], self._pool[:, count:]
+        return (low + (high - low) * drawn).reshape(-1, *shape)
 
-    def _refill(self, each: int) -> None:
-        # Most askings are for one number: drawing many at a time saves a launch for each.
-        order = torch.arange(self._drawn, self._drawn + each, device=self.device)
-        self._drawn += each
-        bits = _mixed(self._state[:, None] + order * -0x61C8864680B583EB)
-        self._pool = _shifted(bits, 40).float() / 2**24
+    def _refill(self, count: int) -> None:
+        # Most calls want one number: drawing many at a time saves kernel launches.
+        order = torch.arange(self._drawn, self._drawn + count, device=self.device)
+        self._drawn += count
+        bits = _mix(self._state[:, None] + order * -0x61C8864680B583EB)
+        self._pool = _shift_right(bits, 40).float() / 2**24
 
     def below(self, bound: int) -> Tensor:
         """One whole number per image, from 0 to bound - 1."""
@@ -128,26 +136,26 @@ class _Dice:
         return torch.where(self.between(0.0, 1.0) < plus, 1.0, -1.0)
 
 
-def _shifted(bits: Tensor, by: int) -> Tensor:
+def _shift_right(bits: Tensor, by: int) -> Tensor:
     # torch has no unsigned 64-bit shift: the mask drops the copies of the sign bit.
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
-def _mixed(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shifted(bits, 30)) * -0x40A7B892E31B1A47
-    bits = (bits ^ _shifted(bits, 27)) * -0x6B2FB644ECCEEE15
-    return bits ^ _shifted(bits, 31)
+def _mix(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shift_right(bits, 30)) * -0x40A7B892E31B1A47
+    bits = (bits ^ _shift_right(bits, 27)) * -0x6B2FB644ECCEEE15
+    return bits ^ _shift_right(bits, 31)
 
 
 @lru_cache(maxsize=8)
 def _digits(split: Split, device: str) -> tuple[Tensor, Tensor]:
-    """The split's digits, enlarged smoothly so that they can be drawn at any size, and labels."""
+    """Return the split's digits, enlarged smoothly so that they can be drawn at any size."""
     from sklearn.datasets import load_digits
 
-    held = load_digits()
-    images = torch.as_tensor(held.images, dtype=torch.float32) / 16
-    labels = torch.as_tensor(held.target, dtype=torch.int64)
-    order = _mixed(torch.arange(1, len(labels) + 1)).argsort()
+    bundled = load_digits()
+    images = torch.as_tensor(bundled.images, dtype=torch.float32) / 16
+    labels = torch.as_tensor(bundled.target, dtype=torch.int64)
+    order = _mix(torch.arange(1, len(labels) + 1)).argsort()
     chosen = order[:_TEST_DIGITS] if split == "test" else order[_TEST_DIGITS:]
     padded = F.pad(images[chosen, None], (1, 1, 1, 1))
     large = F.interpolate(padded, size=(_ENLARGED, _ENLARGED), mode="bicubic")
@@ -155,10 +163,10 @@ def _digits(split: Split, device: str) -> tuple[Tensor, Tensor]:
 
 
 def _scene(dice: _Dice, textures: Tensor, which: Tensor, clutter: float) -> Tensor:
-    """One block of images: the ground, then faint clutter, then the digit over all of it."""
+    """Draw a block of images: background, then faint clutter, then the digit on top."""
     sign = dice.sign(0.6)
     contrast = dice.between(0.35, 0.6)
-    # A ground on the far side of middle grey leaves the digit's contrast room on either side.
+    # The background is away from middle grey, which leaves room for the digit's contrast.
     level = 0.5 - sign * dice.between(0.05, 0.22)
     scene = level.view(-1, 1, 1, 1) + clutter * (_noise(dice) + _gratings(dice))
     for _ in range(_ARCS):
@@ -187,13 +195,13 @@ def _along(dice: _Dice) -> Tensor:
 
 
 def _direction(turn: Tensor) -> tuple[Tensor, Tensor]:
-    # In single precision the last bit would depend on an image's place in its batch.
+    # In single precision the last bit would depend on an image's position in its batch.
     exact = turn.double()
     return exact.cos().float(), exact.sin().float()
 
 
 def _noise(dice: _Dice) -> Tensor:
-    """Smooth coloured noise at several scales, and a fine grey grain."""
+    """Draw smooth coloured noise at several scales, and a fine grey grain."""
     total = torch.zeros((), device=dice.device)
     vivid = dice.between(0.0, 1.0, 1, 1, 1)
     for cells, channels, strongest in ((4, 3, 0.25), (10, 3, 0.25), (28, 3, 0.2), (56, 1, 0.12)):
@@ -207,7 +215,7 @@ def _noise(dice: _Dice) -> Tensor:
 
 
 def _gratings(dice: _Dice) -> Tensor:
-    """Waves of random pitch and direction, each fading away from a place of its own."""
+    """Draw waves of random pitch and direction that fade away from a random centre."""
     along = _along(dice)
     total = torch.zeros((), device=dice.device)
     for _ in range(_GRATINGS):
@@ -228,11 +236,11 @@ def _gratings(dice: _Dice) -> Tensor:
 
 
 def _arc(dice: _Dice) -> Tensor:
-    """A thin stroke: at most half of a circle, so that none of them closes into a nought."""
+    """Draw a thin stroke: at most half of a circle, so that none of them looks like a zero."""
     radius, width = dice.between(8.0, 70.0), dice.between(0.5, 1.8)
     cos, sin = _direction(dice.between(0.0, 2 * math.pi))
     along = _along(dice)
-    # The middle of the stroke, not of its circle, falls evenly over the image.
+    # The middle of the stroke, not of its circle, is uniform over the image.
     x = along - (dice.between(0.0, SIDE) - radius * cos)[:, None]
     y = along - (dice.between(0.0, SIDE) - radius * sin)[:, None]
     far = ((x**2)[:, None, :] + (y**2)[:, :, None]).sqrt()
@@ -242,7 +250,7 @@ def _arc(dice: _Dice) -> Tensor:
 
 
 def _ink(dice: _Dice, texture: Tensor, size: Tensor, *, cut: bool) -> Tensor:
-    """How inked each pixel is (images, 112, 112) by a digit, or by a cut piece of it."""
+    """Return how much ink a digit, or a cut piece of one, puts on every pixel."""
     cos, sin = _direction(dice.between(-0.3, 0.3, 1))
     slant = dice.between(-0.3, 0.3, 1)
     along = _along(dice)

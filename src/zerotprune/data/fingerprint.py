@@ -43,9 +43,11 @@ def _short(value: object) -> str:
 
 
 def fingerprint_model(name: str, model: nn.Module) -> dict[str, Any]:
-    """Return what tells a model from others: its name, its shape, the size of its images and its
-    weights. An outline on the meta device has no weights, and its images are always the model's
-    own size: its fingerprint lacks both."""
+    """Return name, shape, image size and weights of a model.
+
+    A model on the meta device has no weights, and always the default image size: its fingerprint
+    has neither.
+    """
     geometry = backbone(model).geometry
     shape = {"name": name, "depth": geometry.depth, "heads": geometry.blocks[0].heads}
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -54,8 +56,7 @@ def fingerprint_model(name: str, model: nn.Module) -> dict[str, Any]:
 
 
 def images_hash(images: ImageDataset, labelled: bool) -> str:
-    """Return the SHA-256 of all images in their order, with their labels; where they lie does not
-    matter."""
+    """Return the SHA-256 of all images in order, with their labels, wherever they are stored."""
     digest = hashlib.sha256()
     for item in images.items:
         try:

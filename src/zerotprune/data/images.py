@@ -1,4 +1,4 @@
-"""Images with labels from disk, through the model's own transform."""
+"""Read labelled images in batches, through the model's transform."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ Transform = Callable[[Image.Image], Tensor]
 class ImageDataset(Dataset[tuple[Tensor, int]]):
     """Labelled images in a fixed order.
 
-    `exact` is False where labels came as bare indices: there are at least `classes` classes then.
+    Args:
+        name: Where they are from.
+        items: The images.
+        classes: How many classes there are.
+        exact: False if labels are bare indices: there may be more classes then.
+        transform: From a decoded image to the model's input.
     """
 
     name: str
@@ -44,8 +49,8 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, at: int) -> tuple[Tensor, int]:
-        path, read, label = self.items[at]
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, read, label = self.items[index]
         try:
             data = read()
         except OSError as error:
@@ -62,11 +67,16 @@ def open_data(
     transform: Transform | None = None,
     labelled: bool = True,
 ) -> ImageDataset:
-    """The images that `spec` names; a `limit` takes that many of them, evenly spread.
+    """Open a data set.
 
-    A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or `hf:NAME`, of
-    which `split`. Without a transform images keep their sizes, with values in [0, 1]. With
-    `labelled` False a folder may hold images in any order, and nothing is said of what they show.
+    Args:
+        spec: A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or
+            `hf:NAME`.
+        mapping: For a flat folder, a file with the label of every image.
+        split: Of a Hugging Face dataset.
+        limit: Use at most this many images, spread evenly over the data.
+        transform: Default: images keep their sizes, with values in [0, 1].
+        labelled: Without labels, a folder may have images at any depth.
     """
     name = str(spec)
     if limit is not None and limit < 1:
@@ -76,14 +86,14 @@ def open_data(
         raise ValueError(f"no images in {name}")
     for item in items:
         if item.label < 0:
-            raise ValueError(f"the label of {item.path} is {item.label}, which is no class index")
-    known = max(item.label for item in items) + 1 if classes is None else classes
+            raise ValueError(f"the label of {item.path} is not a class index: {item.label}")
+    num_classes = max(item.label for item in items) + 1 if classes is None else classes
     if limit is not None and limit < len(items):
         items = [items[number * len(items) // limit] for number in range(limit)]
-    return ImageDataset(name, items, known, classes is not None, transform or _unchanged)
+    return ImageDataset(name, items, num_classes, classes is not None, transform or _to_tensor)
 
 
-def _unchanged(image: Image.Image) -> Tensor:
+def _to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
 
 
@@ -91,8 +101,8 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     """Refuse data whose classes cannot be those of the model's head."""
     count = dataset.classes
     if count > outputs or (dataset.exact and count != outputs):
-        held = f"{count}" if dataset.exact else f"at least {count}"
-        raise ValueError(f"the data has {held} classes, the model's head has {outputs}")
+        came = f"{count}" if dataset.exact else f"at least {count}"
+        raise ValueError(f"the data has {came} classes, the model's head has {outputs}")
 
 
 def batches(
@@ -107,63 +117,73 @@ def batches(
     skipped: list[str] | None = None,
     order: Sequence[int] | None = None,
 ) -> Iterator[Batch]:
-    """(images, labels, indices) in order; process `rank` of `world` gets every world-th image.
-    Another `order` may be given, of all images or of some.
+    """Yield images, labels and indices in order. Nothing is padded.
 
-    A bad image is left out of its batch, told to `report` and named in `skipped`; with `strict`
-    it raises `BadImage`. Nothing is padded: shares may differ by one image, or be empty.
+    Args:
+        dataset: The images.
+        batch_size: How many at a time. An image that cannot be read is left out of its batch.
+        report: Called with a message for every image that cannot be read.
+        workers: Processes that decode images.
+        strict: Raise `BadImage` instead of leaving an image out.
+        rank: This process gets the images `rank`, `rank + world`, …
+        world: How many processes share the images.
+        skipped: The paths of images that were left out are appended here.
+        order: The indices of all images or of some. Default: all, in order.
     """
     if batch_size < 1 or workers < 0:
-        raise ValueError(f"there are no batches of {batch_size} by {workers} workers")
+        raise ValueError(
+            f"expected a batch size of at least 1 and workers of at least 0, got {batch_size} and "
+            f"{workers}"
+        )
     if not 0 <= rank < world:
         raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")
-    places = range(len(dataset)) if order is None else order
+    indices = range(len(dataset)) if order is None else order
     loader: DataLoader[Any] = DataLoader(
-        places[rank::world],  # type: ignore[arg-type]  # a sequence is enough
+        indices[rank::world],  # type: ignore[arg-type]  # a sequence is enough
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=partial(_collect, dataset),
         worker_init_fn=says_nothing,
-        generator=torch.Generator(),  # else each pass would move the global random state
+        generator=torch.Generator(),  # leave the global random state alone
     )
 
     def readable() -> Iterator[Batch]:
-        for batch, failures in _turned(loader):
-            for at, message in failures.items():
+        for batch, failures in read_loader(loader):
+            for index, message in failures.items():
                 if strict:
                     raise BadImage(message)
                 if skipped is not None:
-                    skipped.append(dataset.items[at].path)
+                    skipped.append(dataset.items[index].path)
                 report(message)
             if batch is not None:
                 yield batch
 
-    return readable()  # a generator of its own: mistakes are told at once, not with the first batch
+    return readable()  # an inner generator: wrong arguments raise here, not at the first batch
 
 
-def _turned(loader: DataLoader[Any]) -> Iterator[tuple[Batch | None, dict[int, str]]]:
-    """What the loader gives; that one of its processes was killed is said in one sentence."""
+def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Iterate over a loader, with one sentence if one of its processes is killed."""
     with kept_from_children() if loader.num_workers else nullcontext():
-        turns = iter(loader)
+        iterator = iter(loader)
     try:
-        yield from turns
+        yield from iterator
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         raise ChildProcessError(
-            "a process that decodes images was killed, perhaps for want of memory: try fewer "
+            "a process that decodes images was killed, perhaps because memory ran out: try fewer "
             "--workers"
         ) from None
 
 
 def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
-    """Failures are values here: an exception leaves a worker as a page of traceback."""
+    """Decode a batch. Failures are returned: raised in a worker, they print a traceback."""
     good, failures = list[tuple[Tensor, int, int]](), dict[int, str]()
-    for at in indices:
+    for index in indices:
         try:
-            good.append((*dataset[at], at))
+            good.append((*dataset[index], index))
         except BadImage as error:
-            failures[at] = str(error)
+            failures[index] = str(error)
     if not good:
         return None, failures
     images, labels, kept = zip(*good, strict=True)

@@ -10,7 +10,7 @@ from PIL import Image
 from .decoding import decode
 
 FOLDER = Path(__file__).with_name("photographs")
-#: Files that are all free to use (see the folder's README), the one to open on first.
+#: All free to use (see the folder's README). The page opens with the first.
 NAMES = ("cat", "espresso", "tripod", "rocket")
 
 
@@ -22,9 +22,9 @@ class Photograph(NamedTuple):
 
 
 def load_photographs(limit: int | None = None) -> list[Photograph]:
-    """All of them, or the first so many.
+    """Load all photographs, or the first `limit`.
 
-    >>> [each.name for each in load_photographs(2)]
+    >>> [photograph.name for photograph in load_photographs(2)]
     ['cat', 'espresso']
     """
     return [Photograph(name, decode(FOLDER / f"{name}.jpg")) for name in NAMES[:limit]]

@@ -1,4 +1,4 @@
-"""The paper's seven sets for transfer, where torchvision or their authors have laid them."""
+"""The paper's seven data sets for transfer, in the layout of torchvision or of their authors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..files import text_of
 
 
 class Set(NamedTuple):
-    """A set by its published numbers. Of each, train is all that is not test."""
+    """A data set with its published numbers. All that is not test is train."""
 
     classes: int
     train: int
     test: int
-    torchvision: str = ""  # its name there; "" where it is read from its authors' lists
-    parts: tuple[str, ...] = ("trainval",)  # what torchvision calls those of train
+    torchvision: str = ""  # its class there; "": read from its authors' lists
+    parts: tuple[str, ...] = ("trainval",)  # torchvision's splits that make up train
 
 
-#: by the names they have before a folder: `pets:FOLDER`
+#: by prefix: `pets:FOLDER`
 SETS = {
     "aircraft": Set(100, 6667, 3333, "FGVCAircraft"),
     "cars": Set(196, 8144, 8041, "StanfordCars", ("train",)),
@@ -34,27 +34,29 @@ Labelled = tuple[Path, int]
 
 
 def set_named(spec: str) -> tuple[str, Path] | None:
-    """The set and the folder that `pets:FOLDER` means; None where it means something else."""
+    """Split `pets:FOLDER` into data set and folder; return None for anything else."""
     name, colon, folder = spec.partition(":")
     return (name, Path(folder)) if colon and name in SETS else None
 
 
 def images_of(name: str, folder: Path, train: bool) -> list[Labelled]:
-    """Every image of a split and its class. One that is not whole is refused: an accuracy on a part
-    would be taken for that of the whole."""
+    """List the images of a split with their classes.
+
+    An incomplete split is refused: its accuracy would be taken for that of the whole.
+    """
     known = SETS[name]
     if known.torchvision:
-        found = _from_torchvision(name, folder, train)
+        images = _from_torchvision(name, folder, train)
     else:
-        found = list({"cub200": _cub200, "indoor67": _indoor67}[name](folder, train))
-    wanted, split = (known.train, "train") if train else (known.test, "test")
-    classes = len({label for _, label in found})
-    if (len(found), classes) != (wanted, known.classes):
+        images = list({"cub200": _cub200, "indoor67": _indoor67}[name](folder, train))
+    count, split = (known.train, "train") if train else (known.test, "test")
+    classes = len({label for _, label in images})
+    if (len(images), classes) != (count, known.classes):
         raise ValueError(
-            f"{name}:{folder} has {len(found)} images of {classes} classes in its {split} split, "
-            f"and the set has {wanted} of {known.classes}"
+            f"{name}:{folder} is incomplete: expected {count} images of {known.classes} classes in "
+            f"its {split} split, got {len(images)} of {classes}"
         )
-    return found
+    return images
 
 
 def _from_torchvision(name: str, folder: Path, train: bool) -> list[Labelled]:
@@ -62,46 +64,46 @@ def _from_torchvision(name: str, folder: Path, train: bool) -> list[Labelled]:
 
     known = SETS[name]
     kind = getattr(datasets, known.torchvision)
-    found: list[Labelled] = []
+    images: list[Labelled] = []
     for part in known.parts if train else ("test",):
         try:
-            held = kind(folder, split=part, download=False)
+            dataset = kind(folder, split=part, download=False)
         except ImportError:
             raise ValueError(f"{name}: needs one more package: pip install scipy") from None
         except RuntimeError as error:
             raise ValueError(
-                f"no {name} in {folder} ({error}): nothing is fetched here; "
-                f"torchvision.datasets.{known.torchvision}({str(folder)!r}, download=True) does"
+                f"no {name} in {folder} ({error}): download it by "
+                f"torchvision.datasets.{known.torchvision}({str(folder)!r}, download=True)"
             ) from None
-        found += _paths_in(held)
-    return found
+        images += _paths_in(dataset)
+    return images
 
 
-def _paths_in(held: Any) -> Iterator[Labelled]:
-    """Paths and labels: by its items torchvision gives images, which we decode ourselves."""
-    if hasattr(held, "loader"):
-        held.loader = Path
-        for at in range(len(held)):
-            yield held[at]
-    else:  # the pets have no loader to be told
-        yield from zip(map(Path, held._images), held._labels, strict=True)
+def _paths_in(dataset: Any) -> Iterator[Labelled]:
+    """Return paths and labels of a torchvision data set, whose items are decoded images."""
+    if hasattr(dataset, "loader"):
+        dataset.loader = Path
+        for index in range(len(dataset)):
+            yield dataset[index]
+    else:  # OxfordIIITPet has no loader to replace
+        yield from zip(map(Path, dataset._images), dataset._labels, strict=True)
 
 
 def _cub200(folder: Path, train: bool) -> Iterator[Labelled]:
-    """By CUB-200-2011's lists: each image has a number, and a line by it in all of them."""
+    """Read CUB-200-2011's lists: every image has a number, by which all lists refer to it."""
     inner = folder / "CUB_200_2011"
-    home = inner if inner.is_dir() else folder
-    names, classes, split = (dict(_pairs(home / f"{each}.txt"))
-                             for each in ("images", "image_class_labels", "train_test_split")
-                             )  # fmt: skip
+    root = inner if inner.is_dir() else folder
+    names = dict(_pairs(root / "images.txt"))
+    classes = dict(_pairs(root / "image_class_labels.txt"))
+    split = dict(_pairs(root / "train_test_split.txt"))
     for number, name in names.items():
         if (split[number] == "1") == train:
-            yield home / "images" / name, int(classes[number]) - 1
+            yield root / "images" / name, int(classes[number]) - 1
 
 
 def _indoor67(folder: Path, train: bool) -> Iterator[Labelled]:
-    """By MIT Indoor 67's lists, which name the images of each split by their class folder."""
-    lists = [_lines(folder / f"{each}Images.txt") for each in ("Train", "Test")]
+    """Read MIT Indoor 67's lists, which name the images of a split with their class folder."""
+    lists = [_lines(folder / f"{split}Images.txt") for split in ("Train", "Test")]
     classes = sorted({line.partition("/")[0] for lines in lists for line in lines})
     for line in lists[0 if train else 1]:
         yield folder / "Images" / line, classes.index(line.partition("/")[0])

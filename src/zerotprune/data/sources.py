@@ -1,4 +1,4 @@
-"""Where labelled images lie: class folders, a flat folder and a mapping, tar shards, datasets."""
+"""Find labelled images: class folders, a flat folder with a mapping, tar shards, datasets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from ..files import bytes_of, parsed, text_of
 from .sets import SETS, images_of, set_named
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MOST_SHARDS = 100_000
+MAX_SHARDS = 100_000
 
 
 class Item(NamedTuple):
+    """One image: where it is, how to read it, and its class."""
+
     path: str
     read: Callable[[], bytes]
     label: int
@@ -29,47 +31,57 @@ class Item(NamedTuple):
 def find(
     name: str, mapping: Path | None, split: str, labelled: bool = True
 ) -> tuple[list[Item], int | None]:
-    """The items, and the number of classes where the data tells it; without labels all are 0."""
+    """Find the images that a name stands for.
+
+    Args:
+        name: A folder, tar shards, `hf:DATASET`, or `pets:FOLDER` and the like.
+        mapping: For a flat folder, a file with the label of every image.
+        split: Of a dataset.
+        labelled: Without labels, all labels are 0.
+
+    Returns:
+        The items, and the number of classes if the data says so.
+    """
     if (known := set_named(name)) is not None:
         if mapping is not None:
-            raise ValueError(f"--mapping goes with a folder of images, and {name} is none")
-        found = images_of(*known, train=split == "train")
-        return [_item(path, label) for path, label in found], SETS[known[0]].classes
+            raise ValueError(f"--mapping needs a folder of images, got {name}")
+        labelled_paths = images_of(*known, train=split == "train")
+        return [_item(path, label) for path, label in labelled_paths], SETS[known[0]].classes
     hub = name.startswith("hf:")
-    shards = [] if hub else _shards(name)
+    shards = [] if hub else tar_shards(name)
     if mapping is not None and (hub or shards):
-        raise ValueError(f"--mapping goes with a folder of images, and {name} is none")
+        raise ValueError(f"--mapping needs a folder of images, got {name}")
     if hub:
         return _hugging_face(name, split)
     if shards:
         return [item for shard in shards for item in _samples(shard, labelled)], None
     if not labelled and mapping is None:
-        return [_item(path, 0) for path in _visible(Path(name)) if _is_image(path)], None
+        return [_item(path, 0) for path in visible_files(Path(name)) if is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
 def class_folders(name: str) -> list[str] | None:
-    """The names of the classes, where each is a folder."""
-    if name.startswith("hf:") or not Path(name).is_dir() or _shards(name):
+    """Return the class names if every class is a folder, else None."""
+    if name.startswith("hf:") or not Path(name).is_dir() or tar_shards(name):
         return None
-    return [each.name for each in _classes(Path(name))]
+    return [folder.name for folder in _entries(Path(name)) if folder.is_dir()]
 
 
-def _classes(folder: Path) -> list[Path]:
-    held = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
-    return [each for each in held if each.is_dir()]
+def _entries(folder: Path) -> list[Path]:
+    """List a folder in order, without hidden files."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _item(path: Path, label: int) -> Item:
     return Item(str(path), partial(bytes_of, path), label)
 
 
-def _is_image(path: PurePath) -> bool:
+def is_image(path: PurePath) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
-def _visible(folder: Path) -> list[Path]:
-    """All files at any depth, in order, less what file managers leave behind."""
+def visible_files(folder: Path) -> list[Path]:
+    """List all files at any depth, in order, without what file managers leave behind."""
     walk = sorted(_walk(folder))
     files = [Path(root, name) for root, names in walk for name in sorted(names)]
     hidden = re.compile(r"(^|/)(\.[^/]*|Thumbs\.db$|desktop\.ini$)")
@@ -77,66 +89,69 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each folder once, though links may lead to it again and again, from within itself too."""
+    """Visit every folder once: links may lead back to it, even from inside."""
     seen = set[tuple[int, int]]()
     for root, folders, names in os.walk(folder, followlinks=True):
-        held = Path(root).stat()
-        if (held.st_dev, held.st_ino) in seen:
+        status = Path(root).stat()
+        if (status.st_dev, status.st_ino) in seen:
             folders.clear()
             continue
-        seen.add((held.st_dev, held.st_ino))
+        seen.add((status.st_dev, status.st_ino))
         folders.sort()
         yield root, names
 
 
 def _image_folder(folder: Path) -> tuple[list[Item], int]:
-    held = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
-    for each in held:
-        if _is_image(each) and each.is_file():
-            problem = f"{folder} holds images outside class folders ({each.name})"
-            raise ValueError(f"{problem}: give --mapping FILE to say what they show")
-    folders = _classes(folder)
+    for path in _entries(folder):
+        if is_image(path) and path.is_file():
+            raise ValueError(
+                f"{folder} has images outside class folders ({path.name}): give their labels by "
+                "--mapping FILE"
+            )
+    classes = [path for path in _entries(folder) if path.is_dir()]
     items: list[Item] = []
-    for label, each in enumerate(folders):
-        files = _visible(each)
+    for label, class_folder in enumerate(classes):
+        files = visible_files(class_folder)
         if not files:
-            raise ValueError(f"the class folder {each} is empty")
+            raise ValueError(f"the class folder {class_folder} is empty")
         for path in files:
-            if not _is_image(path):
-                raise ValueError(f"{path} has none of the endings {' '.join(ENDINGS)}")
+            if not is_image(path):
+                raise ValueError(f"{path} is not an image: expected {' '.join(ENDINGS)}")
             items.append(_item(path, label))
-    return items, len(folders)
+    return items, len(classes)
 
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
-    named = _read_mapping(mapping)
-    files = {path.relative_to(folder).as_posix(): path for path in _visible(folder)}
-    held = {name: path for name, path in files.items() if _is_image(path)}
-    for name in named:
-        if name not in held:
+    labels = _read_mapping(mapping)
+    files = {path.relative_to(folder).as_posix(): path for path in visible_files(folder)}
+    images = {name: path for name, path in files.items() if is_image(path)}
+    for name in labels:
+        if name not in images:
             raise FileNotFoundError(f"{mapping} names {name}, which is not in {folder}")
-    for name in held:
-        if name not in named:
+    for name in images:
+        if name not in labels:
             raise ValueError(f"{mapping} has no label for {name}, which is in {folder}")
-    classes = sorted(set(named.values()))
-    numbers = [bool(re.fullmatch(r"-?\d+", each)) for each in classes]
+    classes = sorted(set(labels.values()))
+    numbers = [bool(re.fullmatch(r"-?\d+", label)) for label in classes]
     if any(numbers) and not all(numbers):
         raise ValueError(f"the labels in {mapping} are partly class indices and partly names")
-    indices = {each: int(each) if all(numbers) else at for at, each in enumerate(classes)}
-    items = [_item(path, indices[named[name]]) for name, path in held.items()]
+    indices = {label: int(label) if all(numbers) else index for index, label in enumerate(classes)}
+    items = [_item(path, indices[labels[name]]) for name, path in images.items()]
     return items, None if all(numbers) else len(classes)
 
 
 def _read_mapping(mapping: Path) -> dict[str, str]:
-    """Label by file name, from two columns between commas, tabs or blanks."""
+    """Read labels by file name, from two columns separated by commas, tabs or blanks."""
     try:
         lines = text_of(mapping, "mapping").removeprefix("\ufeff").splitlines()
-        mark = next((mark for mark in "\t," if lines and mark in lines[0]), None)
-        rows = csv.reader(lines, delimiter=mark) if mark else [e.rsplit(None, 1) for e in lines]
+        delimiter = next((mark for mark in "\t," if lines and mark in lines[0]), None)
+        rows: Iterable[list[str]] = (line.rsplit(None, 1) for line in lines)
+        if delimiter is not None:
+            rows = csv.reader(lines, delimiter=delimiter)
         table = [[cell.strip() for cell in row] for row in rows]
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"cannot read the mapping {mapping}: {error}") from None
-    named: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for number, row in enumerate(table, start=1):
         where = f"line {number} of {mapping}"
         if not any(row):
@@ -146,43 +161,44 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
         path = PurePath(row[0])
         if number == 1 and not path.suffix:
             continue  # a header
-        if not _is_image(path):
-            raise ValueError(f"{where}: {path} has none of the endings {' '.join(ENDINGS)}")
-        if path.as_posix() in named:
+        if not is_image(path):
+            raise ValueError(f"{where}: {path} is not an image: expected {' '.join(ENDINGS)}")
+        if path.as_posix() in labels:
             raise ValueError(f"{where} names {path} again")
-        named[path.as_posix()] = row[1]
-    return named
+        labels[path.as_posix()] = row[1]
+    return labels
 
 
-def _shards(text: str) -> list[Path]:
-    """The shards that `text` names; none if it is a folder of something else."""
-    place = Path(text)
-    if place.is_dir():
-        held = sorted(each for each in place.iterdir() if not each.name.startswith("."))
-        return held if all(each.suffix == ".tar" and each.is_file() for each in held) else []
-    if not place.exists() and not re.search(r"[*?\[{]", text):
+def tar_shards(text: str) -> list[Path]:
+    """Return the shards that `text` names; none if it is a folder of something else."""
+    path = Path(text)
+    if path.is_dir():
+        entries = _entries(path)
+        is_shards = all(entry.suffix == ".tar" and entry.is_file() for entry in entries)
+        return entries if is_shards else []
+    if not path.exists() and not re.search(r"[*?\[{]", text):
         raise FileNotFoundError(f"no data at {text}: there is no such file or folder")
-    shards = [place] if place.exists() else spelled_out(text)
+    shards = [path] if path.exists() else expand_pattern(text)
     if not shards:
         raise FileNotFoundError(f"no files match {text}")
-    for each in shards:
-        if not each.is_file():
-            raise FileNotFoundError(f"no shard {each}, which {text} names")
-        if each.suffix != ".tar":
-            raise NotADirectoryError(f"{each} is a file and no .tar shard: give a folder")
+    for shard in shards:
+        if not shard.is_file():
+            raise FileNotFoundError(f"no shard {shard}, which {text} names")
+        if shard.suffix != ".tar":
+            raise NotADirectoryError(f"expected a folder or a .tar shard, got the file {shard}")
     return list(dict.fromkeys(shards))
 
 
-def spelled_out(text: str) -> list[Path]:
-    """Every file that a glob, or braces, stand for."""
-    spellings = list(islice(_braces(text), MOST_SHARDS + 1))
-    if len(spellings) > MOST_SHARDS:
-        raise ValueError(f"{text} names more than {MOST_SHARDS:,} files")
-    return [path for each in spellings for path in _glob(each)]
+def expand_pattern(text: str) -> list[Path]:
+    """Return every file that a glob or braces stand for."""
+    patterns = list(islice(_expand_braces(text), MAX_SHARDS + 1))
+    if len(patterns) > MAX_SHARDS:
+        raise ValueError(f"{text} names more than {MAX_SHARDS:,} files")
+    return [path for pattern in patterns for path in _glob(pattern)]
 
 
-def _braces(text: str) -> Iterator[str]:
-    """`{000..123}` and `{a,b}` written out, as shells do it."""
+def _expand_braces(text: str) -> Iterator[str]:
+    """Expand `{000..123}` and `{a,b}` as a shell does."""
     braces = re.search(r"\{([^{}]*)\}", text)
     if braces is None:
         yield text
@@ -193,7 +209,7 @@ def _braces(text: str) -> Iterator[str]:
         options = (f"{number:0{width}d}" for number in numbers)
     before, after = text[: braces.start()], text[braces.end() :]
     for option in options:
-        yield from _braces(before + option + after)
+        yield from _expand_braces(before + option + after)
 
 
 def _glob(text: str) -> list[Path]:
@@ -204,7 +220,7 @@ def _glob(text: str) -> list[Path]:
 
 
 def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
-    for key, parts in _index(shard).items():
+    for key, parts in index_tar(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
             read = partial(bytes_of, shard, image.offset_data, image.size)
@@ -214,8 +230,8 @@ def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
             raise ValueError(f"{where} has a label and no image")
 
 
-def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
-    """Parts of each sample by the key that WebDataset gives it: all up to the name's first dot."""
+def index_tar(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
+    """Group the files of a shard by sample. As in WebDataset, a key ends at the first dot."""
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     try:
         with tarfile.open(shard, "r:") as tar:
@@ -230,7 +246,7 @@ def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
                 samples[key][part] = info
         # tarfile takes a broken header for the end; the true end is a block of zeros.
         if bytes_of(shard, tar.offset, tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise ValueError(f"it breaks off at byte {tar.offset}")
+            raise ValueError(f"it ends early, at byte {tar.offset}")
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise ValueError(f"cannot index {shard} as an uncompressed tar file: {error}") from None
     return samples
@@ -251,30 +267,32 @@ def _label(shard: Path, parts: dict[str, tarfile.TarInfo], where: str) -> int:
 
 
 def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
-    rows = _load(name.removeprefix("hf:"), split)
-    kinds, features = importlib.import_module("datasets"), rows.features
-    images = [key for key, kind in features.items() if isinstance(kind, kinds.Image)]
-    named = [key for key, kind in features.items() if isinstance(kind, kinds.ClassLabel)]
+    rows = _load_dataset(name.removeprefix("hf:"), split)
+    datasets, features = importlib.import_module("datasets"), rows.features
+    images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
+    named = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     usual = ["label", "labels", "fine_label"]
-    numbers = [e for e in usual if "int" in str(getattr(features.get(e), "dtype", ""))]
-    image = _column(images, ["image", "img"], f"{name} has no one column of images")
-    label = _column(named or numbers, usual, f"{name} has no one column of labels")
-    labels = [-1 if each is None else int(each) for each in rows[label]]
-    # Undecoded, so that an image is decoded here as from everywhere else.
-    rows = rows.select_columns([image]).cast_column(image, kinds.Image(decode=False))
-    reads = [partial(_cell, rows, image, at) for at in range(len(labels))]
-    items = [Item(f"{name} row {at}", reads[at], each) for at, each in enumerate(labels)]
+    numbers = [key for key in usual if "int" in str(getattr(features.get(key), "dtype", ""))]
+    image = _column(images, ["image", "img"], f"cannot tell which column of {name} has images")
+    label = _column(named or numbers, usual, f"cannot tell which column of {name} has labels")
+    labels = [-1 if value is None else int(value) for value in rows[label]]
+    # Undecoded: we decode images from everywhere in the same way.
+    rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    items = [
+        Item(f"{name} row {index}", partial(_read_cell, rows, image, index), value)
+        for index, value in enumerate(labels)
+    ]
     return items, len(features[label].names) if named else None
 
 
-def _cell(rows: Any, column: str, at: int) -> bytes:
-    cell = rows[at][column] or {"bytes": b""}
+def _read_cell(rows: Any, column: str, index: int) -> bytes:
+    cell = rows[index][column] or {"bytes": b""}
     data: bytes | None = cell["bytes"]
     return bytes_of(Path(cell["path"])) if data is None else data
 
 
 def _column(candidates: list[str], usual: list[str], problem: str) -> str:
-    """The one candidate, or among several the first of the usual names."""
+    """Return the only candidate, or else the first of the usual names among them."""
     if len(candidates) == 1:
         return candidates[0]
     for key in usual:
@@ -283,17 +301,17 @@ def _column(candidates: list[str], usual: list[str], problem: str) -> str:
     raise ValueError(f"{problem}: found {', '.join(candidates) or 'none'}")
 
 
-def _load(name: str, split: str) -> Any:
+def _load_dataset(name: str, split: str) -> Any:
     try:
         datasets = importlib.import_module("datasets")
     except ImportError:
         raise ValueError("hf: needs one more package: pip install datasets") from None
-    saved = [Path(name, each).is_file() for each in ("dataset_dict.json", "state.json")]
+    marks = ("dataset_dict.json", "state.json")  # of what `save_to_disk` wrote
     try:
-        if not any(saved):
+        if not any(Path(name, mark).is_file() for mark in marks):
             return datasets.load_dataset(name, split=split)
         rows = datasets.load_from_disk(name)
-    except Exception as error:  # hubs, builders and file systems fail in ways of their own
+    except Exception as error:  # hubs, builders and file systems raise anything
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"cannot load hf:{name}, split {split}: {first}") from None
     if isinstance(rows, dict) and split not in rows:

@@ -1,4 +1,4 @@
-"""Checkpoints: a training after a whole epoch, in one file that is whole or as it was before."""
+"""Checkpoints: a training after a whole epoch, in one file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ from ..files import replacing
 
 _VERSION = 1
 _KINDS = {"identity": dict, "schedule": str, "state": dict, "history": list, "before": dict}
-#: what is told of each epoch
+#: what is recorded for every epoch
 ROW = {"epoch", "loss", "train_top1", "top1", "seconds"}
 
 
 @dataclass
 class Checkpoint:
-    """What training came to after some epochs. `identity` says which training: another one does
-    not go on from here."""
+    """A training after some epochs.
+
+    Args:
+        identity: Which training it is; another one cannot continue from here.
+        schedule: As JSON. It may have been measured, so it is stored and not solved again.
+        state: Model and optimizer.
+        history: One row per epoch.
+        before: Top-1 before training, and of the unpruned model.
+    """
 
     identity: Mapping[str, Any]
-    #: as JSON: it may have been measured, and would come out otherwise at another time
     schedule: str
     state: Mapping[str, Any] = field(default_factory=dict)
-    #: what each epoch came to
     history: list[dict[str, float]] = field(default_factory=list)
-    #: top-1 before training, and of the unpruned model
     before: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -39,39 +43,39 @@ class Checkpoint:
         return len(self.history)
 
     def save(self, path: Path) -> None:
-        """It is made in memory first: a disk that is full says so in its own words then."""
-        made = io.BytesIO()
-        torch.save({"version": _VERSION, **vars(self)}, made)
+        """Write the file; serialise it in memory first, so that a full disk gives a clear error."""
+        buffer = io.BytesIO()
+        torch.save({"version": _VERSION, **vars(self)}, buffer)
         try:
             with replacing(path) as temporary:
-                temporary.write_bytes(made.getbuffer())
+                temporary.write_bytes(buffer.getbuffer())
         except OSError as error:
             raise OSError(
                 f"{path} cannot be written after epoch {self.epochs}: {error.strerror or error}; "
-                + ("what it held before is as it was" if path.exists() else "nothing is there yet")
+                + ("the previous epoch is still there" if path.exists() else "nothing was saved")
             ) from None
 
     @classmethod
     def load(cls, path: Path, identity: Mapping[str, Any]) -> Checkpoint:
-        """That of the same training; another one's is refused, naming the difference."""
-        held = _read(path)
-        if isinstance(held, dict) and held.get("version", _VERSION) != _VERSION:
-            raise ValueError(f"{path} is of another release: remove it to begin anew")
-        if not _is_whole(held):
+        """Load the checkpoint of this training; if it is another's, name the first difference."""
+        data = _read(path)
+        if isinstance(data, dict) and data.get("version", _VERSION) != _VERSION:
+            raise ValueError(f"{path} was written by another release: remove it to start over")
+        if not _is_complete(data):
             raise ValueError(
-                f"{path} is no checkpoint of a fine-tuning: move it away, or give another --out"
+                f"{path} is not a checkpoint of a fine-tuning: move it away, or give another --out"
             )
-        found = cls(**{name: value for name, value in held.items() if name != "version"})
-        check_same(found.identity, identity, f"{path} is the checkpoint of another training",
-                   "remove it to begin anew, or give another --out")  # fmt: skip
-        return found
+        loaded = cls(**{name: value for name, value in data.items() if name != "version"})
+        check_same(loaded.identity, identity, f"{path} is the checkpoint of another training",
+                   "remove it to start over, or give another --out")  # fmt: skip
+        return loaded
 
 
 def _read(path: Path) -> Any:
-    """What a file of tensors and plain values holds; None where it is none."""
+    """Read a file of tensors and plain values; return None for any other file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's remarks on pickles that we refuse
+            warnings.simplefilter("ignore")  # torch's about pickles that we refuse
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
@@ -79,22 +83,22 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _is_whole(held: Any) -> bool:
-    """Does it hold what a checkpoint holds? Not, does it fit the training."""
-    if not isinstance(held, dict) or held.keys() != {"version", *_KINDS}:
+def _is_complete(data: Any) -> bool:
+    """Check the types of all parts, not whether they fit the training."""
+    if not isinstance(data, dict) or data.keys() != {"version", *_KINDS}:
         return False
-    if not all(isinstance(held[name], kind) for name, kind in _KINDS.items()):
+    if not all(isinstance(data[name], kind) for name, kind in _KINDS.items()):
         return False
-    rows = [held["before"], *held["history"]]
-    if not all(isinstance(row, dict) and _numbers(row) for row in rows):
+    rows = [data["before"], *data["history"]]
+    if not all(isinstance(row, dict) and _has_numbers(row) for row in rows):
         return False
-    return all(row.keys() == ROW for row in held["history"])
+    return all(row.keys() == ROW for row in data["history"])
 
 
-def _numbers(row: Mapping[str, Any]) -> bool:
+def _has_numbers(row: Mapping[str, Any]) -> bool:
     return all(isinstance(value, (int, float)) for value in row.values())
 
 
 def checkpoint_beside(out: Path) -> Path:
-    """Where it lies while a training for this file is under way."""
+    """Return where the checkpoint is while a training for this file is running."""
     return out.with_name(f"{out.name}.checkpoint")

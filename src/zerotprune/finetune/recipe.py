@@ -1,4 +1,4 @@
-"""The recipe of a training, of timm's parts: augmentation, mixup, optimizer, rates, averages."""
+"""The training recipe, from timm's parts: augmentation, mixup, optimizer, rates, averages."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from ..backbones import backbone
 
 _RANDAUGMENT = "rand-m9-mstd0.5-inc1"  # DeiT's
 #: share of all steps in which the learning rates rise
-_WARM = 0.1
+_WARMUP = 0.1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long, how fast and by what a model learns."""
+    """Epochs, learning rates, augmentation and losses."""
 
     epochs: int = 30
-    "How often every image is seen."
+    "Passes over all images."
     lr: float = 5e-5
-    "Learning rate of the weights that are there; it rises at first, then falls by a cosine."
+    "Learning rate of existing weights: a linear warm-up, then a cosine."
     new_lr: float = 1e-3
-    "Learning rate of what is new: a new head, a method's own weights."
+    "Learning rate of new weights: a new head, a method's weights."
     weight_decay: float = 0.05
-    "Of matrices; norms, biases and tokens have none."
+    "Weight decay of matrices; norms, biases and tokens have none."
     label_smoothing: float = 0.1
-    "Share of each label that goes to all classes alike."
+    "Share of every label that is spread evenly over all classes."
     mixup: float = 0.0
-    "How much images are mixed, alpha of a beta distribution; DeiT's is 0.8."
+    "Mixup's alpha; DeiT's is 0.8."
     cutmix: float = 0.0
-    "How much is cut from one image into another; DeiT's is 1."
+    "CutMix's alpha; DeiT's is 1."
     ema: float = 0.0
-    "Keep a moving average of the weights by this decay, such as 0.9999; it is what is written."
+    "Decay of a moving average of the weights, such as 0.9999, which is what is written."
     token_weight: float = 0.5
-    "Of the distance to the teacher's tokens in the loss."
+    "Weight of the distance to the teacher's tokens in the loss."
     logit_weight: float = 0.5
-    "Of the divergence from the teacher's classes in the loss."
+    "Weight of the divergence from the teacher's predictions in the loss."
 
     def augmentation(self, model: nn.Module) -> Callable[[Any], Tensor]:
-        """Makes a PIL image the model's input by chance: crop, flip, RandAugment."""
+        """Return a random transform to the model's input: crop, flip, RandAugment."""
         vit = backbone(model)
         mean, std = vit.normalization
-        made: Callable[[Any], Tensor] = create_transform(
+        transform: Callable[[Any], Tensor] = create_transform(
             vit.input_shape, is_training=True, auto_augment=_RANDAUGMENT, interpolation="bicubic",
             mean=tuple(mean), std=tuple(std),
         )  # fmt: skip
-        return made
+        return transform
 
     def mixer(self, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-        """Mixes the images and labels of an even batch; None where nothing is mixed."""
+        """Return what mixes the images and labels of an even batch; None if nothing is mixed."""
         if not self.mixup and not self.cutmix:
             return None
         mixer: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = Mixup(
@@ -68,25 +68,25 @@ class Recipe:
         return mixer
 
     def optimizer(self, model: nn.Module, new: Collection[nn.Parameter]) -> Optimizer:
-        """AdamW over what is to learn."""
-        spared: set[str] = getattr(model, "no_weight_decay", set)()
-        fresh = {id(each) for each in new}
+        """Return AdamW for all trainable parameters, with `new_lr` for the new ones."""
+        no_decay: set[str] = getattr(model, "no_weight_decay", set)()
+        new_ids = {id(parameter) for parameter in new}
         groups = []
-        for group in param_groups_weight_decay(model, self.weight_decay, True, spared):
-            for rate, mine in ((self.lr, False), (self.new_lr, True)):
-                held = [each for each in group["params"] if (id(each) in fresh) == mine]
-                if held:
-                    groups.append({**group, "params": held, "lr": rate})
-        made: Optimizer = create_optimizer_v2(groups, "adamw", lr=self.lr)
-        return made
+        for group in param_groups_weight_decay(model, self.weight_decay, True, no_decay):
+            for rate, is_new in ((self.lr, False), (self.new_lr, True)):
+                params = [one for one in group["params"] if (id(one) in new_ids) == is_new]
+                if params:
+                    groups.append({**group, "params": params, "lr": rate})
+        optimizer: Optimizer = create_optimizer_v2(groups, "adamw", lr=self.lr)
+        return optimizer
 
     def rates(self, optimizer: Optimizer, steps: int) -> CosineLRScheduler:
-        """The learning rates over so many steps: a straight rise, then half a cosine."""
-        warm = max(1, round(_WARM * steps))
+        """Return the learning rates over `steps`: a linear rise, then half a cosine."""
+        warmup = max(1, round(_WARMUP * steps))
         # Counted from 1, so that the rate is 0 before the first step and after the last one.
-        return CosineLRScheduler(optimizer, steps - warm + 2, warmup_t=warm, warmup_prefix=True,
+        return CosineLRScheduler(optimizer, steps - warmup + 2, warmup_t=warmup, warmup_prefix=True,
                                  t_in_epochs=False)  # fmt: skip
 
     def average(self, model: nn.Module) -> ModelEmaV3 | None:
-        """The moving average of the weights; it forgets fast while it is young."""
+        """Return the moving average of the weights, if any, with a decay that warms up."""
         return ModelEmaV3(model, self.ema, use_warmup=True) if self.ema else None

@@ -1,90 +1,362 @@
-"""One fine-tuning, from its beginning or from where it was stopped, to the end of its epochs."""
+"""One fine-tuning: open it, resume it from its checkpoint if there is one, run it to the end."""
 
 from __future__ import annotations
 
+import atexit
+import copy
+import json
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, set_seed
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..data.images import ImageDataset, batches, open_data
+from ..data.models import load, outline
+from ..data.weights import weights_hash
+from ..measure import records
+from ..methods import DEFAULT, resolve, to_data
+from ..schedule import Schedule
 from .checkpoint import Checkpoint
-from .images import Feed
-from .tally import Tally, top1
-from .training import Trainer
+from .images import Feed, ShownImages, check_pair, seen_in_training
+from .recipe import Recipe
+from .training import Tally, Trainer, top1
 
-#: what is validated on: its batches, as often as they are asked for
-Validation = Callable[[], Iterable[tuple[Tensor, ...]]]
+_MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What is trained, on which images, and how.
+
+    Args:
+        model: The model's name.
+        loading: Keyword arguments of `data.models.load` for it.
+        train: The images to learn from.
+        val: The images to validate on.
+        budget: The budget by option name, as it was given.
+        solve: Returns the schedule that meets the budget for a model and some images.
+        method: The method's name; None for the default, or the one in a schedule.
+        recipe: Epochs, rates, augmentation and losses.
+        teacher: A weights file or a model's name; None for the unpruned model itself.
+        frozen: Train only new parameters, or the head if there are none.
+        seed: For the order of images, augmentation and new parameters.
+        precision: What the model computes in; its weights stay float32.
+        device: Where to train.
+        batch: Images at a time, in each process.
+        workers: Processes that decode images.
+        limit: Use at most this many images of either data set.
+        strict: Stop at the first image that cannot be read.
+    """
+
+    model: str
+    loading: Mapping[str, Any]
+    train: str
+    val: str
+    budget: Mapping[str, float | str]
+    solve: Callable[[nn.Module, Tensor], Schedule | None]
+    method: str | None
+    recipe: Recipe
+    teacher: str | None
+    frozen: bool
+    seed: int
+    precision: str
+    device: str
+    batch: int
+    workers: int
+    limit: int | None
+    strict: bool
+
+    @property
+    def size(self) -> int | None:
+        """Side of the images in pixels; None for the model's default."""
+        size: int | None = self.loading["size"]
+        return size
+
+    def identity(self) -> dict[str, Any]:
+        """Return the options that make one training different from another."""
+        return {
+            "method": json.dumps(to_data(resolve(self.method or DEFAULT))),
+            "budget": " ".join(f"{name} {value}" for name, value in self.budget.items()),
+            "frozen": self.frozen,
+            "seed": self.seed,
+            "precision": self.precision,
+            **asdict(self.recipe),
+        }
+
+    def schedule_for(self, model: nn.Module, images: Tensor) -> Schedule:
+        """Return the schedule within the budget; one without stages if there is no budget."""
+        with torch.no_grad():
+            return self.solve(model, images) or Schedule()
 
 
 @dataclass
 class Session:
-    """A trainer, what it is fed, and the file in which every epoch is kept."""
+    """One process's part in a training.
 
+    Args:
+        config: What is trained.
+        trainer: The model with its optimizer.
+        feed: The images to learn from.
+        validation: Returns the batches to validate on, as often as it is called.
+        file: Where every epoch is saved.
+        checkpoint: The epochs so far.
+        unpruned: The model before training; None if that is what is trained.
+        has_new_head: Whether the head knows nothing yet.
+        sample: Images for methods whose cost depends on them.
+        overlap: How many of the images to validate on are also learned from.
+    """
+
+    config: TrainingConfig
     trainer: Trainer
     feed: Feed
-    validation: Validation
+    validation: Callable[[], Iterable[tuple[Tensor, ...]]]
     file: Path
+    checkpoint: Checkpoint
+    unpruned: nn.Module | None
+    has_new_head: bool
+    sample: Tensor
+    overlap: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return bool(self.trainer.accelerator.is_main_process)
 
     def measure(self, model: nn.Module) -> float:
-        """Top-1 on the images to validate on."""
+        """Return top-1 on the images to validate on, in percent."""
         return top1(model, self.validation(), self.trainer.accelerator)
 
-    def _resume(self, held: Checkpoint) -> None:
-        """Go on from there. A file that was spoiled is as likely as one that is a stranger's."""
-        odd = ValueError(f"{self.file} does not fit this training: remove it to begin anew")
-        if held.epochs > self.trainer.recipe.epochs:
-            raise odd
-        try:
-            self.trainer.resume(held.state)
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-            raise odd from None
-        if not all(each.isfinite().all() for each in self.trainer.model.parameters()):
-            raise odd
+    def measure_before(self) -> None:
+        """Note top-1 before training, unpruned and pruned, unless the head knows nothing yet."""
+        before = self.checkpoint.before
+        if before or self.has_new_head:
+            return
+        if self.unpruned is not None:
+            before["unpruned"] = self.measure(self.unpruned)
+        before["before"] = self.measure(self.trainer.trained())
 
     def run(
         self,
-        held: Checkpoint,
         advance: Callable[[int, Tally], None] = lambda epoch, tally: None,
-        tell: Callable[[dict[str, float]], None] = lambda row: None,
+        report: Callable[[dict[str, float]], None] = lambda row: None,
     ) -> None:
-        """The epochs that are left; `held` has the history of all of them in the end."""
-        trainer = self.trainer
-        if held.epochs:
-            self._resume(held)
-        for number in range(held.epochs, trainer.recipe.epochs):
+        """Train for the epochs that are left and save each of them.
+
+        Args:
+            advance: Called after every step with the epoch, from 0, and its sums so far.
+            report: Called after every epoch with its row of the history.
+        """
+        trainer, checkpoint = self.trainer, self.checkpoint
+        if checkpoint.epochs:
+            self._resume()
+        for epoch in range(checkpoint.epochs, trainer.recipe.epochs):
             started = time.perf_counter()
-            tally = trainer.epoch(number, self.feed.epoch(number), partial(advance, number))
+            tally = trainer.epoch(epoch, self.feed.epoch(epoch), partial(advance, epoch))
             seconds = time.perf_counter() - started
             row = {
-                "epoch": number + 1,
+                "epoch": epoch + 1,
                 "loss": tally.loss,
                 "train_top1": tally.top1,
                 "top1": self.measure(trainer.trained()),
                 "seconds": seconds,
             }
-            held.history.append(row)
-            held.state = trainer.state()
-            if trainer.accelerator.is_main_process:
-                held.save(self.file)
-            tell(row)
+            checkpoint.history.append(row)
+            checkpoint.state = trainer.state()
+            if self.leads:
+                checkpoint.save(self.file)
+            report(row)
+
+    def _resume(self) -> None:
+        """Continue from the checkpoint. The file may be damaged, or somebody else's."""
+        unfit = ValueError(f"{self.file} does not fit this training: remove it to start over")
+        if self.checkpoint.epochs > self.trainer.recipe.epochs:
+            raise unfit
+        try:
+            self.trainer.resume(self.checkpoint.state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            raise unfit from None
+        if not all(weight.isfinite().all() for weight in self.trainer.model.parameters()):
+            raise unfit
+
+    def final_schedule(self, trained: nn.Module) -> Schedule:
+        """Return the schedule for the trained model.
+
+        A cost that depends on the images depends on the weights, too, so it is solved again.
+        """
+        schedule = self.trainer.schedule
+        if not schedule.method.adaptive or "--schedule" in self.config.budget:
+            return schedule
+        return self.config.schedule_for(trained, self.sample)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what the weights file says about the training."""
+        checkpoint = self.checkpoint
+        return {
+            **checkpoint.identity,
+            **checkpoint.before,
+            **checkpoint.history[-1],
+            **records.surroundings(),
+        }
+
+
+def open_session(config: TrainingConfig, file: Path, report: Callable[[str], None]) -> Session:
+    """Load models and data. Whatever is wrong is found here, before the first epoch.
+
+    Args:
+        config: What to train.
+        file: The checkpoint, which is resumed if it exists.
+        report: Called with a message for every image that cannot be read.
+    """
+    accelerator = _create_accelerator(config)
+    model = load(**config.loading)
+    train, val = _open_images(config, model)
+    weights = weights_hash(model)
+    has_new_head = _fit_head(model, train, config.seed)
+    teacher = _load_teacher(config, model)
+    identity = {
+        "model": config.model,
+        "weights": weights[:16],
+        **config.identity(),
+        "teacher": "" if teacher is None else weights_hash(teacher)[:16],
+        "train": f"{Path(config.train).name}, {len(train)} images",
+        "val": f"{Path(config.val).name}, {len(val)} images",
+        "batch": config.batch,
+        "size": backbone(model).input_shape[1],
+        "processes": accelerator.num_processes,
+    }
+    checkpoint = Checkpoint.load(file, identity) if file.exists() else None
+    sample = _read_sample(train, backbone(model).transform(config.size)).to(accelerator.device)
+    model.to(accelerator.device)
+    if checkpoint is None:
+        solved = config.schedule_for(model, sample)
+        # A measured schedule may differ between processes.
+        (checkpoint,) = broadcast_object_list([Checkpoint(identity, solved.to_json())])
+    schedule = _read_schedule(checkpoint, file)
+    unpruned = copy.deepcopy(model) if schedule.stages and not has_new_head else None
+    share: dict[str, Any] = {
+        "report": report,
+        "workers": config.workers,
+        "strict": config.strict,
+        "rank": accelerator.process_index,
+        "world": accelerator.num_processes,
+    }
+    feed = Feed(train, config.batch, **share)
+    trainer = Trainer(
+        model,
+        schedule,
+        config.recipe,
+        accelerator,
+        steps=feed.steps,
+        teacher=teacher or unpruned,
+        new=backbone(model).head_parameters() if has_new_head else (),
+        frozen=config.frozen,
+        seed=config.seed,
+    )
+    return Session(
+        config,
+        trainer,
+        feed,
+        partial(batches, val, config.batch, **share),
+        file,
+        checkpoint,
+        unpruned,
+        has_new_head,
+        sample,
+        overlap=seen_in_training(train, val),
+    )
+
+
+def _create_accelerator(config: TrainingConfig) -> Accelerator:
+    device = torch.device(config.device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    precision = _MIXED_PRECISION[config.precision]
+    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+    if accelerator.num_processes > 1:
+        # Threads of the process group that outlive the interpreter can abort the process.
+        atexit.register(accelerator.state.destroy_process_group)
+    return accelerator
+
+
+def _open_images(config: TrainingConfig, model: nn.Module) -> tuple[ShownImages, ImageDataset]:
+    """Open the images to learn from, augmented, and those to validate on."""
+    augment = config.recipe.augmentation(model)
+    train = open_data(config.train, split="train", limit=config.limit, transform=augment)
+    transform = backbone(model).transform(config.size)
+    val = open_data(config.val, limit=config.limit, transform=transform)
+    check_pair(train, val)
+    values = {field.name: getattr(train, field.name) for field in fields(train)}
+    return ShownImages(**values, seed=config.seed), val
+
+
+def _fit_head(model: nn.Module, images: ImageDataset, seed: int) -> bool:
+    """Give the model a new head unless its own fits the classes; return whether it is new."""
+    vit = backbone(model)
+    fits = vit.outputs == images.classes if images.exact else vit.outputs >= images.classes
+    if fits:
+        return False
+    set_seed(seed)
+    vit.reset_head_(images.classes)
+    return True
+
+
+def _load_teacher(config: TrainingConfig, student: nn.Module) -> nn.Module | None:
+    """Load the teacher that the user named, if any, and check that it fits the student."""
+    if config.teacher is None:
+        return None
+    tokens = config.recipe.token_weight > 0
+    if Path(config.teacher).is_file():
+        teacher = load(config.model, weights=Path(config.teacher), size=config.size)
+    else:
+        if config.size is None:  # before anything is downloaded
+            check_teacher(student, outline(config.teacher), tokens)
+        teacher = load(config.teacher, pretrained=True, size=config.size)
+    check_teacher(student, teacher, tokens)
+    return teacher
 
 
 def check_teacher(student: nn.Module, teacher: nn.Module, tokens: bool) -> None:
-    """Refuse a teacher that speaks of other classes; or, where its tokens are to be matched, of
-    others than the student has."""
-    own, other = backbone(student), backbone(teacher)
-    wanted = [
-        ("classes", own.outputs, other.outputs, ""),
-        ("pixels", own.input_shape[1], other.input_shape[1], ""),
+    """Refuse a teacher whose classes or image size differ from the student's.
+
+    Args:
+        student: The model to train.
+        teacher: The model to learn from.
+        tokens: Whether their tokens are compared, which needs equal width and equal grids.
+    """
+    ours, theirs = backbone(student), backbone(teacher)
+    pairs = [
+        ("classes", ours.outputs, theirs.outputs, ""),
+        ("pixels", ours.input_shape[1], theirs.input_shape[1], ""),
     ]
     if tokens:
-        hint = ": --token-weight 0 leaves the tokens out"
-        wanted.append(("channels", own.geometry.dim, other.geometry.dim, hint))
-        wanted.append(("patches", own.geometry.patches, other.geometry.patches, hint))
-    for what, ours, theirs, hint in wanted:
-        if ours != theirs:
-            raise ValueError(f"the teacher has {theirs} {what}, the model {ours}{hint}")
+        hint = ": use --token-weight 0 to ignore its tokens"
+        pairs.append(("channels", ours.geometry.dim, theirs.geometry.dim, hint))
+        pairs.append(("patches", ours.geometry.patches, theirs.geometry.patches, hint))
+    for noun, of_student, of_teacher, hint in pairs:
+        if of_student != of_teacher:
+            raise ValueError(f"the teacher has {of_teacher} {noun}, the model {of_student}{hint}")
+
+
+def _read_sample(images: ShownImages, transform: Any, count: int = 32) -> Tensor:
+    """Read a few images, spread over the data, without augmentation."""
+    items = [images.items[index * len(images) // count] for index in range(count)]
+    plain = ImageDataset(images.name, items, images.classes, images.exact, transform)
+    batch = next(batches(plain, count, report=lambda message: None), None)
+    if batch is None:
+        raise ValueError(f"none of the images in {images.name} can be read")
+    return batch[0]
+
+
+def _read_schedule(checkpoint: Checkpoint, file: Path) -> Schedule:
+    try:
+        return Schedule.from_json(checkpoint.schedule)
+    except ValueError as error:
+        raise ValueError(f"the schedule in {file}: {error}") from None

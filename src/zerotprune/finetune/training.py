@@ -1,9 +1,10 @@
-"""The training loop, on accelerate: epochs of one model by one recipe, each from its own seed."""
+"""The training loop, on accelerate: one model, one recipe, and a seed for every epoch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,20 +15,41 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..schedule import Schedule
 from ..surgery import sharing_copy
-from .final_tokens import FinalTokens, Watch
 from .forms import Form, Hard, form_for
-from .losses import label_loss, logit_loss, token_loss
+from .losses import FinalTokens, Watch, label_loss, logit_loss, token_loss
 from .recipe import Recipe
-from .tally import Tally
 
-#: longest gradient, of all weights together
-_LONGEST = 1.0
-#: epochs have seeds so far apart that no two trainings share one by chance
-_APART = 1_000_003
+_MAX_GRAD_NORM = 1.0
+#: between the seeds of epochs: no two trainings share one by chance
+_SEED_STEP = 1_000_003
+
+
+@dataclass
+class Tally:
+    """Loss and top-1 of an epoch so far. They stay on the device: reading them waits for it."""
+
+    images: int = 0
+    _loss: Tensor | float = 0.0
+    _hits: Tensor | float = 0.0
+
+    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        self.images += len(labels)
+        self._loss = self._loss + loss.detach() * len(labels)
+        self._hits = self._hits + (logits.argmax(dim=-1) == labels).sum()
+
+    @property
+    def loss(self) -> float:
+        """Mean over the images."""
+        return float(self._loss) / max(1, self.images)
+
+    @property
+    def top1(self) -> float:
+        """In percent, by the labels before mixing."""
+        return 100 * float(self._hits) / max(1, self.images)
 
 
 class Answer(NamedTuple):
-    """What a forward in training gives the losses."""
+    """What the losses need from a forward pass in training."""
 
     logits: Tensor
     tokens: FinalTokens
@@ -35,8 +57,7 @@ class Answer(NamedTuple):
 
 
 class Student(nn.Module):
-    """The model in its method's training form. accelerate wraps this, and leaves the model as our
-    surgery knows it."""
+    """The model in its method's training form. accelerate wraps this and leaves the model alone."""
 
     def __init__(self, model: nn.Module, form: Form) -> None:
         super().__init__()
@@ -52,8 +73,19 @@ class Student(nn.Module):
 
 
 class Trainer:
-    """One model in training. `steps` is how many batches an epoch has, `new` what is new beside
-    the method's own: a head."""
+    """One model in training.
+
+    Args:
+        model: The model, unpruned.
+        schedule: What to prune while it learns.
+        recipe: Epochs, rates, augmentation and losses.
+        accelerator: Device, precision and processes.
+        steps: Batches per epoch.
+        teacher: An unpruned model to learn from.
+        new: New parameters other than the method's, such as a head.
+        frozen: Train only new parameters, or the head if there are none.
+        seed: For new parameters and everything drawn in training.
+    """
 
     def __init__(
         self,
@@ -71,7 +103,7 @@ class Trainer:
         self.schedule, self.recipe, self.accelerator = schedule, recipe, accelerator
         self.steps, self.seed, self.model = steps, seed, model.to(accelerator.device)
         self.form = form_for(schedule.method) if schedule.stages else Hard()
-        set_seed(seed)  # what is new begins by chance
+        set_seed(seed)  # new parameters are random
         self.form.put_on(self.model, schedule)
         self.model.to(accelerator.device)
         fresh = [*new, *self.form.new_parameters(self.model)]
@@ -92,8 +124,8 @@ class Trainer:
         batches: Iterable[tuple[Tensor, Tensor]],
         advance: Callable[[Tally], None] = lambda tally: None,
     ) -> Tally:
-        """One epoch, counted from 0. What is drawn by chance depends on its number alone."""
-        set_seed((self.seed + _APART * (number + 1)) % 2**32, device_specific=True)
+        """Train for one epoch, counted from 0. What is drawn depends on seed and number alone."""
+        set_seed((self.seed + _SEED_STEP * (number + 1)) % 2**32, device_specific=True)
         self.student.train()
         tally = Tally()
         for step, (images, labels) in enumerate(batches):
@@ -119,8 +151,8 @@ class Trainer:
         answer = self.student(images)
         loss = self._loss(answer, target, taught)
         self.accelerator.backward(loss)
-        learning = (each for each in self.model.parameters() if each.requires_grad)
-        self.accelerator.clip_grad_norm_(learning, _LONGEST)
+        trainable = (weight for weight in self.model.parameters() if weight.requires_grad)
+        self.accelerator.clip_grad_norm_(trainable, _MAX_GRAD_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None:
@@ -128,7 +160,7 @@ class Trainer:
         tally.add(loss, answer.logits, labels)
 
     def _teach(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
-        """What the teacher says of the images: classes and tokens."""
+        """Return the teacher's logits and tokens for the images."""
         if self.teacher is None or self._teaching is None:
             return None
         with torch.no_grad(), self.accelerator.autocast(), self._teaching.looking() as seen:
@@ -146,14 +178,14 @@ class Trainer:
         return loss
 
     def trained(self) -> nn.Module:
-        """The model as it is used, hard-pruned and in eval mode; it shares the weights."""
-        held = self.model if self.average is None else self.average.module
-        model = sharing_copy(held)
+        """Return the model for inference: hard-pruned, in eval mode, with shared weights."""
+        source = self.model if self.average is None else self.average.module
+        model = sharing_copy(source)
         self.form.take_off(model, self.schedule)
         return model.eval()
 
     def state(self) -> dict[str, Any]:
-        """All that the next epoch depends on."""
+        """Return everything that the next epoch depends on."""
         scaler = self.accelerator.scaler
         return {
             "model": self.model.state_dict(),
@@ -163,7 +195,7 @@ class Trainer:
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Be as it was when `state` told of it."""
+        """Continue from a `state`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
@@ -173,10 +205,28 @@ class Trainer:
 
 
 def _freeze(model: nn.Module, new: list[nn.Parameter]) -> None:
-    """Let nothing learn but what is new; where nothing is, the head."""
-    learning = new or backbone(model).head_parameters()
-    if not learning:
-        raise ValueError("nothing is new in this model, and it has no head: leave --frozen out")
+    """Freeze all but the new parameters, or all but the head if there are none."""
+    trainable = new or backbone(model).head_parameters()
+    if not trainable:
+        raise ValueError("--frozen leaves nothing to train: no parameters are new, and no head")
     model.requires_grad_(False)
-    for each in learning:
-        each.requires_grad_(True)
+    for parameter in trainable:
+        parameter.requires_grad_(True)
+
+
+@torch.no_grad()
+def top1(
+    model: nn.Module, batches: Iterable[tuple[Tensor, ...]], accelerator: Accelerator
+) -> float:
+    """Return top-1 in percent, over the shares of all processes."""
+    counts = torch.zeros(2, device=accelerator.device)
+    for images, labels, *_ in batches:
+        images, labels = images.to(accelerator.device), labels.to(accelerator.device)
+        with accelerator.autocast():
+            predicted = model(images).argmax(dim=-1)
+        hits = (predicted == labels).sum()
+        counts += torch.stack((hits, torch.tensor(len(labels)).to(hits)))
+    right, total = accelerator.reduce(counts).tolist()
+    if not total:
+        raise ValueError("none of the images to validate on can be read")
+    return float(100 * right / total)

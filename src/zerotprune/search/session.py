@@ -24,6 +24,7 @@ from ..budgets.speed import TimeBudget, Timed, cost_for, time_schedule
 from ..data.fingerprint import fingerprint_model, images_hash
 from ..data.images import ImageDataset, batches
 from ..data.models import load
+from ..files import private_folder
 from ..interrupts import acknowledge, deferred, kept_from_children
 from ..measure.speed import Precision
 from ..method import Method
@@ -31,7 +32,6 @@ from ..methods import to_data
 from ..plan import Plan
 from ..schedule import Schedule
 from ..surgery import restore_
-from ..temporary import private_folder
 from . import choice, surface
 from .choice import Choice, Comparison, Judged
 from .objective import Objective, Stack, split_halves

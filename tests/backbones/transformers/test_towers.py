@@ -127,10 +127,10 @@ def test_what_cannot_be_counted_is_refused_in_one_sentence() -> None:
         ztp.image_tokens(torch.nn.Linear(2, 2))
     model, tower = build("llava", vision_feature_layer=[2, -2])
     ztp.prune_(tower, MERGED.by("fold"))
-    with pytest.raises(ValueError, match="several layers together, 2, -2, which have different"):
+    with pytest.raises(ValueError, match="2, -2"):
         ztp.image_tokens(model)
     ztp.prune_(tower, MERGED.by("fold"), outputs="grid")
     assert ztp.image_tokens(model) == 36
     ztp.prune_(tower, ztp.Schedule((ztp.Stage(2, 0.5),), ztp.methods.ATS(samples=20)))
-    with pytest.raises(ValueError, match="ats leaves as many tokens as an image needs"):
+    with pytest.raises(ValueError, match="ats"):
         ztp.image_tokens(model)

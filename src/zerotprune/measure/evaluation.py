@@ -1,0 +1,170 @@
+"""Evaluate contenders on a data set: every image once, shared among processes under torchrun."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batching import Batch
+from ..data.images import ImageDataset, batches
+from ..schedule import Schedule
+from . import records
+from .accuracy import Contender, Result, Setting, compare
+from .probe import Probe, score
+
+#: called with the results so far after every batch
+Advance = Callable[[list[Result]], None]
+
+
+@dataclass(kw_only=True)
+class Evaluator:
+    """A model on its device, the images to evaluate it on, and this process's share of them.
+
+    Args:
+        model_name: The model's name in rows of results.
+        data: Where the images are from, for rows and messages.
+        model: On its device, in its precision.
+        dataset: The images to evaluate on.
+        setting: Device, precision and what to compute.
+        batch: Images at a time.
+        workers: Processes that decode images.
+        strict: Stop at the first image that cannot be read.
+        probe: For a model without a head.
+        train: The images that the probe learns from.
+        adjust: Maps the contenders' schedules to those that are run, such as a calibration.
+        rank: Which of the processes this is.
+        world: How many processes there are.
+    """
+
+    model_name: str
+    data: str
+    model: nn.Module
+    dataset: ImageDataset
+    setting: Setting
+    batch: int = 32
+    workers: int = 0
+    strict: bool = False
+    probe: Probe | None = None
+    train: ImageDataset | None = None
+    adjust: Callable[[list[Schedule]], Iterable[Schedule]] | None = None
+    rank: int = 0
+    world: int = 1
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    def some_images(self, count: int = 32) -> Tensor:
+        """Read a few images, spread over the data, for methods whose cost depends on them."""
+        items = self.dataset.items
+        chosen = [items[index * len(items) // count] for index in range(count)]
+        stream = batches(replace(self.dataset, items=chosen), count, report=lambda message: None)
+        batch = next(stream, None)
+        if batch is None:
+            raise ValueError(f"none of the images in {self.data} can be read")
+        return batch[0].to(self.setting.device, self.setting.precision)
+
+    def run(self, contenders: Sequence[Contender]) -> list[Result]:
+        """Run every contender on every image; with a probe, on the training images first."""
+        if self.adjust is not None:
+            schedules = self.adjust([contender.schedule for contender in contenders])
+            contenders = [
+                replace(contender, schedule=schedule)
+                for contender, schedule in zip(contenders, schedules, strict=True)
+            ]
+        trained = None if self.train is None else self._run(contenders, self.train, "training")
+        results = self._run(contenders, self.dataset, "evaluating")
+        if trained is not None and self.train is not None and self.probe is not None:
+            labels = torch.tensor([item.label for item in self.train.items])
+            truth = torch.tensor([item.label for item in self.dataset.items])
+            for learned, result in zip(trained, results, strict=True):
+                score(self.probe, learned, result, labels, truth)
+        return results
+
+    def watch(self, description: str, total: int) -> AbstractContextManager[Advance]:
+        """Return a context around one pass over `total` images. Override it to show progress."""
+        return nullcontext(lambda results: None)
+
+    def report_unreadable(self, message: str) -> None:
+        """Handle an image that cannot be read. Override it to print a message."""
+
+    def row(self, result: Result, reference: Result) -> dict[str, object]:
+        """Return one row of the CSV."""
+        precision = str(self.setting.precision).removeprefix("torch.")
+        about: dict[str, object] = {
+            "model": self.model_name,
+            "data": Path(self.data).name,
+            "measure": self.probe or "top1",
+            "batch": self.batch,
+        }
+        return records.row(result, reference, precision) | about
+
+    def _run(
+        self, contenders: Sequence[Contender], dataset: ImageDataset, description: str
+    ) -> list[Result]:
+        with self.watch(description, len(dataset)) as advance:
+            stream = self._batches(dataset)
+            results = compare(self.model, contenders, stream, advance, self.setting)
+        gathered = _gather(results, self.world)
+        if not gathered[0].index:
+            raise ValueError(f"none of the images in {dataset.name} can be read")
+        return gathered
+
+    def _batches(self, dataset: ImageDataset) -> Iterator[Batch]:
+        return batches(
+            dataset,
+            self.batch,
+            report=self.report_unreadable,
+            workers=self.workers,
+            strict=self.strict,
+            rank=self.rank,
+            world=self.world,
+            skipped=self.unreadable,
+        )
+
+
+def join_processes(device: str) -> tuple[int, int, str] | None:
+    """Return rank, number of processes and device under torchrun; None in a single process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu")
+    # Threads of the process group that outlive the interpreter can abort the process.
+    atexit.register(state.destroy_process_group)
+    return state.process_index, state.num_processes, str(state.device)
+
+
+def _gather(results: list[Result], world: int) -> list[Result]:
+    """Join the shares of all processes, with the images in their original order."""
+    if world > 1:
+        from accelerate.utils import gather_object
+
+        shares = [gather_object([_to_lists(result)]) for result in results]
+        for result, parts in zip(results, shares, strict=True):
+            for name in _to_lists(result):
+                setattr(result, name, [value for part in parts for value in part[name]])
+    for result in results:
+        order = sorted(range(len(result.index)), key=result.index.__getitem__)
+        for name in ("hits", "hits5", "kl", "index"):
+            values = getattr(result, name)
+            if values:  # a probe's features have no divergence
+                setattr(result, name, [values[index] for index in order])
+        if result.outputs:
+            result.outputs = [torch.cat(result.outputs)[order]]
+    return results
+
+
+def _to_lists(result: Result) -> dict[str, list[Any]]:
+    names = ("index", "hits", "hits5", "kl", "outputs", "seconds_per_image", "kept")
+    return {name: getattr(result, name) for name in names}
