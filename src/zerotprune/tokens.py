@@ -24,6 +24,7 @@ class Reduction(NamedTuple):
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
     adding: Float[Tensor, "batch similar"] | None = None  # share of their size to add
+    weight: Float[Tensor, "batch patches"] | None = None  # in the mean, where that is not the size
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
     state: Any = None  # the method's, which travels with the kept tokens from here on
@@ -108,9 +109,12 @@ def reduced(
     else:
         assert reduction.similar is not None
         gone, into = reduction.similar + prefix, reduction.into + prefix
-        plain = reduction.adding is not None
-        x, size = scorer.merge(tokens.x, None if plain else tokens.size, index, gone, into)
-        if reduction.adding is not None:
+        weight = None if reduction.adding is not None else tokens.size
+        if reduction.weight is not None:
+            ones = torch.ones_like(reduction.weight[:, :1]).expand(-1, prefix)
+            weight = torch.cat((ones, reduction.weight), dim=1)
+        x, size = scorer.merge(tokens.x, weight, index, gone, into)
+        if reduction.adding is not None or reduction.weight is not None:
             size = _sizes(tokens, index, gone, into, reduction.adding)
     left = Tokens(
         x=x,
@@ -129,13 +133,15 @@ def reduced(
     return left
 
 
-def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor) -> Tensor:
-    """Return the sizes of the kept tokens if only a share of the merged ones is added."""
+def _sizes(
+    tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor | None
+) -> Tensor:
+    """Return the sizes of the kept tokens with those merged into them added, or a share of them."""
     if tokens.size is None:
         kept, merged = (widened(tokens.x.new_ones(index.shape)) for index in (keep, gone))
     else:
         kept, merged = (tokens.size.gather(1, index) for index in (keep, gone))
-    return add_at(kept, into, (merged * adding).to(kept.dtype))
+    return add_at(kept, into, (merged if adding is None else merged * adding).to(kept.dtype))
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -82,7 +81,7 @@ def prepare(
     adjust = None
     if calibration is not None:  # before the weights are cast to another precision
         calibrated = Calibration.load_for(calibration, model, built)
-        adjust = partial(map, calibrated.applied)
+        adjust = calibrated.applied_to
     dataset, train = reading.open(data, built, loading.size), None
     vit = backbone(built)
     if probing.train is not None:

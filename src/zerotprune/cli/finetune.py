@@ -15,7 +15,7 @@ from ..data import weights
 from ..files import check_writable
 from ..finetune.checkpoint import checkpoint_beside
 from ..finetune.recipe import Recipe
-from ..finetune.session import Session, TrainingConfig, open_session
+from ..finetune.session import Session, TrainingConfig, open_session, trained_method
 from ..finetune.training import Tally
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
@@ -106,7 +106,12 @@ def finetune(
         train=train,
         val=val,
         budget=budget.given,
-        solve=lambda network, images: budget.solve(network, method, lambda: images, print_plainly),
+        solve=lambda network, images: budget.solve(
+            network,
+            method if budget.schedule is not None else trained_method(method),
+            lambda: images,
+            print_plainly,
+        ),
         method=method,
         recipe=recipe or Recipe(),
         teacher=teacher,

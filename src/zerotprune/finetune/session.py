@@ -22,9 +22,11 @@ from ..data.images import ImageDataset, batches, open_data
 from ..data.models import load, outline
 from ..data.weights import weights_hash
 from ..measure import records
+from ..method import Method
 from ..methods import DEFAULT, resolve, to_data
 from ..schedule import Schedule
 from .checkpoint import Checkpoint
+from .forms import form_for
 from .images import Feed, ShownImages, check_pair, seen_in_training
 from .recipe import Recipe
 from .training import Tally, Trainer, top1
@@ -83,7 +85,7 @@ class TrainingConfig:
     def identity(self) -> dict[str, Any]:
         """Return the options that make one training different from another."""
         return {
-            "method": json.dumps(to_data(resolve(self.method or DEFAULT))),
+            "method": json.dumps(to_data(trained_method(self.method))),
             "budget": " ".join(f"{name} {value}" for name, value in self.budget.items()),
             "frozen": self.frozen,
             "seed": self.seed,
@@ -95,6 +97,12 @@ class TrainingConfig:
         """Return the schedule within the budget; one without stages if there is no budget."""
         with torch.no_grad():
             return self.solve(model, images) or Schedule()
+
+
+def trained_method(name: str | None) -> Method:
+    """Return the method as it meets a budget when it is trained."""
+    method = resolve(name or DEFAULT)
+    return form_for(method).budgeted(method)
 
 
 @dataclass

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from ..batching import take
 from ..cost import Geometry
-from ..knobs import Dial, early_form, paper_form
+from ..knobs import Dial, early_form, importance_form, paper_form
 from ..method import Method, Part, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
@@ -26,7 +27,9 @@ Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
-ScheduleForm = Literal["early", "paper"]
+#: rounds after which voting by `epsilon` ends in any case
+MOST = 100
+ScheduleForm = Literal["early", "paper", "importance"]
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,11 @@ class ZeroTPrune(Method):
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
     draw:       for these: one draw "shared" by all images, or one for each "image"
+    epsilon:    stop voting when no head's scores change by more than this (Alg. 1), and not after
+                the stage's rounds; for one image at a time, and not in a compiled or exported model
     form:       of a budget's schedule: "early", two S-stages in the first blocks and two I-stages
-                after them, or that of the "paper", five stages of both
+                after them; that of the "paper", stages of both; or "importance", I-stages alone,
+                which is how it is trained
 
     Readings: where the paper can be read in two ways, the default first.
 
@@ -81,6 +87,7 @@ class ZeroTPrune(Method):
     ranking: Ranking = "wpr"
     seed: int = 0
     draw: Draw = "shared"
+    epsilon: float | None = None
     form: ScheduleForm = "early"
     rescale: bool = True
     vhf_over: Over = "patches"
@@ -96,10 +103,14 @@ class ZeroTPrune(Method):
             raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
         if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:
             raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon must be a positive number or None, got {self.epsilon!r}")
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.form == "paper":
             return paper_form(geometry, self)
+        if self.form == "importance":
+            return importance_form(geometry, self)
         return early_form(geometry, self, i_first=self.order == "i-s")
 
     def kept(self, stage: Stage, patches: int) -> int:
@@ -185,7 +196,10 @@ class ZeroTPrune(Method):
             return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None
         start = graph.start(self._cls_weight(self.start, seen, dead))
-        score = graph.vote(start, stage.votes(seen.geometry.depth))
+        if self.epsilon is None:
+            score = graph.vote(start, stage.votes(seen.geometry.depth))
+        else:
+            score, _ = vote_until(graph, start, self.epsilon)
         return seen.scorer.importance(
             graph, score, seen.prefix, self.heads, self.vhf, self.vhf_over
         )
@@ -239,6 +253,31 @@ class ZeroTPrune(Method):
             elif self.ranking == "cls" and not stage.similar:
                 total += geometry.row(stage.block, patches)
         return total
+
+
+def vote_until(
+    graph: Graph, score: Float[Tensor, "batch heads tokens"], epsilon: float
+) -> tuple[Float[Tensor, "batch heads tokens"], int]:
+    """Vote until a round changes no head's scores by more than `epsilon`, or `MOST` times (Alg. 1).
+    The change is the sum over the tokens, whose scores sum to 1. Return the scores and the rounds.
+    """
+    if torch.compiler.is_compiling():
+        raise ValueError(
+            "epsilon lets an image decide how many rounds it takes, which a compiled or exported "
+            "model cannot: leave epsilon out, and the rounds are the schedule's"
+        )
+    if score.shape[0] != 1:
+        raise ValueError(
+            "epsilon lets an image decide how many rounds it takes: give one image at a time, got "
+            f"{score.shape[0]}"
+        )
+    for round_ in range(1, MOST + 1):
+        voted = graph.vote(score, 1)
+        change = (voted - score).abs().sum(dim=-1).max()
+        score = voted
+        if change <= epsilon:
+            break
+    return score, round_
 
 
 #: after which part of the block the residual stream is what is compared
