@@ -17,9 +17,11 @@ from zerotprune.plots.comparison import Point, find_named, trade_off_figure
 from zerotprune.plots.figures import save
 
 
-def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
+def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] = ()) -> list[str]:
     """Say what the table is about; for each model give its rows, its claims and its plot."""
     lines = [f"## {table.name}\n", table.about, ""]
+    if table.anywhere:
+        lines += ["On any other classifier:\n", f"```sh\n{table.anywhere}\n```\n"]
     if table.printed:
         lines += [f"The paper's column: {table.printed.table}, {table.printed.conditions}.", ""]
     if table.quoted:
@@ -27,7 +29,9 @@ def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
     papers = {claim.text for claim in table.claims if not claim.ours}
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
-        lines += [*_headed(model, own), *_measured(own, table.printed), ""]
+        timed = [row for row in speeds if row["model"] == model]
+        lines += [*_headed(model, own), *_measured(own, table.printed, timed), ""]
+        lines += _timed(timed)
         lines += [*_claims(own, papers), ""]
         if "@" in own[1]["name"]:
             lines += _plot(table.name, model, own, docs)
@@ -56,9 +60,15 @@ def _headed(model: str, rows: Sequence[Row]) -> list[str]:
     return [f"### {model}\n", f"{int(rows[0]['images']):,} images.\n"]
 
 
-def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
+def _measured(
+    rows: Sequence[Row], printed: Printed | None, speeds: Sequence[Row] = ()
+) -> list[str]:
     """The measured rows; features have no divergence, so no such column."""
     has_kl = any(row["kl"] for row in rows)
+    ways = dict.fromkeys((row["precision"], row["mode"]) for row in speeds)
+    rates = {(row["name"], row["precision"], row["mode"]): float(row["images_per_second"])
+             for row in speeds if row["images_per_second"]}  # fmt: skip
+    faster = printed is not None and bool(printed.rates)
     cells = []
     for row in rows:
         if is_claim(row):
@@ -70,9 +80,31 @@ def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
         if has_kl:
             kl = row["kl"] and f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
             line.append(kl if pruned else "")
-        cells.append([*line, *([printed.cell(row["name"])] if printed else [])])
+        line += [_rate(rates, row["name"], way) for way in ways]
+        if printed:
+            line += [printed.cell(row["name"]), *([printed.rate(row["name"])] if faster else [])]
+        cells.append(line)
     header = ["", "GMACs", "needed", "accuracy %", "change", *["KL"][:has_kl]]
-    return _lines([*header, *(["paper: % (change) @ G"] if printed else [])], cells)
+    header += [f"images/s, {', '.join(way)}" for way in ways]
+    papers = ["paper: % (change) @ G", *["paper: images/s, A100"][:faster]] if printed else []
+    return _lines([*header, *papers], cells)
+
+
+def _rate(rates: dict[tuple[str, str, str], float], name: str, way: tuple[str, str]) -> str:
+    own, unpruned = rates.get((name, *way)), rates.get((UNPRUNED, *way))
+    if own is None:
+        return ""
+    faster = f" ({own / unpruned:.2f}×)" if unpruned and name != UNPRUNED else ""
+    return f"{own:.0f}{faster}"
+
+
+def _timed(rows: Sequence[Row]) -> list[str]:
+    """Where the images/s come from."""
+    if not rows:
+        return []
+    one = rows[0]
+    return [f"Images/s of noise on one {one['hardware']}, batch {one['batch']}: "
+            f"`{one['command']}`, commit {one['commit'] or 'unknown'}.\n"]  # fmt: skip
 
 
 def _claims(rows: Sequence[Row], papers: Collection[str]) -> list[str]:

@@ -50,7 +50,7 @@ class Judged(NamedTuple):
 
 def first_page(rows: Sequence[Row], tables: Mapping[str, Table]) -> str:
     """Write the page from rows, so that it says what the tables say."""
-    claims = judged(rows, lambda row: is_paper_claim(row, tables))
+    claims = judged(rows, lambda row: row["model"] in SHORT and is_paper_claim(row, tables))
     parts = [
         "# Results\n",
         f"{textwrap.fill(HEAD, WIDTH)}\n",
@@ -130,7 +130,7 @@ def _printed(claim: Judged, tables: Mapping[str, Table]) -> float | None:
     """Return the difference that the paper prints for a claim, in points."""
     table = tables[claim.table]
     made = claim_of(next(iter(claim.rows.values())), tables)
-    if made is None or table.printed is None:
+    if made is None or made.less or table.printed is None:
         return None
     first, second = (table.printed.cells.get(name) for name in (made.first, made.second))
     return None if first is None or second is None else abs(first.top1 - second.top1)

@@ -24,6 +24,8 @@ from zerotprune.measure.records import FIELDS
 from zerotprune.plan import Plan
 
 DEIT, VIT = MODELS
+EVEN = Schedule((Stage(3, 0.8), Stage(6, 0.8), Stage(9, 0.8)))
+UNEVEN = Schedule((Stage(3, 0.99), Stage(6, 0.3), Stage(9, 0.99)))
 
 
 def measured(table: str, model: str, name: str, change: float, **more: object) -> dict[str, object]:
@@ -131,8 +133,9 @@ def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: P
 def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
     rows = [measured("curve", model, each, -1.0)
             for model in (DEIT, VIT) for each in ("unpruned", "fold @ 0.7")]  # fmt: skip
-    drawn = ("early form", "setting 1", "setting 2")
-    rows += [measured(SETTINGS, model, each, -1.0) for model in (DEIT, VIT) for each in drawn]
+    drawn = {"early form": EVEN, "setting 1": EVEN, "setting 2": UNEVEN}
+    rows += [measured(SETTINGS, model, name, -1.0, schedule=each.one_line())
+             for model in (DEIT, VIT) for name, each in drawn.items()]  # fmt: skip
     rows += [measured("off-the-shelf", DEIT, each, -1.5)
              for each in ("unpruned", "fold @ 0.7", "tome @ 0.7")]  # fmt: skip
     for name, rate in (("unpruned", 100.0), ("ToMe", 150.0), ("Zero-TP-a", 125.0)):
@@ -148,6 +151,18 @@ def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
     assert {"curve.png", "sensitivity.png", "off-the-shelf-deit_tiny-gmacs.png"} <= figures
     for figure in figures:
         assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
+
+
+def test_random_settings_are_told_with_and_without_the_papers_condition(tmp_path: Path) -> None:
+    """More than two stages and rates that vary little: 1 and 3, not 2 and 4."""
+    two = Schedule((Stage(3, 0.7), Stage(9, 0.7)))
+    each = {"setting 1": (EVEN, -3.0), "setting 2": (UNEVEN, -12.0), "setting 3": (EVEN, -5.0),
+            "setting 4": (two, -1.0)}  # fmt: skip
+    rows = [measured(SETTINGS, DEIT, name, change, schedule=schedule.one_line())
+            for name, (schedule, change) in each.items()]  # fmt: skip
+    _, appendix = pages(tmp_path, rows)
+    assert "| 4 | -12.00 | -4.00 | -1.00 | 4.15 | 0.40 |" in line_with(appendix, "DeiT-Ti, all")
+    assert "| 2 | -5.00 | -4.00 | -3.00 | 1.00 | 0.40 |" in line_with(appendix, "σ ≤ 0.25")
 
 
 def test_claims_are_the_papers_only_where_it_prints_both_sides() -> None:
