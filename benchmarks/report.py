@@ -43,7 +43,7 @@ BY_NAME = {table.name: table
 ORDER = ("contribution", settings.TABLE.name, settings.SETTINGS, "features", "partition", "metric",
          "attention, S-stage on", "attention", "order", published.TABLE.name, throughput.NAME,
          gap.TABLE.name, off_the_shelf.TABLE.name, scaling.TABLE.name, depth_adaptive.TABLE.name,
-         "searched", "fold", "tome-r", "dinov2",
+         "searched", "fold", "rule or counts", "tome-r", "dinov2",
          *(entry.table.name for entry in large.MODELS[1:]))  # fmt: skip
 
 APPENDIX = """# Results: the tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal, cast
 
 from benchmarks.claims import Row, errors_from_zero, is_claim, models_of, signed, verdict
 from benchmarks.figures import curve, sensitivity
@@ -128,18 +129,27 @@ def _verdict(row: Row, papers: Collection[str], value: str = "change") -> str:
 
 
 def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
+    """Accuracy against GMACs, and against the images/s of the same run where all have them."""
     measured = [row for row in rows if not is_claim(row)]
-    points = [
-        Point(row["name"].partition(" @")[0], float(row["gmacs"]), float(row["change"]),
-              float(row["change_error"]))
-        for row in measured[1:]
-    ]  # fmt: skip
     title = f"{model}, {measured[0]['images']} images"
-    file = Path(f"{table}-{model.partition('_patch')[0]}-gmacs.png")
-    named = find_named(points, "gmacs")
-    figure = trade_off_figure(points, float(measured[0]["gmacs"]), "gmacs", title, named)
-    save(figure, docs / file)
-    return [f"![{table} on {model}: accuracy against GMACs]({file})", ""]
+    lines = []
+    for by, column, what in (("gmacs", "gmacs", "GMACs"),
+                             ("speed", "images_per_second", "images/s")):  # fmt: skip
+        if not all(row[column] for row in measured):
+            continue
+        points = [
+            Point(row["name"].partition(" @")[0], float(row[column]), float(row["change"]),
+                  float(row["change_error"]))
+            for row in measured[1:]
+        ]  # fmt: skip
+        file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
+        axis = cast(Literal["gmacs", "speed"], by)
+        run = f"; {measured[0]['hardware']}, float32, eager" if by == "speed" else ""
+        figure = trade_off_figure(points, float(measured[0][column]), axis, title + run,
+                                  find_named(points, axis))  # fmt: skip
+        save(figure, docs / file)
+        lines += [f"![{table} on {model}: accuracy against {what}]({file})", ""]
+    return lines
 
 
 def curved(rows: list[Row], docs: Path) -> list[str]:

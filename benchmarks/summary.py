@@ -11,6 +11,7 @@ from benchmarks.inputs import MODELS
 from benchmarks.tables.gap import FREE, READINGS, ROUNDS
 from benchmarks.tables.printed import TABLE_2_FASTER
 from benchmarks.tables.table import Claim, Table
+from zerotprune import Schedule
 
 SHORT = dict(zip(MODELS, ("DeiT-Ti", "ViT-Ti"), strict=True))
 #: the page's choice of methods and costs; the appendix has all of them
@@ -60,7 +61,9 @@ def first_page(rows: Sequence[Row], tables: Mapping[str, Table]) -> str:
     ]
     parts += [_item(text) for text in (*_undecided(claims, tables), *_gap(rows))]
     parts += ["", "## All methods at equal cost\n", *_methods(rows), ""]
-    parts += [_item(text) for text in (*_fold(rows), *_tome(rows), *_limits(rows))]
+    parts += [
+        _item(text) for text in (*_fold(rows), *_tome(rows), *_untrained(rows), *_limits(rows))
+    ]
     parts += ["", *_plots(rows), *_speed(rows)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -149,9 +152,8 @@ def _gap(rows: Sequence[Row]) -> Iterator[str]:
     if before and read:
         text = (
             "**The largest gap:** the paper loses 0.7 points at −45 % (DeiT-S, schedule not "
-            "printed). At 0.55 of the cost `zero-tprune-paper` loses "
-            f"{papers}: the ablation's five blocks, 10 similar tokens in "
-            f"each. Other readings of the text move that by {read} points"
+            f"printed). At 0.55 of the cost `zero-tprune-paper` loses {papers}{_stages_of(own)}. "
+            f"Other readings of the text move that by {read} points"
         )
         if free:
             text += (
@@ -162,6 +164,16 @@ def _gap(rows: Sequence[Row]) -> Iterator[str]:
             f"{text}. `zero-tprune`, our form of schedule, loses {_changes(own, 'early form')}, "
             f"searched schedules {_changes(own, 'searched')}."
         )
+
+
+def _stages_of(rows: Sequence[Row]) -> str:
+    """Say which stages the paper's form has, from its row."""
+    text = next(row["schedule"] for row in rows if row["name"] == "paper's form")
+    stages = Schedule.from_json(text).stages
+    blocks = ", ".join(str(stage.block) for stage in stages)
+    similar = {stage.similar for stage in stages}
+    counts = f"{similar.pop()} similar tokens in each" if len(similar) == 1 else "S-stages"
+    return f": stages at blocks {blocks}, {counts}"
 
 
 def _methods(rows: Sequence[Row]) -> Iterator[str]:
@@ -212,6 +224,23 @@ def _tome(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def _untrained(rows: Sequence[Row]) -> Iterator[str]:
+    """Whether methods that are made to be trained are worth anything before it."""
+    changes: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row["table"] == "off-the-shelf" and " @ " in row["name"]:
+            name, _, cost = row["name"].partition(" @ ")
+            changes.setdefault((row["model"], cost), {})[name] = float(row["change"])
+    told = []
+    for name, label in (("dynamicvit", "DynamicViT"), ("a-vit", "A-ViT")):
+        cases = [each for each in changes.values() if {name, "random"} <= each.keys()]
+        if cases:
+            worse = sum(each[name] < each["random"] for each in cases)
+            told.append(f"{label} loses more than random dropping in {worse} of {len(cases)} cases")
+    if told:
+        yield f"**Untrained**, {' and '.join(told)}; the paper takes both for random dropping."
+
+
 def _limits(rows: Sequence[Row]) -> Iterator[str]:
     if any(row["table"] == "off-the-shelf" and row["name"] == "diffrate @ 0.45" for row in rows):
         yield (
@@ -219,8 +248,8 @@ def _limits(rows: Sequence[Row]) -> Iterator[str]:
             "0.45 of the cost and at 0.55 G needed, are our extrapolation: no result of DiffRate."
         )
     yield (
-        "**Trained:** [transfer](results-appendix.md#transfer). Zero-TPrune was trained there with "
-        "its S-stage off and used with it on; the paper leaves the S-stage out of both."
+        "**Trained:** Zero-TPrune, Fold, ToMe, DynamicViT and A-ViT on pets and flowers: "
+        "[transfer](results-appendix.md#transfer)."
     )
     yield (
         "**Large models:** no classifier larger than ViT-Ti was measured. At half of the cost the "

@@ -25,6 +25,7 @@ from zerotprune.plan import Plan
 
 DEIT, VIT = MODELS
 EVEN = Schedule((Stage(3, 0.8), Stage(6, 0.8), Stage(9, 0.8)))
+SAME = Schedule((Stage(4, 0.9, 7), Stage(8, 0.9, 7)))
 UNEVEN = Schedule((Stage(3, 0.99), Stage(6, 0.3), Stage(9, 0.99)))
 
 
@@ -119,13 +120,15 @@ def test_claims_stand_on_the_first_page_with_their_outcome(tmp_path: Path) -> No
 def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: Path) -> None:
     rows, table = [], gap.TABLE.name
     for model in (DEIT, VIT):
-        rows += [measured(table, model, each, -9.0) for each in ("unpruned", "paper's form")]
+        rows += [measured(table, model, each, -9.0, schedule=form.one_line())
+                 for each, form in (("unpruned", Schedule()), ("paper's form", SAME))]  # fmt: skip
         rows += [measured(table, model, each, -5.0) for each in ("early form", "searched")]
         rows.append(measured(table, model, gap.ROUNDS, -9.5))
         rows.append(measured(table, model, gap.FREE[0], -6.0 if model == DEIT else -2.0))
         rows.append(measured(table, model, "no S-stage", 0.0))  # Sec. 4.2 has an S-stage
     first, _ = pages(tmp_path, rows)
     told = line_with(first, "zero-tprune-paper", "-9.00 ± 0.40 (DeiT-Ti)", "-9.00 ± 0.40 (ViT-Ti)")
+    assert "stages at blocks 4, 8, 7 similar tokens in each" in told  # as its row has them
     assert "-0.5 to -0.5" in told
     assert "+3.0 to +7.0" in told
 
@@ -176,6 +179,17 @@ def test_claims_are_the_papers_only_where_it_prints_both_sides() -> None:
     assert features.printed is not None
     for claim in features.claims:
         assert {claim.first, claim.second} <= features.printed.cells.keys()
+
+
+def test_untrained_methods_are_held_to_random_dropping_case_by_case(tmp_path: Path) -> None:
+    rows = [measured("off-the-shelf", DEIT, "unpruned", 0.0)]
+    losses = {"random": (-5.0, -18.0), "dynamicvit": (-9.0, -15.0), "a-vit": (-20.0, -30.0)}
+    for name, changes in losses.items():
+        rows += [measured("off-the-shelf", DEIT, f"{name} @ {cost}", change)
+                 for cost, change in zip((0.7, 0.55), changes, strict=True)]  # fmt: skip
+    first, _ = pages(tmp_path, rows)
+    told = line_with(first, "random dropping in 1 of 2 cases")
+    assert "A-ViT loses more than random dropping in 2 of 2 cases" in told
 
 
 def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:
