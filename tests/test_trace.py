@@ -105,6 +105,30 @@ def test_bad_images(model: Any, spoil: Any, error: type[Exception], says: str) -
     assert not any(block._forward_hooks for block in model.blocks)
 
 
+@pytest.mark.parametrize("family", ["deit", "mae, average pooling"])
+def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
+    """What it keeps is what leaves the model."""
+    schedule = ztp.Schedule((ztp.Stage(2, similar=6), ztp.Stage(5, similar=9)), "tome")
+    model: Any = ztp.prune_(build(family), schedule, compute="all")
+    images = images_for(model, 2)
+    first, last = ztp.trace(model, images)
+    assert [len(each) for each in first.where(Fate.KEPT)] == [30, 30]
+    with ztp.patches_left(model) as left, torch.inference_mode():
+        model.forward_features(images)
+    assert last.where(Fate.KEPT) == [sorted(row) for row in left[-1].tolist()]
+    assert [len(each) for each in last.where(Fate.SIMILAR)] == [9, 9]
+    assert not any(block._forward_hooks for block in model.blocks)
+
+
+def test_a_stage_at_the_last_block_that_does_not_run_is_not_traced() -> None:
+    model: Any = ztp.prune_(build("deit"), ztp.Schedule([ztp.Stage(5, similar=9)], "tome"))
+    images = images_for(model, 2)
+    with pytest.raises(ValueError, match="nothing to trace: the only stage is at the last block"):
+        ztp.trace(model, images)
+    ztp.prune_(model, ztp.Schedule([ztp.Stage(2, similar=3), ztp.Stage(5, similar=9)], "tome"))
+    assert [stage.block for stage in ztp.trace(model, images)] == [2]
+
+
 def test_an_unpruned_model_has_nothing_to_trace() -> None:
     model: Any = build("deit")
     with pytest.raises(ValueError, match="nothing to trace"):

@@ -69,6 +69,15 @@ def early_form(geometry: Geometry, method: Method, i_first: bool = False) -> lis
     return [turn]
 
 
+def importance_form(geometry: Geometry, method: Method) -> list[Dial]:
+    """Schedules of I-stages alone, for training: the paper leaves the S-stage out of a model that
+    is trained. One share at 3/12, 6/12 and 9/12 of the depth, where DynamicViT has its stages."""
+    if geometry.depth < 2:
+        raise ValueError(f"a model of depth {geometry.depth} has no place for a stage")
+    blocks = _blocks((3, 6, 9), geometry.depth)
+    return [partial(_staged, geometry.patches, method, blocks, _constant, 0)]
+
+
 def _blocks(places: Iterable[int], depth: int) -> list[int]:
     """The blocks at so many twelfths of the depth; the last one has no stage."""
     return sorted({min(max(round(depth * at / 12), 1), depth - 1) for at in places})

@@ -105,7 +105,7 @@ class Method(ABC):
     #: are similar tokens merged with their partners, not dropped?
     merges: ClassVar[bool] = False
     #: is there one extra token, the sum of what is dropped?
-    fuses: ClassVar[bool] = False
+    fuses: bool = False
     #: do images keep different numbers of tokens? Then the cost must be measured.
     adaptive: ClassVar[bool] = False
     #: what a search varies: "stages" (keep, similar and rounds of a few stages), "counts" (the
@@ -160,6 +160,11 @@ class Method(ABC):
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         """Return the multiply-accumulates of the decision itself, for one image."""
+        return 0
+
+    def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
+        """Return the multiply-accumulates of the block that the published method leaves out for
+        tokens that do not stay, for one image. They count for a budget, whoever computes them."""
         return 0
 
     def bind(self, model: nn.Module, blocks: Collection[int], geometry: Geometry) -> Method:

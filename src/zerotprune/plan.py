@@ -126,6 +126,8 @@ class Plan:
                 before = patches
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
                 own += self._grid_macs(stage, before, patches)
+                if compute == "all":  # else what runs here counts, and these rows run
+                    own -= self.method.spared_macs(stage, before, patches, self.geometry)
             after = prefix + patches if self.skips_mlp(compute) else tokens
             loads.append(Load(tokens, tokens, after, own))
         if compute == "needed" and self.prefix_only:

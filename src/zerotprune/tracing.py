@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones import unwrap
-from .block import PrunedBlock
+from .block import PrunedBlock, Task
 from .shapes import Float, Int, Shaped
 from .surgery import pruned_blocks
 from .tokens import CARRIED, Reduction, Tokens
@@ -50,7 +50,9 @@ def trace(
 ) -> list[StageTrace]:
     """Run the pruned model on a batch and tell, stage by stage, the fate of every patch.
 
-    The model is looked at through forward hooks, which are gone again afterwards.
+    The model is looked at through forward hooks, which are gone again afterwards. A stage at the
+    last block is left out where that block is computed for the prefix tokens alone: it does not
+    run there.
 
     >>> import timm, torch, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
@@ -58,7 +60,7 @@ def trace(
     >>> len(last.where(Fate.KEPT)[0]) < last.fate.shape[1]
     True
     """
-    watched = _staged_blocks(model)
+    watched = [pruned for pruned in pruned_blocks(model) if pruned.task.stage is not None]
     if not watched:
         raise ValueError("nothing to trace: call prune_(model, cost=…) first")
     if not isinstance(images, Tensor) or images.dim() != 4:
@@ -66,15 +68,22 @@ def trace(
     if not images.isfinite().all():
         raise ValueError("the images hold NaN or infinite values")
     seen: list[_Sight] = []
-    hooks = [_watch(pruned, seen) for pruned in watched]
-    try:
-        with torch.inference_mode():
-            unwrap(model)(images)
-    except AssertionError as error:
-        raise ValueError(f"the images do not fit the model: {error}") from None
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as watches:
+        for pruned in watched:
+            if pruned.task.last:
+                watches.enter_context(_watching_last(pruned, seen))
+            else:
+                watches.callback(_watch(pruned, seen).remove)
+        try:
+            with torch.inference_mode():
+                unwrap(model)(images)
+        except AssertionError as error:
+            raise ValueError(f"the images do not fit the model: {error}") from None
+    if not seen:
+        raise ValueError(
+            "nothing to trace: the only stage is at the last block, which runs for the prefix "
+            'tokens alone; prune_ runs the stage with compute="all"'
+        )
     patches = seen[0].source.shape[1]
     return [_stage_trace(sight, patches) for sight in seen]
 
@@ -171,15 +180,39 @@ def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
         # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
-        prefix = task.geometry.prefix
-        tokens = Tokens.of(out, prefix)
-        assert tokens.reduction is not None
-        assert task.stage is not None
-        shown = Tokens.of(call.read(args, given)[0], prefix)
-        valid = None if shown.valid is None else shown.valid[:, prefix:]
-        seen.append(_Sight(task.stage.block, shown.source, valid, tokens.reduction))
+        shown = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
+        seen.append(_sight(task, shown, Tokens.of(out, task.geometry.prefix)))
 
     return pruned.block.register_forward_hook(look, with_kwargs=True)
+
+
+@contextmanager
+def _watching_last(pruned: PrunedBlock, seen: list[_Sight]) -> Iterator[None]:
+    """While it is open, note what the last block's stage does, if it runs. Not by a hook: to one
+    on the last block the model would show all tokens, and the stage would run for it."""
+    task, run, thread = pruned.task, pruned.run, threading.get_ident()
+
+    def look(
+        x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
+    ) -> Tensor | Tokens:
+        left = [] if left is None else left
+        out = run(x, kwargs, left)
+        if threading.get_ident() == thread:
+            seen.append(_sight(task, Tokens.of(x, task.geometry.prefix), left[-1]))
+        return out
+
+    pruned.run = look  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del pruned.run
+
+
+def _sight(task: Task, shown: Tokens, left: Tokens) -> _Sight:
+    assert left.reduction is not None
+    assert task.stage is not None
+    valid = None if shown.valid is None else shown.valid[:, task.geometry.prefix :]
+    return _Sight(task.stage.block, shown.source, valid, left.reduction)
 
 
 def _stage_trace(sight: _Sight, patches: int) -> StageTrace:

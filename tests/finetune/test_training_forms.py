@@ -25,6 +25,7 @@ from zerotprune.finetune.dynamicvit import (
 )
 from zerotprune.finetune.forms import form_for
 from zerotprune.finetune.soft_mask import SoftMask, soft_mask
+from zerotprune.methods import resolve
 from zerotprune.scoring.attention import Heads
 
 STAGES = (ztp.Stage(1, 0.8), ztp.Stage(3, 0.6), ztp.Stage(4, 0.5))
@@ -105,23 +106,36 @@ def test_a_sharp_threshold_equals_hard_pruning(family: str, method: ztp.ZeroTPru
         torch.testing.assert_close(model(images), masked, rtol=1e-9, atol=1e-9)
 
 
-def test_the_s_stage_is_off_in_training() -> None:
-    """With S-stages alone nothing is masked; where there are both, as many go as I takes."""
-    form = SoftMask(ztp.ZeroTPrune(), temperature=1e-12)
+@pytest.mark.parametrize("name", ["zero-tprune", "zero-tprune-uni", "zero-tprune-paper"])
+def test_a_trained_zero_tprune_meets_its_budget_by_i_stages(name: str) -> None:
+    """In training and in use it keeps the same tokens, as many as the schedule says."""
     model: Any = build("deit").double()
+    asked = resolve(name)
+    form: Any = form_for(asked)
+    schedule = ztp.schedule_for(model, cost=0.6, method=form.budgeted(asked))
+    assert len(schedule.stages) > 2
+    assert all(stage.similar == 0 and stage.keep < 1 for stage in schedule.stages)
+    assert ztp.gmacs(model, schedule) == pytest.approx(0.6 * ztp.gmacs(model), rel=0.01)
+    left = 36
+    for stage in schedule.stages:
+        left = int(stage.keep * left + 1e-9)
+    form = SoftMask(schedule.method, temperature=1e-12)
+    form.put_on(model, schedule)
     images = images_for(model, 2).double()
     with torch.no_grad():
-        whole = model(images)
-        form.put_on(model, ztp.Schedule((ztp.Stage(1, similar=9), ztp.Stage(3, similar=5))))
-        torch.testing.assert_close(model.train()(images), whole)
-        assert form.kept(model) is None
-        assert not torch.allclose(model.eval()(images), whole)
-        form = SoftMask(ztp.ZeroTPrune(), temperature=1e-12)
-        form.put_on(model, ztp.Schedule((ztp.Stage(1, similar=9), ztp.Stage(3, 0.5, similar=5))))
-        model.train()(images)
-    kept = form.kept(model)
-    assert kept is not None
-    assert kept.sum(dim=1).tolist() == pytest.approx([18.0, 18.0])
+        trained = model.train()(images)
+        assert form.kept(model).sum(dim=1).tolist() == pytest.approx([left, left])
+        form.take_off(model.eval(), schedule)
+        torch.testing.assert_close(model(images), trained, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("stage", [ztp.Stage(3, similar=5), ztp.Stage(3, 0.5, similar=5)])
+def test_a_schedule_with_s_stages_is_not_trained(stage: ztp.Stage) -> None:
+    model: Any = build("deit")
+    form = form_for(ztp.ZeroTPrune())
+    with pytest.raises(ValueError, match="I-stages alone.* block 3 prunes 5 similar tokens: set"):
+        form.put_on(model, ztp.Schedule((ztp.Stage(1, 0.8), stage)))
+    assert not any("forward" in block.__dict__ for block in model.blocks)
 
 
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
@@ -314,7 +328,7 @@ def test_ponder_and_prior_losses_equal_their_twins() -> None:
     bell = np.exp(-((np.arange(12) - 8.0) ** 2) / 2) / math.sqrt(2 * math.pi)
     wanted = bell / bell[:8].sum() * 0.98
     share = np.clip(where / where.sum(), 0.01, 0.99)
-    expected = (share * np.log(share / wanted)).sum()
+    expected = (wanted * np.log(wanted / share)).sum() / 12
     assert float(prior_loss(found, centre=8)) == pytest.approx(expected, rel=1e-12)
 
 

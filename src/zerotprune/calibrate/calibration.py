@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from torch import nn
 
 from ..data.fingerprint import check_same, fingerprint_model
 from ..files import parsed, replacing, text_of
-from ..methods import ZeroTPrune
+from ..method import Method
+from ..methods import ZeroTPrune, name_of
 from ..ranges import check_range
 from ..schedule import Schedule
 
@@ -57,7 +58,13 @@ class Calibration:
 
     def applied(self, schedule: Schedule) -> Schedule:
         """Return Zero-TPrune's schedule with this range, and with these rounds in all stages that
-        leave them open; another method's as it is."""
+        leave them open; another method's as it is.
+
+        >>> import zerotprune as ztp
+        >>> two = Calibration({"depth": 2}, rounds=(7, 3), vhf=(0.1, 0.5))
+        >>> two.applied(ztp.Schedule([ztp.Stage(1, keep=0.8)])).stages
+        (Stage(block=1, keep=0.8, similar=0, rounds=7),)
+        """
         method = schedule.method
         if not isinstance(method, ZeroTPrune) or method.vhf is None:
             return schedule
@@ -68,6 +75,11 @@ class Calibration:
             for stage in schedule.stages
         )
         return Schedule(tuple(stages), replace(method, vhf=self.vhf))
+
+    def applied_to(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+        """Return the schedules, applied to where it can be; raise ValueError if it is nowhere."""
+        check_used([schedule.method for schedule in schedules if schedule.stages])
+        return [self.applied(schedule) for schedule in schedules]
 
     def to_json(self) -> str:
         data = {"version": VERSION, "model": dict(self.model), "rounds": list(self.rounds)}
@@ -116,6 +128,19 @@ class Calibration:
     def save(self, path: str | os.PathLike[str]) -> None:
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
+
+
+def check_used(methods: Iterable[Method]) -> None:
+    """Refuse a calibration that none of the methods would look at."""
+    methods = list(methods)
+    if any(isinstance(method, ZeroTPrune) and method.vhf is not None for method in methods):
+        return
+    names = ", ".join(dict.fromkeys(map(name_of, methods)))
+    why = f"{names} has no rounds and no VHF" if names else "nothing is pruned here"
+    raise ValueError(
+        f"a calibration is for Zero-TPrune with VHF, and {why}: leave --calibration out, or give "
+        "--method zero-tprune and a budget"
+    )
 
 
 def _model(data: object) -> dict[str, Any]:

@@ -73,9 +73,10 @@ class Evaluation:
     def run(self, contenders: Sequence[Contender]) -> list[Result]:
         """Every contender on every image; with a probe, on the training images before."""
         if self.calibration is not None:
+            schedules = self.calibration.applied_to([each.schedule for each in contenders])
             contenders = [
-                replace(each, schedule=self.calibration.applied(each.schedule))
-                for each in contenders
+                replace(each, schedule=schedule)
+                for each, schedule in zip(contenders, schedules, strict=True)
             ]
         trained = None if self.train is None else self._run(contenders, self.train, "training")
         results = self._run(contenders, self.dataset, "evaluating")

@@ -22,11 +22,13 @@ from ..data.images import ImageDataset, batches, open_data
 from ..data.models import load, outline
 from ..data.weights import weights_hash
 from ..finetune.checkpoint import Checkpoint
+from ..finetune.forms import form_for
 from ..finetune.images import Feed, ShownImages, check_pair, seen_in_training
 from ..finetune.recipe import Recipe
 from ..finetune.session import Session, check_teacher
 from ..finetune.training import Trainer
 from ..measure import records
+from ..method import Method
 from ..methods import DEFAULT, resolve, to_data
 from ..schedule import Schedule
 from .console import console_for, left_out
@@ -218,8 +220,15 @@ def _some(images: ShownImages, transform: Any, count: int = 32) -> Tensor:
 
 
 def _solved(asked: Asked, model: nn.Module, some: Tensor, say: Any) -> Schedule | None:
+    method = asked.method if asked.budget.schedule is not None else _trained(asked)
     with torch.no_grad():
-        return asked.budget.solve(model, asked.method, lambda: some, say)
+        return asked.budget.solve(model, method, lambda: some, say)
+
+
+def _trained(asked: Asked) -> Method:
+    """The method that is asked for, as it meets a budget where it is trained."""
+    method = resolve(asked.method or DEFAULT)
+    return form_for(method).budgeted(method)
 
 
 def _schedule_in(held: Checkpoint, file: Path) -> Schedule:
@@ -232,7 +241,7 @@ def _schedule_in(held: Checkpoint, file: Path) -> Schedule:
 def _told(asked: Asked) -> dict[str, Any]:
     """What makes one training another, in words that its checkpoint is held to."""
     return {
-        "method": json.dumps(to_data(resolve(asked.method or DEFAULT))),
+        "method": json.dumps(to_data(_trained(asked))),
         "budget": " ".join(f"{name} {value}" for name, value in asked.budget.given.items()),
         "frozen": asked.frozen,
         "seed": asked.seed,

@@ -82,7 +82,7 @@ def info(
             calibration, model, load(**loading.named(model)) if held else built
         )
     if schedule is not None and found is not None:
-        schedule = found.applied(schedule)
+        (schedule,) = found.applied_to([schedule])
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)
     plan = full if schedule is None else Plan(schedule, geometry)

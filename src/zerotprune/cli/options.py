@@ -179,7 +179,7 @@ class BudgetOptions:
     def solve(
         self,
         model: nn.Module,
-        method: str | None,
+        method: Method | str | None,
         images: Callable[[], Tensor],
         say: Callable[[str], None],
     ) -> Schedule | None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from ..backbones import backbone
 from ..budgets import Budget
 from ..budgets.speed import TimeBudget
-from ..calibrate.calibration import Calibration
+from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
 from ..data.models import load
 from ..method import Method
@@ -117,6 +117,7 @@ def search(
         chosen, device = _searchable(method), chosen_device(loading.device)
         loaded = load(**loading.named(model))
         if calibration is not None:
+            check_used([chosen])
             calibrated = Calibration.load_for(calibration, model, loaded)
             chosen = calibrated.applied(Schedule((), chosen)).method
         images = reading.open(data, loaded, loading.size, labelled=labels)

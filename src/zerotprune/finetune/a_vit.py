@@ -150,8 +150,9 @@ def ponder_loss(halts: list[Halt]) -> Float[Tensor, ""]:
 def prior_loss(
     halting: Float[Tensor, " blocks"], centre: int, spread: float = 1.0
 ) -> Float[Tensor, ""]:
-    """KL between where tokens halt and where they should (Eq. 11): a bell around block `centre`,
-    counted from 0, scaled so that the blocks before it have 0.98.
+    """KL(where tokens should halt ‖ where they do) / blocks (Eq. 11, as the authors' code has it):
+    they should in a bell around block `centre`, counted from 0, scaled so that the blocks before it
+    have 0.98.
 
     >>> where = torch.tensor([0.01, 0.05, 0.3, 0.5, 0.3, 0.05, 0.01])
     >>> bool(prior_loss(where, centre=3) < prior_loss(where, centre=5))
@@ -161,7 +162,7 @@ def prior_loss(
     place = torch.arange(len(halting), device=halting.device, dtype=halting.dtype)
     bell = -((place - centre) / spread).square() / 2
     wanted = bell - bell[:centre].logsumexp(dim=0) + math.log(0.98)
-    return (share * (share.log() - wanted)).sum()
+    return (wanted.exp() * (wanted - share.log())).mean()
 
 
 class Halting(InPlace):

@@ -14,7 +14,7 @@ from ..backbones.ending import as_forward
 from ..block import PrunedBlock, Task
 from ..method import Method
 from ..pruning import prune_
-from ..schedule import Schedule, Stage
+from ..schedule import Schedule
 from ..scoring.attention import Heads, output
 from ..scoring.precision import no_autocast
 from ..shapes import Float
@@ -28,6 +28,10 @@ class Form(ABC):
     @abstractmethod
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
         """Run the model in this form from now on, in place. What it has learned already stays."""
+
+    def budgeted(self, method: Method) -> Method:
+        """Return the method by whose schedules a budget is met where it is to be trained."""
+        return method
 
     def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
         """Return the method's own parameters. They have a learning rate of their own, and with
@@ -116,15 +120,11 @@ class InPlace(Form):
         prune_(model, schedule, compute="all")
         self._model, patches = vit.model, vit.geometry.patches
         for stage in schedule.stages:
-            kept = self.left(stage, patches)
+            kept = self.method.kept(stage, patches)
             self._counts[stage.block], patches = (patches, kept), kept
         exchange_blocks(model, lambda block: InPlaceBlock(block, self))
         if pooled is not None:
             cast(Any, vit.model).forward = as_forward(pooled)
-
-    def left(self, stage: Stage, patches: int) -> int:
-        """Return how many of `patches` tokens a stage leaves in training."""
-        return self.method.kept(stage, patches)
 
     def kept(self, model: nn.Module) -> Float[Tensor, "batch patches"] | None:
         return self._final

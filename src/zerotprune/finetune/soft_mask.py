@@ -1,6 +1,12 @@
-"""Zero-TPrune in training: a soft threshold on importance, through which the scores learn too."""
+"""Zero-TPrune in training: a soft threshold on importance, through which the scores learn too.
+
+As in the paper (supplement C), a Zero-TPrune that is trained has I-stages alone, in training and in
+use: its S-stage cannot be made differentiable.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +15,7 @@ from torch import Tensor, nn
 from ..block import Task
 from ..method import Method, Seen
 from ..methods import ZeroTPrune
-from ..schedule import Schedule, Stage
+from ..schedule import Schedule
 from ..scoring.attention import Heads
 from ..scoring.graph import DenseGraph, attention_graph
 from ..shapes import Float
@@ -39,14 +45,15 @@ def soft_mask(
 
 
 class SoftMask(InPlace):
-    """The I-stage alone prunes: the S-stage is off while the model learns. A token counts for as
-    much as its mask says in attention, in a head that pools and in the distance to a teacher's
-    tokens; gradients go through mask and scores.
+    """The I-stages prune, to the counts that they have in use. A token counts for as much as its
+    mask says in attention, in a head that pools and in the distance to a teacher's tokens;
+    gradients go through mask and scores. A schedule with S-stages is refused.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
     >>> form = SoftMask(ztp.ZeroTPrune())
-    >>> form.put_on(model, ztp.schedule_for(model, cost=0.7, method=form.method))
+    >>> method = form.budgeted(ztp.ZeroTPrune())  # which meets a budget by I-stages alone
+    >>> form.put_on(model, ztp.schedule_for(model, cost=0.7, method=method))
     >>> model.train()(torch.zeros(2, 3, 160, 160)).sum().backward()
     >>> form.kept(model).shape
     torch.Size([2, 100])
@@ -56,16 +63,24 @@ class SoftMask(InPlace):
         super().__init__(method)
         self.temperature = temperature
 
+    def budgeted(self, method: Method) -> Method:
+        assert isinstance(method, ZeroTPrune)
+        return replace(method, form="importance")
+
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
+        for stage in schedule.stages:
+            if stage.similar:
+                raise ValueError(
+                    "Zero-TPrune is trained with I-stages alone, and the stage at block "
+                    f"{stage.block} prunes {stage.similar} similar tokens: set `similar` to 0, or "
+                    "give a budget"
+                )
         if schedule.method.wants_history():
             raise ValueError(
                 "attention that is summed up over the blocks has no form to be trained in: take "
                 "another ranking"
             )
         super().put_on(model, schedule)
-
-    def left(self, stage: Stage, patches: int) -> int:
-        return stage.share(patches)
 
     def attend(
         self, task: Task, tokens: Tokens, heads: list[Heads]

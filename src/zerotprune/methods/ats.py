@@ -23,6 +23,10 @@ class ATS(Method):
     A token that is drawn several times stays once, so an image with few significant tokens keeps
     few. Batches stay rectangular: what is missing to `samples` is padding that nobody attends
     to. The stage's own numbers are not used, only its place.
+
+    The points lie in the middles of `samples` equal steps, and each draws the first token at which
+    the distribution reaches it. The authors' code spaces its points otherwise and draws the token
+    nearest to each: our reading of the paper's text, which changes little.
     """
 
     name = "ats"
@@ -68,6 +72,11 @@ class ATS(Method):
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         return geometry.row(stage.block, patches)
+
+    def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
+        """The rows of attention times values, and their projection: ATS samples before both."""
+        width = geometry.blocks[stage.block - 1].width
+        return (patches - kept) * width * (geometry.prefix + patches + geometry.dim)
 
 
 def _sampling(blocks: Iterable[int], most: int, cut: float) -> Schedule:

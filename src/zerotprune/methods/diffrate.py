@@ -73,7 +73,8 @@ class DiffRate(Method):
 
     counts: what a budget is met with. "published" are those that DiffRate learnt on ImageNet's
             training images for DeiT-T, -S and -B, and numbers between them for budgets between
-            theirs; models of another geometry have none. "even" is ours, for any model: half pruned
+            theirs; below the lowest they are extrapolated by a power law, which is ours, not
+            DiffRate's. Models of another geometry have none. "even" is ours, for any model: half pruned
             and half merged, the same counts in all blocks.
     weighted: merge as ToMe and Fold do, by means weighted by size, and add sizes whole. Not what
             was published, but a little nearer to the unpruned model.
@@ -120,15 +121,16 @@ class DiffRate(Method):
         return self._schedule(row, PATCHES)
 
     def _between(self, rows: Sequence[Row], cut: float) -> Schedule:
-        """From nothing pruned through all rows; then what the last one takes off, times more."""
+        """From nothing pruned through all rows; then on by a power law: of n tokens of 196 that the
+        last row leaves, 196 · (n / 196)^t are left, for t from 1 on."""
         at, part = divmod(cut * len(rows), 1)
         if at < len(rows) - 1:
             more, less = rows[int(at)], rows[int(at) + 1]
             row = [round(high + part * (low - high)) for high, low in zip(more, less, strict=True)]
         else:
             part = part if at < len(rows) else 1.0
-            times = 1 / (1 - part * (1 - 1 / PATCHES))
-            row = [max(1, round(PATCHES - times * (PATCHES - left))) for left in rows[-1]]
+            power = 1 / (1 - part * (1 - 1 / PATCHES))
+            row = [max(1, round(PATCHES * (left / PATCHES) ** power)) for left in rows[-1]]
         return self._schedule(row, PATCHES)
 
     def _schedule(self, row: Sequence[int], patches: int) -> Schedule:

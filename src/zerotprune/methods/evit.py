@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..cost import Geometry
 from ..knobs import Dial
@@ -18,14 +19,18 @@ class EViT(Method):
     """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
     token more: the sum of all others, each times the attention that CLS pays to it.
 
+    fuses: is there that token? Without it ("evit-drop") the others are dropped, which untrained
+           models like a little better.
+
     Where the head pools, that token counts as one. Its parts are weighed by attention already, and
     most of them hardly; to count all patches in it would give the rest more say than what was kept.
     """
 
     name = "evit"
+    variants: ClassVar = {"evit-drop": {"fuses": False}}
     acts = "middle"
-    fuses = True
     searchable = None
+    fuses: bool = True
 
     def dials(self, geometry: Geometry) -> list[Dial]:
         """The keep rate, at its places: after 4/12, 7/12 and 10/12 of the blocks."""
@@ -38,7 +43,7 @@ class EViT(Method):
 
     def kept(self, stage: Stage, patches: int) -> int:
         attentive = self._attentive(stage, patches)
-        return attentive + 1 if attentive < patches else patches
+        return min(attentive + self.fuses, patches)
 
     def _attentive(self, stage: Stage, patches: int) -> int:
         return math.ceil(stage.keep * patches - 1e-9)
@@ -53,10 +58,10 @@ class EViT(Method):
         attention = cls_attention(seen.rows)[:, seen.prefix :]
         count = self._attentive(stage, seen.patches)
         keep = seen.scorer.top(attention, count)
-        if count == seen.patches:
+        if count == seen.patches or not self.fuses:
             return Reduction(keep, attention)
         return Reduction(keep, attention, fused=attention.scatter(1, keep, 0.0))
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        fused = patches * geometry.dim if self._attentive(stage, patches) < patches else 0
-        return geometry.row(stage.block, patches) + fused
+        fused = self.fuses and self._attentive(stage, patches) < patches
+        return geometry.row(stage.block, patches) + fused * patches * geometry.dim

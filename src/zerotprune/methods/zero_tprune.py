@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..batching import take
 from ..cost import Geometry
-from ..knobs import Dial, early_form, paper_form
+from ..knobs import Dial, early_form, importance_form, paper_form
 from ..method import Method, Part, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
@@ -26,7 +26,7 @@ Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
-ScheduleForm = Literal["early", "paper"]
+ScheduleForm = Literal["early", "paper", "importance"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class ZeroTPrune(Method):
     seed:       for the random ranking and partition
     draw:       for these: one draw "shared" by all images, or one for each "image"
     form:       of a budget's schedule: "early", two S-stages in the first blocks and two I-stages
-                after them, or that of the "paper", five stages of both
+                after them; that of the "paper", stages of both; or "importance", I-stages alone,
+                which is how it is trained
 
     Readings: where the paper can be read in two ways, the default first.
 
@@ -100,6 +101,8 @@ class ZeroTPrune(Method):
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.form == "paper":
             return paper_form(geometry, self)
+        if self.form == "importance":
+            return importance_form(geometry, self)
         return early_form(geometry, self, i_first=self.order == "i-s")
 
     def kept(self, stage: Stage, patches: int) -> int:
