@@ -71,13 +71,14 @@ own command.
   *inconclusive*. Among so many claims some pass that line by chance. "Loses 60 % less than" is
   tested by the own change less 0.4 of the other's.
 - **Schedules:** `zero-tprune` has [our form](budgets.md#zero-tprunes-two-forms), "early" in the
-  tables; `zero-tprune-paper` has the blocks of the paper's ablation. The paper gives zero-tp-a, -b
-  and -c by their cost alone: these are our schedules for that cost.
+  tables; `zero-tprune-paper` has the published pattern, similar and unimportant tokens in every
+  stage. The paper gives zero-tp-a, -b and -c by their cost alone: these are our schedules for that
+  cost.
 - **Weights:** this copy of DeiT-Ti has LayerNorm parameters that its publisher rounded to 1/64.
 
-We looked at the `report` images before, while finishing the code. They showed that
-`zero-tprune-paper` falls off at half of the cost, and we made our form because of that. The form
-itself and the searched schedules were chosen on `tune` alone.
+We looked at the `report` images before, while finishing the code. They showed that a schedule with
+the blocks of the paper's ablation falls off at half of the cost, and we made our form because of
+that. The form itself and the searched schedules were chosen on `tune` alone.
 """
 
 

@@ -44,7 +44,7 @@ ANSWERS = (
            REPORT_IMAGES, off_the_shelf.TABLE.name),
     Answer(8, "a large background outvotes a small object", ORDERS, PHOTOGRAPH),
     Answer(9, "I → S beside I′ → S → I on an image", ORDERS, PHOTOGRAPH),
-    Answer(10, "an image and its importance by WPR", FRAMEWORK + ", its fourth panel", PHOTOGRAPH),
+    Answer(10, "an image and its importance by WPR", FRAMEWORK + ", its fifth panel", PHOTOGRAPH),
     Answer(11, "importance averaged over images",
            "[means](figures.md#importance-averaged-over-thousands-of-images)", TUNE_IMAGES),
     Answer(12, "importance by head on one image, 30 rounds", HEADS, PHOTOGRAPH),

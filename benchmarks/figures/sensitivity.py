@@ -93,7 +93,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
                       color="#999999", label=f"{len(ranked)} random settings")  # fmt: skip
         even = {row["name"] for row in limited(ranked, LIMITS[-1])}
         places = [at for at, row in enumerate(ranked, start=1) if row["name"] in even]
-        axis.plot(places, [changes[at - 1] for at in places], "o", ms=4, color="#222222",
+        axis.plot(places, [changes[at - 1] for at in places], "o", ms=4, color="#222222", zorder=3,
                   label=f"{len(even)} of even rates (σ ≤ {LIMITS[-1]:g})")  # fmt: skip
         for number, (name, dashes) in enumerate(REFERENCES.items()):
             for row in own:

@@ -125,6 +125,7 @@ def drawn(model: nn.Module, method: Method) -> Iterator[Schedule]:
 
     from zerotprune.search.surface import surface_of
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     surface, budget = surface_of(backbone(model).geometry, method), _budget(model)
     space = dict(surface.space(budget))
     for number in count():

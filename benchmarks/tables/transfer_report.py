@@ -40,7 +40,7 @@ on the whole sets, at 0.90 G. Compare the order of the methods, not their level.
   (`zero-tprune-paper`). {trained}
 - **DynamicViT and A-ViT** off the shelf are untrained: what they drop means nothing. A-ViT's `beta`
   is solved for the budget; its authors fix it at −30 and let the ponder loss find the cost.
-- **ATS** was not trained.
+- **ATS** was not trained, nor was the paper's form of Zero-TPrune, which has S-stages.
 """
 
 

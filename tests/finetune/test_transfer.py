@@ -32,7 +32,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
         save_images(shared / "pets" / part, 3, 2, seed)
     chosen = argparse.Namespace(shared=shared, device="cpu", batch=4, limit=None, epochs=(1, 1),
                                 lr=(1e-3, 1e-3), new_lr=1e-2, jobs=1,
-                                methods=("fold", "ats", "dynamicvit", "a-vit"))  # fmt: skip
+                                methods=("fold", "zero-tprune", "dynamicvit", "a-vit"))  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(transfer, "real_model", model_)
         patched.setattr(transfer, "GMACS", (0.7 * gmacs(model_()),))
@@ -46,19 +46,24 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
     assert told == [
         ("unpruned", "off the shelf", True),
         ("fold", "off the shelf", False),
-        ("ats", "off the shelf", False),
+        ("zero-tprune", "off the shelf", False),
         ("dynamicvit", "off the shelf", False),
         ("a-vit", "off the shelf", False),
         ("fold", "trained", True),
+        ("zero-tprune", "trained", True),
         ("dynamicvit", "trained", True),
         ("a-vit", "trained", True),
     ]
     assert all(row["images"] == 6 for row in rows)
     assert rows[5]["gmacs"] == rows[1]["gmacs"]
-    assert float(str(rows[7]["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
+    for trained in rows[6:9]:
+        assert float(str(trained["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
+    off_the_shelf, trained = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
+    assert any(stage.similar for stage in off_the_shelf.stages)
+    assert not any(stage.similar for stage in trained.stages)
     assert "kl" not in rows[5]
     records.append(tmp_path / "rows.csv", rows)
-    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 8
+    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 9
 
 
 @pytest.mark.parametrize("similar", [0, 10])
