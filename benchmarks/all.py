@@ -45,6 +45,9 @@ def main() -> None:
     add("--docs", type=Path, default=DOCS, help="folder of the report")
     add("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts")
     add("--skip", nargs="+", choices=PARTS, default=(), help="all parts but these")
+    names = [table.name for table in TABLES]
+    add("--tables", nargs="+", choices=names, default=names, help="of the part `tables`")
+    add("--timed", action="store_true", help="images/s of the tables for which the paper has them")
     settings.add_options(options)
     throughput.add_options(options)
     large.add_options(options)
@@ -90,7 +93,7 @@ def on_model(bench: Bench, parts: list[str]) -> None:
     """All that runs on one of the ImageNet models."""
     if "tables" in parts:
         for table in TABLES:
-            if bench.name in table.models:
+            if bench.name in table.models and table.name in bench.chosen.tables:
                 with timed(f"{table.name}, {bench.name}"):
                     measure(table, bench)
     if "searched" in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from zerotprune.backbones import backbone
 from zerotprune.batching import Batch
-from zerotprune.data.images import batches, open_data
+from zerotprune.data.images import ImageDataset, batches, check_classes, open_data
 from zerotprune.data.models import load
 from zerotprune.measure import records
 
@@ -54,6 +55,18 @@ def add_shared(to: argparse.ArgumentParser) -> None:
     to.add_argument("--limit", type=int, help="only so many images, to try it out")
 
 
+def add_speed(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--speed-batch", type=int, default=512, help="images at a time")
+    to.add_argument("--rounds", type=int, default=15, help="samples of each time")
+
+
+def add_any_model(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--model", help="any classifier, in place of the two of --shared")
+    to.add_argument("--weights", type=Path, help="its weights; the library's own if left out")
+    to.add_argument("--size", type=int, help="side of its images, if not its own")
+    to.add_argument("--data", type=Path, help="its labelled images, a folder for each class")
+
+
 def parsed(by: argparse.ArgumentParser) -> argparse.Namespace:
     """What was asked for, once it is sure that the rows can be written."""
     chosen = by.parse_args()
@@ -76,8 +89,11 @@ class Bench:
 
     def __init__(self, name: str, chosen: argparse.Namespace) -> None:
         self.name, self.chosen = name, chosen
-        self._model = real_model(name, chosen)
+        self._model = self._loaded()
         self._held: dict[str, list[Batch]] = {}
+
+    def _loaded(self) -> nn.Module:
+        return real_model(self.name, self.chosen)
 
     @property
     def model(self) -> nn.Module:
@@ -89,11 +105,79 @@ class Bench:
         for folder in folders:
             if folder not in self._held:
                 say(f"{self.name}: decoding {folder}")
-                chosen = self.chosen
-                self._held[folder] = decoded(
-                    self._model, chosen.shared / folder, chosen.batch, chosen.limit
-                )
+                self._held[folder] = self._decoded(folder)
         return [batch for folder in folders for batch in self._held[folder]]
+
+    def _decoded(self, folder: str) -> list[Batch]:
+        chosen = self.chosen
+        return decoded(self._model, chosen.shared / folder, chosen.batch, chosen.limit)
+
+    def read(self, *folders: str) -> Iterable[Batch]:
+        """The same for one pass."""
+        return self.held(*folders)
+
+    def some(self, count: int, *folders: str) -> Tensor:
+        """Some of the images, on the device: for methods whose cost depends on them."""
+        return spread(self.held(*folders), count).to(self.chosen.device)
+
+    def data(self, *folders: str) -> str:
+        """What the rows call these images."""
+        return " + ".join(folders)
+
+
+class OwnBench(Bench):
+    """Any classifier on a folder of images (--model, --weights, --data): for all tables the same
+    images, read anew for each, since there may be 50,000."""
+
+    HELD = 4096  # images for what needs them in memory
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        if chosen.data is None:
+            raise SystemExit("--model needs --data, a folder of labelled images")
+        super().__init__(chosen.model, chosen)
+        self._dataset = self._opened(chosen.limit)
+        outputs = backbone(self._model).outputs
+        if not outputs:
+            raise SystemExit(f"{chosen.model} has no classifier head")
+        check_classes(self._dataset, outputs)
+
+    def _loaded(self) -> nn.Module:
+        chosen = self.chosen
+        return load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None,
+                    size=chosen.size)  # fmt: skip
+
+    def _opened(self, limit: int | None) -> ImageDataset:
+        transform = backbone(self._model).transform()
+        return open_data(self.chosen.data, transform=transform, limit=limit)
+
+    def _decoded(self, folder: str) -> list[Batch]:
+        """Those to choose on are others than those to report on."""
+        place = self.chosen.tune if folder == TUNE else self.chosen.data
+        if place is None:
+            raise SystemExit("--model needs --tune here: other images than those of --data")
+        limit = min(self.HELD, self.chosen.limit or self.HELD)
+        return decoded(self._model, place, self.chosen.batch, limit)
+
+    def read(self, *folders: str) -> Iterable[Batch]:
+        del folders
+        workers = min(16, os.cpu_count() or 1)
+        return batches(self._dataset, self.chosen.batch, workers=workers, report=say)
+
+    def some(self, count: int, *folders: str) -> Tensor:
+        del folders
+        few = self._opened(min(count, len(self._dataset)))
+        return spread(list(batches(few, count, report=say)), count).to(self.chosen.device)
+
+    def data(self, *folders: str) -> str:
+        del folders
+        return str(self.chosen.data.name)
+
+
+def benches(names: Iterable[str], chosen: argparse.Namespace) -> Iterable[Bench]:
+    """The model of --model, or those of --shared, one after the other."""
+    if getattr(chosen, "model", None) is not None:
+        return [OwnBench(chosen)]
+    return (Bench(name, chosen) for name in names)
 
 
 def say(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal, cast
 
 from benchmarks.claims import Row, errors_from_zero, is_claim, models_of, signed, verdict
 from benchmarks.figures import curve, sensitivity
@@ -16,10 +17,14 @@ from zerotprune.measure.speed import UNPRUNED
 from zerotprune.plots.comparison import Point, find_named, trade_off_figure
 from zerotprune.plots.figures import save
 
+SHELF = "off-the-shelf"
 
-def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
+
+def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] = ()) -> list[str]:
     """Say what the table is about; for each model give its rows, its claims and its plot."""
     lines = [f"## {table.name}\n", table.about, ""]
+    if table.anywhere:
+        lines += ["On any other classifier:\n", f"```sh\n{table.anywhere}\n```\n"]
     if table.printed:
         lines += [f"The paper's column: {table.printed.table}, {table.printed.conditions}.", ""]
     if table.quoted:
@@ -27,7 +32,9 @@ def usual(table: Table, rows: Sequence[Row], docs: Path) -> list[str]:
     papers = {claim.text for claim in table.claims if not claim.ours}
     for model in models_of(rows):
         own = [row for row in rows if row["model"] == model]
-        lines += [*_headed(model, own), *_measured(own, table.printed), ""]
+        timed = [row for row in speeds if row["model"] == model]
+        lines += [*_headed(model, own), *_measured(own, table.printed, timed), ""]
+        lines += _timed(timed)
         lines += [*_claims(own, papers), ""]
         if "@" in own[1]["name"]:
             lines += _plot(table.name, model, own, docs)
@@ -56,9 +63,15 @@ def _headed(model: str, rows: Sequence[Row]) -> list[str]:
     return [f"### {model}\n", f"{int(rows[0]['images']):,} images.\n"]
 
 
-def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
+def _measured(
+    rows: Sequence[Row], printed: Printed | None, speeds: Sequence[Row] = ()
+) -> list[str]:
     """The measured rows; features have no divergence, so no such column."""
     has_kl = any(row["kl"] for row in rows)
+    ways = dict.fromkeys((row["precision"], row["mode"]) for row in speeds)
+    rates = {(row["name"], row["precision"], row["mode"]): float(row["images_per_second"])
+             for row in speeds if row["images_per_second"]}  # fmt: skip
+    faster = printed is not None and bool(printed.rates)
     cells = []
     for row in rows:
         if is_claim(row):
@@ -70,9 +83,31 @@ def _measured(rows: Sequence[Row], printed: Printed | None) -> list[str]:
         if has_kl:
             kl = row["kl"] and f"{float(row['kl']):.4f} ± {float(row['kl_error']):.4f}"
             line.append(kl if pruned else "")
-        cells.append([*line, *([printed.cell(row["name"])] if printed else [])])
+        line += [_rate(rates, row["name"], way) for way in ways]
+        if printed:
+            line += [printed.cell(row["name"]), *([printed.rate(row["name"])] if faster else [])]
+        cells.append(line)
     header = ["", "GMACs", "needed", "accuracy %", "change", *["KL"][:has_kl]]
-    return _lines([*header, *(["paper: % (change) @ G"] if printed else [])], cells)
+    header += [f"images/s, {', '.join(way)}" for way in ways]
+    papers = ["paper: % (change) @ G", *["paper: images/s, A100"][:faster]] if printed else []
+    return _lines([*header, *papers], cells)
+
+
+def _rate(rates: dict[tuple[str, str, str], float], name: str, way: tuple[str, str]) -> str:
+    own, unpruned = rates.get((name, *way)), rates.get((UNPRUNED, *way))
+    if own is None:
+        return ""
+    faster = f" ({own / unpruned:.2f}×)" if unpruned and name != UNPRUNED else ""
+    return f"{own:.0f}{faster}"
+
+
+def _timed(rows: Sequence[Row]) -> list[str]:
+    """Where the images/s come from."""
+    if not rows:
+        return []
+    one = rows[0]
+    return [f"Images/s of noise on one {one['hardware']}, batch {one['batch']}: "
+            f"`{one['command']}`, commit {one['commit'] or 'unknown'}.\n"]  # fmt: skip
 
 
 def _claims(rows: Sequence[Row], papers: Collection[str]) -> list[str]:
@@ -96,18 +131,27 @@ def _verdict(row: Row, papers: Collection[str], value: str = "change") -> str:
 
 
 def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
+    """Accuracy against GMACs; off the shelf against the images/s of the same run too (Fig. 19)."""
     measured = [row for row in rows if not is_claim(row)]
-    points = [
-        Point(row["name"].partition(" @")[0], float(row["gmacs"]), float(row["change"]),
-              float(row["change_error"]))
-        for row in measured[1:]
-    ]  # fmt: skip
     title = f"{model}, {measured[0]['images']} images"
-    file = Path(f"{table}-{model.partition('_patch')[0]}-gmacs.png")
-    named = find_named(points, "gmacs")
-    figure = trade_off_figure(points, float(measured[0]["gmacs"]), "gmacs", title, named)
-    save(figure, docs / file)
-    return [f"![{table} on {model}: accuracy against GMACs]({file})", ""]
+    lines = []
+    for by, column, what in (("gmacs", "gmacs", "GMACs"),
+                             ("speed", "images_per_second", "images/s")):  # fmt: skip
+        if by == "speed" and (table != SHELF or not all(row[column] for row in measured)):
+            continue
+        points = [
+            Point(row["name"].partition(" @")[0], float(row[column]), float(row["change"]),
+                  float(row["change_error"]))
+            for row in measured[1:]
+        ]  # fmt: skip
+        file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
+        axis = cast(Literal["gmacs", "speed"], by)
+        run = f"; {measured[0]['hardware']}, float32, eager" if by == "speed" else ""
+        figure = trade_off_figure(points, float(measured[0][column]), axis, title + run,
+                                  find_named(points, axis))  # fmt: skip
+        save(figure, docs / file)
+        lines += [f"![{table} on {model}: accuracy against {what}]({file})", ""]
+    return lines
 
 
 def curved(rows: list[Row], docs: Path) -> list[str]:

@@ -87,19 +87,20 @@ def save(drawing: Drawing, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Votes:
-    """What the heads of one block vote for, after the method's own number of rounds."""
+    """What the heads of one block vote for."""
 
     block: int
     scores: Tensor  # images, heads, patches; raw: with the prefix tokens' they sum to 1
     variance: Tensor  # images, heads
 
 
-def votes(model: nn.Module, images: Tensor) -> list[Votes]:
-    """Of every block of the unpruned model, from the method's own start."""
+def votes(model: nn.Module, images: Tensor, rounds: int | None = None) -> list[Votes]:
+    """Of every block of the unpruned model, from the method's own start; after the same `rounds` in
+    all blocks, or after the method's own."""
     geometry, found = backbone(model).geometry, []
     for number, graph in enumerate(attention_of(model, images), start=1):
         start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
-        score = vote(graph, start, Stage(number).votes(geometry.depth))
+        score = vote(graph, start, rounds or Stage(number).votes(geometry.depth))
         variance = head_variance(score, geometry.prefix)
         found.append(Votes(number, score[..., geometry.prefix :], variance))
     return found

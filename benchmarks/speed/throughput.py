@@ -14,7 +14,7 @@ import argparse
 
 import torch
 
-from benchmarks.inputs import measuring, parsed, say
+from benchmarks.inputs import add_speed, measuring, parsed, say
 from benchmarks.speed import precompile
 from benchmarks.tables.published import contenders
 from zerotprune.data.models import load
@@ -31,8 +31,7 @@ PRECISIONS: tuple[bench.Precision, ...] = ("float32", "bfloat16")
 
 def add_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--jobs", type=int, default=0, help="compile ahead in so many processes")
-    to.add_argument("--speed-batch", type=int, default=512, help="images at a time")
-    to.add_argument("--rounds", type=int, default=15, help="samples of each time")
+    add_speed(to)
 
 
 class Throughput:

@@ -2,7 +2,9 @@
 
 A table for each option, all values with one schedule, on DeiT-Ti and ViT-Ti. Random variants are
 the mean of five draws per image.
-Command: python -m benchmarks.tables.ablations --shared DIR. Results: docs/results-appendix.md.
+Command: python -m benchmarks.tables.ablations --shared DIR --timed. Any other classifier:
+--model deit_small_patch16_224 --weights FILE --data IMAGENET/val. Results:
+docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from torch import Tensor, nn
 
 from benchmarks.tables import printed
 from benchmarks.tables.printed import Printed
-from benchmarks.tables.table import ALL_IMAGES, Claim, Table, draws, main
-from zerotprune import Schedule, methods
+from benchmarks.tables.table import ALL_IMAGES, Claim, Table, draws, main, on_any_model, preset_for
+from zerotprune import methods
 from zerotprune.measure.accuracy import Contender
 from zerotprune.methods.top_k import Score
 from zerotprune.methods.zero_tprune import Feature
@@ -34,16 +36,17 @@ def ablation(
     unclaimed: Sequence[str] = (),
     beside: Printed | None = None,
     ours: bool = False,
+    timed: bool = False,
 ) -> Table:
     """Make a table with a contender for each value. The first is the paper's choice, claimed to be
     better than all others but the `unclaimed`."""
     labels = {value: LABELS.get(value, value) for value in values}
 
-    def contender(value: str, **others: object) -> Contender:
-        data = {"name": "zero-tprune", "options": {option: value, **others}}
-        return Contender(labels[value], Schedule.preset(preset).by(methods.from_data(data)))
-
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+        def contender(value: str, **others: object) -> Contender:
+            data = {"name": "zero-tprune", "options": {option: value, **others}}
+            return Contender(labels[value], preset_for(model, preset).by(methods.from_data(data)))
+
         found = []
         for value in labels:
             if value == "random":
@@ -56,7 +59,9 @@ def ablation(
     claims = [
         Claim(claim.format(each), best, each, ours) for each in others if each not in unclaimed
     ]
-    return Table(name, about, contenders, claims, printed=beside, data=ALL_IMAGES)
+    options = (f'--only "{name}"', *["--timed"][:timed])
+    return Table(name, about, contenders, claims, printed=beside, data=ALL_IMAGES, timed=timed,
+                 anywhere=on_any_model("ablations", *options))  # fmt: skip
 
 
 TABLES = (
@@ -77,13 +82,13 @@ TABLES = (
         "How the S-stage splits tokens: sequential-U, sequential-I, alternate, random, none.\n\n"
         "The paper (DeiT-S) finds sequential-U best: tokens of the less important half are pruned\n"
         'if they are like one of the more important half. Its "no partition" puts every token in\n'
-        "both groups; read literally, both tokens of a pair may go (none-both). In `none` only\n"
-        "the less important one may; the claim was tested against `none`. An odd token may be in\n"
+        "both groups; read literally, both tokens of a pair may go (none-both), which is what the\n"
+        "claim is tested with. In `none` only the less important one may. An odd token may be in\n"
         "either group (alternate, alternate-top). Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "partition",
         (*get_args(Partition), "random"),
         "sequential-U beats {}",
-        unclaimed=("none-both", "alternate-top"),
+        unclaimed=("none", "alternate-top"),
         beside=printed.PARTITION,
     ),
     ablation(
@@ -106,6 +111,7 @@ TABLES = (
         "WPR beats {} attention",
         unclaimed=("random",),
         beside=printed.ATTENTION,
+        timed=True,
     ),
     ablation(
         "attention",

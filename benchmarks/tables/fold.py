@@ -4,9 +4,8 @@ Not in the paper: Fold is ours. DeiT-Ti and ViT-Ti at 0.80, 0.65 and 0.55 GMACs 
 (every method runs the last block for CLS alone), of 1.254: change in top-1, and the KL divergence
 of the outputs from the unpruned model's, which is less noisy on 2,000 images. DiffRate's counts
 were learned with labels on all of ImageNet; Fold learned nothing. They are published down to 0.657
-G for DeiT-T: the rows at 0.55 are our linear extrapolation, which leaves one patch token after
-block 11, and are no result of DiffRate. DiffRate merges by plain means; means weighted by size,
-which is not as published, bring it nearer.
+G for DeiT-T: the rows at 0.55 are our extrapolation and no result of DiffRate. DiffRate merges by
+plain means; means weighted by size, which is not as published, bring it nearer.
 Command: python -m benchmarks.tables.fold --shared DIR. Results: docs/results-appendix.md.
 """
 

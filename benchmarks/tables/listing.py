@@ -12,10 +12,12 @@ from benchmarks.tables import (
     off_the_shelf,
     order,
     published,
+    rule_or_counts,
     scaling,
     tome_r,
 )
 
 TABLES = (contribution.TABLE, *ablations.TABLES, order.TABLE, published.TABLE, gap.TABLE,
-          depth_adaptive.TABLE, off_the_shelf.TABLE, scaling.TABLE, fold.TABLE, tome_r.TABLE,
+          depth_adaptive.TABLE, off_the_shelf.TABLE, scaling.TABLE, fold.TABLE,
+          rule_or_counts.TABLE, tome_r.TABLE,
           dinov2.TABLE)  # fmt: skip

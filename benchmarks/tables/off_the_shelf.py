@@ -7,8 +7,7 @@ questions at 0.85 and 0.55, and all about our form of schedule, are ours. Dynami
 dropping and plain attention scores occur in the paper's other tables and figures, EViT and DiffRate
 nowhere. Ours: DeiT-Ti and ViT-Ti at 0.85, 0.70, 0.55 and 0.45 of the unpruned cost, scoring
 included, each method with its own form of schedule; a budget that a method cannot meet has no row.
-DiffRate publishes counts for DeiT-T down to 0.657 G: its rows at 0.45 are our linear extrapolation,
-with 6 of 196 patch tokens left after block 11.
+DiffRate publishes counts for DeiT-T down to 0.657 G: its rows at 0.45 are our extrapolation.
 Command: python -m benchmarks.tables.off_the_shelf --shared DIR [--methods fold tome].
 Results: docs/results-appendix.md.
 """

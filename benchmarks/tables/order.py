@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from benchmarks.tables.table import ALL_IMAGES, Claim, Table, about, main
-from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
+from benchmarks.tables.table import ALL_IMAGES, Claim, Table, about, main, on_any_model, preset_for
+from zerotprune import ZeroTPrune, gmacs, schedule_for
 from zerotprune.measure.accuracy import Contender
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
-    schedule, reverse = Schedule.preset("ablation-is"), ZeroTPrune(order="i-s", form="paper")
+    schedule, reverse = preset_for(model, "ablation-is"), ZeroTPrune(order="i-s", form="paper")
     return [
         Contender("I′ → S → I", schedule),
         Contender("I → S, same schedule", schedule.by(reverse)),
@@ -35,6 +35,7 @@ TABLE = Table(
         Claim("I′ → S → I beats I → S at the same cost", "I′ → S → I", "I → S, same cost"),
     ),
     data=ALL_IMAGES,
+    anywhere=on_any_model("order"),
 )
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ TABLE = Table(
     (
         Claim("Zero-TP-a beats ATS", "Zero-TP-a", "ATS"),
         Claim("Zero-TP-a beats ToMe", "Zero-TP-a", "ToMe"),
+        Claim("Zero-TP-a loses a third less than ATS", "Zero-TP-a", "ATS", less=1 / 3),
         Claim("Zero-TP-b beats ToMe, at less cost", "Zero-TP-b", "ToMe"),
         Claim("Zero-TP-a beats ATS, early form", "Zero-TP-a, early", "ATS", ours=True),
         Claim("Zero-TP-a beats ToMe, early form", "Zero-TP-a, early", "ToMe", ours=True),

@@ -8,15 +8,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from torch import Tensor, nn
 
-from benchmarks.inputs import MODELS, REPORT, TUNE, Bench, measuring_images, parsed, say, spread
+from benchmarks.inputs import (
+    MODELS,
+    REPORT,
+    TUNE,
+    Bench,
+    OwnBench,
+    add_any_model,
+    add_speed,
+    benches,
+    measuring_images,
+    parsed,
+    say,
+)
 from benchmarks.tables.printed import Printed, Quoted
-from zerotprune import Schedule
+from zerotprune import Schedule, Stage
+from zerotprune.backbones import backbone
 from zerotprune.budgets.solving import bisect
 from zerotprune.measure import records
+from zerotprune.measure import speed as clock
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from zerotprune.measure.statistics import Mean
+from zerotprune.plan import Plan
 
 DRAWS = 5  # per random contender
 _DRAW = ", draw "
@@ -24,13 +40,21 @@ _DRAW = ", draw "
 
 @dataclass(frozen=True)
 class Claim:
-    """The first contender is at least as accurate as the second: a claim of the paper, or a
-    question of `ours`."""
+    """The first contender is at least as accurate as the second, or loses by a share `less` than
+    it: a claim of the paper, or a question of `ours`."""
 
     text: str
     first: str
     second: str
     ours: bool = False
+    less: float = 0.0
+
+    def difference(self, first: Result, second: Result, unpruned: Result) -> Mean:
+        """Points of top-1 by which the claim is met, with their paired standard error."""
+        rest = 1 - self.less
+        hits = zip(first.hits, second.hits, unpruned.hits, strict=True)
+        return Mean.of([own - whole - rest * (other - whole) for own, other, whole in hits],
+                       scale=100)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +62,8 @@ class Table:
     """`about` says what the paper found and what was measured here.
 
     `contenders` are made for a model; the images are for methods whose cost depends on them. If no
-    contender was chosen on `tune`, `data` includes those images too.
+    contender was chosen on `tune`, `data` includes those images too. The rows of a table that is
+    `timed` get their images/s as well, if asked for.
     """
 
     name: str
@@ -49,9 +74,22 @@ class Table:
     printed: Printed | None = None  # the paper's cells for the same rows
     quoted: Quoted | None = None  # a table of the paper with other rows
     data: tuple[str, ...] = (REPORT,)
+    timed: bool = False
+    anywhere: str = ""  # the command that runs it on any classifier
+
+    @property
+    def speeds(self) -> str:
+        """The name of the table's images/s in the rows: they may be of another run."""
+        return f"{self.name}: images/s"
 
 
 ALL_IMAGES = (TUNE, REPORT)
+
+
+def on_any_model(module: str, *options: str) -> str:
+    """Return the command of a table for any classifier."""
+    named = " ".join(("python -m", f"benchmarks.tables.{module}", *options))
+    return f"{named} \\\n    --model deit_small_patch16_224 --weights FILE --data IMAGENET/val"
 
 
 def about(doc: str | None) -> str:
@@ -86,37 +124,86 @@ def solved(
     return found.setting
 
 
+def preset_for(model: nn.Module, name: str) -> Schedule:
+    """Return a schedule of the paper. It is for 12 blocks and 196 patches: other models have its
+    stages at the same shares of the depth, with the same share of similar tokens."""
+    geometry, preset = backbone(model).geometry, Schedule.preset(name)
+    stages: dict[int, Stage] = {}
+    for stage in preset.stages:
+        block = min(max(round(stage.block * geometry.depth / 12), 1), geometry.depth - 1)
+        similar = round(stage.similar * geometry.patches / 196)
+        stages.setdefault(block, replace(stage, block=block, similar=similar))
+    return replace(preset, stages=tuple(stages.values()))
+
+
 def main(doc: str | None, tables: Sequence[Table]) -> None:
     options = measuring_images(doc)
     names = [table.name for table in tables]
     if len(names) > 1:
         options.add_argument("--only", nargs="+", choices=names, default=names)
     options.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    add_any_model(options)
+    if any(table.timed for table in tables):
+        options.add_argument("--timed", action="store_true", help="images/s too, of noise")
+        add_speed(options)
     chosen = parsed(options)
     run([table for table in tables if table.name in getattr(chosen, "only", names)], chosen)
 
 
 def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
     """Run all tables, loading each model and its images once."""
-    for name in getattr(chosen, "models", MODELS):
-        wanted = [table for table in tables if name in table.models]
-        if wanted:
-            bench = Bench(name, chosen)
-            for table in wanted:
+    names = getattr(chosen, "models", MODELS)
+    for bench in benches([name for name in names if any(name in each.models for each in tables)],
+                         chosen):  # fmt: skip
+        for table in tables:
+            if isinstance(bench, OwnBench) or bench.name in table.models:
                 measure(table, bench)
 
 
 def measure(table: Table, bench: Bench) -> list[Result]:
     """Measure one table on one model and write its rows."""
-    chosen, held = bench.chosen, bench.held(*table.data)
-    some = spread(held, 128).to(chosen.device)
-    contenders = [UNPRUNED, *table.contenders(bench.model, some)]
+    chosen = bench.chosen
+    some = bench.some(128, *table.data)
+    found = table.contenders(bench.model, some)
+    contenders = [UNPRUNED, *fitting(found, bench.model)]
     say(f"{table.name}, {bench.name}: {len(contenders)} contenders")
-    results = pooled(compare(bench.model, contenders, held, setting=Setting(chosen.device)))
-    data = " + ".join(table.data)
-    about_run = {"model": bench.name, "data": data, "batch": chosen.batch}
+    images = bench.read(*table.data)
+    results = pooled(compare(bench.model, contenders, images, setting=Setting(chosen.device)))
+    about_run = {"model": bench.name, "data": bench.data(*table.data), "batch": chosen.batch}
     write(table, results, about_run, chosen.csv)
+    if table.timed and getattr(chosen, "timed", False):
+        measure_speed(table, [result.contender for result in results], bench)
     return results
+
+
+def fitting(contenders: Iterable[Contender], model: nn.Module) -> Iterator[Contender]:
+    """Yield what the model can run: one without a CLS token cannot be ranked by its attention."""
+    for each in contenders:
+        try:
+            Plan(each.schedule, backbone(model).geometry).check()
+        except ValueError as error:
+            say(f"{each.name} is left out: {error}")
+        else:
+            yield each
+
+
+def measure_speed(table: Table, contenders: Sequence[Contender], bench: Bench) -> None:
+    """Write the images/s of every row, eager, in batches of noise."""
+    chosen = bench.chosen
+    setup = clock.Setup(chosen.device, ("eager",), chosen.rounds)
+    noise = clock.noise(bench.model, 2, chosen.device, torch.float32)
+    entered = [clock.price(bench.model, each, noise) for each in contenders]
+    precisions: tuple[clock.Precision, ...] = ("float32", "bfloat16")
+    if chosen.device == "cpu":
+        precisions = precisions[:1]
+    batches = [chosen.speed_batch]
+    for group in clock.sweep(bench.model, entered, precisions, batches, setup, say):
+        about = {"table": table.speeds, "model": bench.name, "seed": clock.SEED}
+        rows = [records.speed_row(speed, group) | about for speed in group.speeds]
+        records.append(chosen.csv, rows)
+        for row in rows:
+            cells = ("table", "model", "name", "precision", "images_per_second")
+            say(" | ".join(str(row.get(cell, "")) for cell in cells))
 
 
 def pooled(results: list[Result]) -> list[Result]:
@@ -148,12 +235,12 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
         if claim.first not in by_name or claim.second not in by_name:
             continue  # a budget that a method cannot meet
         first, second = by_name[claim.first], by_name[claim.second]
-        change, error = first.change(second)
+        change, error = claim.difference(first, second, results[0])
         difference: dict[str, object] = {
             "change": round(change, 3),
             "change_error": round(error, 3),
         }
-        if first.kl:
+        if first.kl and not claim.less:  # a share of a divergence is no share of the loss
             less = [other - own for own, other in zip(first.kl, second.kl, strict=True)]
             difference["kl"], difference["kl_error"] = Mean.of(less).to_json()
         named = {"name": claim.text, "measure": f"{claim.first} − {claim.second}"}

@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.tables import transfer, transfer_report
 from benchmarks.tables.held_images import HeldImages, cropped
 from tests.finetune.test_command import save_images
-from zerotprune import gmacs
+from zerotprune import Schedule, Stage, gmacs
 from zerotprune.measure import records
 
 
@@ -32,7 +32,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
         save_images(shared / "pets" / part, 3, 2, seed)
     chosen = argparse.Namespace(shared=shared, device="cpu", batch=4, limit=None, epochs=(1, 1),
                                 lr=(1e-3, 1e-3), new_lr=1e-2, jobs=1,
-                                methods=("fold", "ats", "dynamicvit", "a-vit"))  # fmt: skip
+                                methods=("fold", "zero-tprune", "dynamicvit", "a-vit"))  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(transfer, "real_model", model_)
         patched.setattr(transfer, "GMACS", (0.7 * gmacs(model_()),))
@@ -46,34 +46,43 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
     assert told == [
         ("unpruned", "off the shelf", True),
         ("fold", "off the shelf", False),
-        ("ats", "off the shelf", False),
+        ("zero-tprune", "off the shelf", False),
         ("dynamicvit", "off the shelf", False),
         ("a-vit", "off the shelf", False),
         ("fold", "trained", True),
+        ("zero-tprune", "trained", True),
         ("dynamicvit", "trained", True),
         ("a-vit", "trained", True),
     ]
     assert all(row["images"] == 6 for row in rows)
     assert rows[5]["gmacs"] == rows[1]["gmacs"]
-    assert float(str(rows[7]["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
+    for trained in rows[6:9]:
+        assert float(str(trained["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
+    off_the_shelf, trained = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
+    assert any(stage.similar for stage in off_the_shelf.stages)
+    assert not any(stage.similar for stage in trained.stages)
     assert "kl" not in rows[5]
     records.append(tmp_path / "rows.csv", rows)
-    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 8
+    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 9
 
 
-def test_the_section(tmp_path: Path) -> None:
-    """Numbers that can be checked by hand: two seeds, two methods, one model."""
-    made = []
+@pytest.mark.parametrize("similar", [0, 10])
+def test_the_section(tmp_path: Path, similar: int) -> None:
+    """Numbers that can be checked by hand: two seeds, four methods, one model."""
+    made, schedule = [], Schedule((Stage(3, 0.8, similar), Stage(6, 0.8)))
     for seed in (0, 1):
         for name, mode, top1, seconds in (
             ("unpruned", "off the shelf", 90.0, 8.0), ("fold @ 0.9 G", "off the shelf", 89.0, ""),
             ("fold @ 0.65 G", "off the shelf", 85.0, ""), ("fold @ 0.65 G", "trained", 88.0, 4.0),
             ("tome @ 0.65 G", "trained", 86.0, 6.0),
+            ("dynamicvit @ 0.65 G", "trained", 84.0, 6.0),
+            ("zero-tprune @ 0.65 G", "trained", 85.0, 6.0),
         ):  # fmt: skip
             made.append({
                 "table": "transfer", "model": "deit_tiny_patch16_224", "data": "pets", "images": 9,
                 "name": name, "mode": mode, "seed": seed, "top1": top1 + seed, "gmacs": 0.65,
-                "change": top1 - 90, "schedule": "" if name == "unpruned" else "{}",
+                "change": top1 - 90,
+                "schedule": "" if name == "unpruned" else schedule.one_line(),
                 "train_seconds": seconds,
             })  # fmt: skip
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -83,8 +92,14 @@ def test_the_section(tmp_path: Path) -> None:
     text = transfer_report.section(tmp_path / "rows.csv", tmp_path)
     assert "| unpruned | 90.5 ± 0.5 |  | 8 | 88.6 |" in text
     assert "| fold @ 0.65 G | 85.5 ± 0.5 (-5.0) | 88.5 ± 0.5 (-2.0) | 4 |  |" in text
-    assert "Fold off the shelf − tome trained, the best trained rival of tome: -1.0 ± 0.0" in text
-    assert "Fold trained − tome trained, the best trained rival of tome: +2.0 ± 0.0" in text
+    rivals = "the best trained rival of tome, zero-tprune, dynamicvit"
+    assert f"Fold off the shelf − tome trained, {rivals}: -1.0 ± 0.0" in text
+    assert f"Fold trained − tome trained, {rivals}: +2.0 ± 0.0" in text
+    claim = "| zero-tprune beats dynamicvit @ 0.65 G, trained | deit_tiny | +1.0 ± 0.0 | agrees |"
+    assert claim in text
+    # Rows whose schedules have S-stages are of no method of the paper: the page says which it has.
+    assert (transfer_report.WITH_S in text) is bool(similar)
+    assert (transfer_report.WITHOUT_S in text) is not bool(similar)
     assert (tmp_path / "transfer-pets.png").stat().st_size > 10_000
     assert transfer_report.section(_empty(tmp_path), tmp_path) == ""
 

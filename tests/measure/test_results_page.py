@@ -24,6 +24,9 @@ from zerotprune.measure.records import FIELDS
 from zerotprune.plan import Plan
 
 DEIT, VIT = MODELS
+EVEN = Schedule((Stage(3, 0.8), Stage(6, 0.8), Stage(9, 0.8)))
+SAME = Schedule((Stage(4, 0.9, 7), Stage(8, 0.9, 7)))
+UNEVEN = Schedule((Stage(3, 0.99), Stage(6, 0.3), Stage(9, 0.99)))
 
 
 def measured(table: str, model: str, name: str, change: float, **more: object) -> dict[str, object]:
@@ -117,13 +120,15 @@ def test_claims_stand_on_the_first_page_with_their_outcome(tmp_path: Path) -> No
 def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: Path) -> None:
     rows, table = [], gap.TABLE.name
     for model in (DEIT, VIT):
-        rows += [measured(table, model, each, -9.0) for each in ("unpruned", "paper's form")]
+        rows += [measured(table, model, each, -9.0, schedule=form.one_line())
+                 for each, form in (("unpruned", Schedule()), ("paper's form", SAME))]  # fmt: skip
         rows += [measured(table, model, each, -5.0) for each in ("early form", "searched")]
         rows.append(measured(table, model, gap.ROUNDS, -9.5))
         rows.append(measured(table, model, gap.FREE[0], -6.0 if model == DEIT else -2.0))
         rows.append(measured(table, model, "no S-stage", 0.0))  # Sec. 4.2 has an S-stage
     first, _ = pages(tmp_path, rows)
     told = line_with(first, "zero-tprune-paper", "-9.00 ± 0.40 (DeiT-Ti)", "-9.00 ± 0.40 (ViT-Ti)")
+    assert "stages at blocks 4, 8, 7 similar tokens in each" in told  # as its row has them
     assert "-0.5 to -0.5" in told
     assert "+3.0 to +7.0" in told
 
@@ -131,8 +136,9 @@ def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: P
 def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
     rows = [measured("curve", model, each, -1.0)
             for model in (DEIT, VIT) for each in ("unpruned", "fold @ 0.7")]  # fmt: skip
-    drawn = ("early form", "setting 1", "setting 2")
-    rows += [measured(SETTINGS, model, each, -1.0) for model in (DEIT, VIT) for each in drawn]
+    drawn = {"early form": EVEN, "setting 1": EVEN, "setting 2": UNEVEN}
+    rows += [measured(SETTINGS, model, name, -1.0, schedule=each.one_line())
+             for model in (DEIT, VIT) for name, each in drawn.items()]  # fmt: skip
     rows += [measured("off-the-shelf", DEIT, each, -1.5)
              for each in ("unpruned", "fold @ 0.7", "tome @ 0.7")]  # fmt: skip
     for name, rate in (("unpruned", 100.0), ("ToMe", 150.0), ("Zero-TP-a", 125.0)):
@@ -150,6 +156,18 @@ def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
         assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
 
 
+def test_random_settings_are_told_with_and_without_the_papers_condition(tmp_path: Path) -> None:
+    """More than two stages and rates that vary little: 1 and 3, not 2 and 4."""
+    two = Schedule((Stage(3, 0.7), Stage(9, 0.7)))
+    each = {"setting 1": (EVEN, -3.0), "setting 2": (UNEVEN, -12.0), "setting 3": (EVEN, -5.0),
+            "setting 4": (two, -1.0)}  # fmt: skip
+    rows = [measured(SETTINGS, DEIT, name, change, schedule=schedule.one_line())
+            for name, (schedule, change) in each.items()]  # fmt: skip
+    _, appendix = pages(tmp_path, rows)
+    assert "| 4 | -12.00 | -4.00 | -1.00 | 4.15 | 0.40 |" in line_with(appendix, "DeiT-Ti, all")
+    assert "| 2 | -5.00 | -4.00 | -3.00 | 1.00 | 0.40 |" in line_with(appendix, "σ ≤ 0.25")
+
+
 def test_claims_are_the_papers_only_where_it_prints_both_sides() -> None:
     """Table 2 has rivals near 3 G of 4.55 alone, and cells for all that an ablation claims."""
     claims = [claim for claim in off_the_shelf.TABLE.claims if not claim.ours]
@@ -161,6 +179,17 @@ def test_claims_are_the_papers_only_where_it_prints_both_sides() -> None:
     assert features.printed is not None
     for claim in features.claims:
         assert {claim.first, claim.second} <= features.printed.cells.keys()
+
+
+def test_untrained_methods_are_held_to_random_dropping_case_by_case(tmp_path: Path) -> None:
+    rows = [measured("off-the-shelf", DEIT, "unpruned", 0.0)]
+    losses = {"random": (-5.0, -18.0), "dynamicvit": (-9.0, -15.0), "a-vit": (-20.0, -30.0)}
+    for name, changes in losses.items():
+        rows += [measured("off-the-shelf", DEIT, f"{name} @ {cost}", change)
+                 for cost, change in zip((0.7, 0.55), changes, strict=True)]  # fmt: skip
+    first, _ = pages(tmp_path, rows)
+    told = line_with(first, "random dropping in 1 of 2 cases")
+    assert "A-ViT loses more than random dropping in 2 of 2 cases" in told
 
 
 def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:

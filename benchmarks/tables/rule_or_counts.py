@@ -1,0 +1,64 @@
+"""What merging owes to its rule, and what to how many tokens go where.
+
+Not in the paper. Methods that merge by `similar` differ in the rule by which tokens are matched and
+in their schedule: Fold folds one share at each of a few stages, ToMe merges in every block. Here
+each rule runs with the counts of both, at 0.70 and 0.55 of the cost. Ours: DeiT-Ti and ViT-Ti;
+Fold's rule and its schedule were chosen on `tune`, not on these images.
+Command: python -m benchmarks.tables.rule_or_counts --shared DIR. Results: docs/results-appendix.md.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from benchmarks.tables.table import Claim, Table, about, main, within_reach
+from zerotprune import Schedule, methods, schedule_for
+from zerotprune.measure.accuracy import Contender
+
+COSTS = (0.7, 0.55)
+#: rules that merge by `similar` alone, of those that there are
+RULES = tuple(name for name in ("fold", "tome", "mctf-after") if name in methods.names())
+COUNTS = ("fold", "tome")
+
+
+def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
+    def by(rule: str, counts: str, cost: float) -> Schedule:
+        own = schedule_for(model, cost=cost, method=counts, images=some)
+        return own.by(methods.resolve(rule))
+
+    return list(within_reach(
+        (label(rule, counts, cost), lambda rule=rule, counts=counts, cost=cost:
+            by(rule, counts, cost))
+        for cost in COSTS
+        for counts in COUNTS
+        for rule in RULES
+    ))  # fmt: skip
+
+
+def label(rule: str, counts: str, cost: float) -> str:
+    """
+    >>> label("tome", "fold", 0.7)
+    "tome, fold's counts at 0.7"
+    """
+    return f"{rule}, {counts}'s counts at {cost:g}"
+
+
+CLAIMS = tuple(
+    claim
+    for cost in COSTS
+    for claim in (
+        *(Claim(f"with Fold's counts at {cost:g} Fold's rule beats {rule}'s",
+                label("fold", "fold", cost), label(rule, "fold", cost), ours=True)
+          for rule in RULES[1:]),
+        *(Claim(f"with ToMe's counts at {cost:g} Fold's rule beats {rule}'s",
+                label("fold", "tome", cost), label(rule, "tome", cost), ours=True)
+          for rule in RULES[1:]),
+        *(Claim(f"by the rule of {rule} at {cost:g} Fold's counts beat ToMe's",
+                label(rule, "fold", cost), label(rule, "tome", cost), ours=True)
+          for rule in RULES),
+    )
+)  # fmt: skip
+TABLE = Table("rule or counts", about(__doc__), contenders, CLAIMS)
+
+if __name__ == "__main__":
+    main(__doc__, [TABLE])
