@@ -1,4 +1,4 @@
-"""Tokens on their way through the blocks, and how a stage reduces them."""
+"""Tokens on their way through the blocks, and what a stage's decision makes of them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from .shapes import Bool, Float, Int
 
 
 class Reduction(NamedTuple):
-    """What a method decided at one stage. All indices count the patch tokens that it saw."""
+    """What a method decided at one stage; all indices count the patch tokens it was shown."""
 
     keep: Int[Tensor, "batch kept"]
     importance: Float[Tensor, "batch patches"] | None = None  # of the I-stage
     pre_importance: Float[Tensor, "batch patches"] | None = None  # of the I′-stage
-    similar: Int[Tensor, "batch similar"] | None = None  # removed: they resemble another token …
+    similar: Int[Tensor, "batch similar"] | None = None  # gone for being like another token …
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
-    adding: Float[Tensor, "batch similar"] | None = None  # share of their size to add
-    fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token
+    adding: Float[Tensor, "batch similar"] | None = None  # so much of their size; in a plain mean
+    fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
-    state: Any = None  # the method's, which travels with the kept tokens from here on
+    state: Any = None  # what the method itself lets travel with the kept tokens from here on
 
 
 class Grid(NamedTuple):
-    """Where the patches of the original grid are once tokens have been removed."""
+    """Where the patches of the original grid are, once some have no token of their own."""
 
-    place: Int[Tensor, "batch grid slots"]  # the patch token or tokens that stand for a patch
-    apart: Float[Tensor, "batch grid width"]  # its difference from their mean when it was removed
+    place: Int[Tensor, "batch grid slots"]  # the patch token, or tokens, that stand for each
+    apart: Float[Tensor, "batch grid width"]  # what it differed from their mean by when it went
 
 
-#: attribute of a tensor: the tokens from which its grid was made
+#: a tensor's attribute: the tokens that its grid was made of
 CARRIED = "_zerotprune_tokens"
 
 
@@ -44,18 +44,19 @@ class Tokens(NamedTuple):
     """Tokens on their way through the blocks, from the first stage on."""
 
     x: Float[Tensor, "batch tokens width"]
-    source: Int[Tensor, "batch patches"]  # the patch tokens' places in the original grid
-    moved: bool = False  # after a stage: the order is no longer the grid's
+    source: Int[Tensor, "batch patches"]  # each patch token's place in the original grid
+    moved: bool = False  # has a stage been passed, so that the order is no longer the grid's?
     history: Float[Tensor, "batch patches"] | None = None  # attention received in earlier blocks
-    size: Float[Tensor, "batch tokens"] | None = None  # how many patches a token stands for
-    valid: Bool[Tensor, "batch tokens"] | None = None  # False: padding, masked in attention
-    reduction: Reduction | None = None  # set by a stage and read by `trace` alone
-    grid: Grid | None = None  # from the first stage on, if every patch is wanted: see `grid`
-    state: Any = None  # see `Reduction.state`
+    size: Float[Tensor, "batch tokens"] | None = None  # how many patches were merged into each
+    valid: Bool[Tensor, "batch tokens"] | None = None  # False: padding that nobody attends to
+    reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
+    grid: Grid | None = None  # where it is kept up: from the first stage on, see `grid`
+    state: Any = None  # the method's own, see `Reduction.state`
 
     @classmethod
     def of(cls, x: Tensor | Tokens, prefix: int) -> Tokens:
-        """Return tokens as they are, those that a grid carries, or a plain tensor as tokens."""
+        """Tokens as they are, or those that a grid carries, or a plain tensor's: every patch in
+        its place."""
         if isinstance(x, Tokens):
             return x
         if hasattr(x, CARRIED):
@@ -64,10 +65,8 @@ class Tokens(NamedTuple):
         return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
 
     def weight(self, power: float = 1.0) -> Float[Tensor, "batch tokens"] | None:
-        """Return how many patches every token stands for, to a power, and 0 for padding.
-
-        None if every token stands for itself.
-        """
+        """How many patches each token stands for, to this power, and 0 for padding; None where
+        each stands for itself."""
         size = self.size if power else None
         if size is not None and power != 1:
             size = size**power
@@ -78,11 +77,9 @@ class Tokens(NamedTuple):
 
 
 def carry(x: Tensor, tokens: Tokens) -> None:
-    """Attach to a tensor the tokens from which it was made.
-
-    They are plain tuples: torch 2.11 does not compile a graph that returns a tensor with an object.
-    """
-    plain = (tuple(part) if isinstance(part, Reduction | Grid) else part for part in tokens)
+    """Let a tensor carry the tokens that it was made of. As plain tuples: torch 2.11 compiles no
+    graph that hands out a tensor with an object on it."""
+    plain = (tuple(each) if isinstance(each, Reduction | Grid) else each for each in tokens)
     setattr(x, CARRIED, tuple(plain))
 
 
@@ -98,7 +95,7 @@ def _carried(x: Tensor) -> Tokens:
 def reduced(
     tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
 ) -> Tokens:
-    """Return the prefix tokens and the kept patch tokens, with everything that travels along."""
+    """The prefix tokens and the kept patch tokens, with all that travels along."""
     keep = reduction.keep
     first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
     index = torch.cat((first, keep + prefix), dim=1)
@@ -130,16 +127,16 @@ def reduced(
 
 
 def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor) -> Tensor:
-    """Return the sizes of the kept tokens if only a share of the merged ones is added."""
+    """The sizes of the kept tokens, where only a part of what is merged into them is added."""
     if tokens.size is None:
-        kept, merged = (widened(tokens.x.new_ones(index.shape)) for index in (keep, gone))
+        own, other = (widened(tokens.x.new_ones(each.shape)) for each in (keep, gone))
     else:
-        kept, merged = (tokens.size.gather(1, index) for index in (keep, gone))
-    return add_at(kept, into, (merged * adding).to(kept.dtype))
+        own, other = (tokens.size.gather(1, each) for each in (keep, gone))
+    return add_at(own, into, (other * adding).to(own.dtype))
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
-    """Append one token, the weighted sum, at the place of the token with the largest weight."""
+    """One token more: the weighted sum, standing where its heaviest part stood."""
     extra = weight.unsqueeze(1) @ widened(tokens.x[:, prefix:])
     place = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, extra.to(left.x.dtype)), dim=1)
