@@ -150,7 +150,7 @@ def test_links_and_modes_stay_and_a_full_disk_is_said(
 ) -> None:
     torch_target = type(target_named("torch"))
     same = Agreement(8, 0.0, 0.0, 1.0)
-    monkeypatch.setattr(exporting, "compare", lambda *given: same)
+    monkeypatch.setattr(exporting, "compare_with_torch", lambda *args: same)
     monkeypatch.setattr(
         torch_target, "write", lambda self, program, path, facts: path.write_bytes(b"new")
     )
