@@ -1,4 +1,4 @@
-"""Exported files that a stranger wrote, and places where none can be written."""
+"""Exported files from untrusted sources, and places that cannot be written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotprune.export import exporting, target_named
 from zerotprune.export.results import Agreement
 
 DEEP = "[" * 200_000
-#: what a JSON may say, and what is said of it
+#: bad JSON, and what the error says
 TOLD = {
     DEEP: "bad JSON (it is nested too deeply)",
     "[1]": "it is no JSON object",
