@@ -1,7 +1,7 @@
 """Count the multiply-accumulates of a call by torch's table of operators.
 
-The count is that of torch's `FlopCounterMode`, without its statistics per module, which take most of
-its time. Fused attention on a CPU is not in the table, so attention is two matrix products here.
+It counts as torch's `FlopCounterMode` does, without statistics per module, which take most of the
+time. Fused attention on a CPU is not in the table, so attention is two matrix products here.
 """
 
 from __future__ import annotations
