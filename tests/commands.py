@@ -1,4 +1,4 @@
-"""The command line as a user types it: each command a process of its own, or many in one."""
+"""Run commands as a user types them: every command in its own process, or many in one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def told(arguments: Sequence[str], done: Done) -> str:
-    """All that there is to know of a call that went wrong."""
+    """Describe a call that went wrong."""
     text = (
         f"zerotprune {shlex.join(arguments)}\nexit code {done.returncode}\n"
         f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
@@ -60,7 +60,7 @@ for line in asked:
 
 
 class _Shell:
-    """One process that runs command after command, asked and answering through two pipes."""
+    """One process that runs command after command, through two pipes."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ class _Shell:
             self._asked, self._told = pipes[0].open("w"), pipes[1].open()
 
     def answer(self, arguments: tuple[str, ...], home: Path, limit: float) -> str:
-        """Nothing, if it did not end in time."""
+        """Run a command; return nothing if it did not end in time."""
         watch = threading.Timer(limit, os.kill, [self._number, signal.SIGKILL])
         watch.start()
         try:
@@ -82,11 +82,11 @@ class _Shell:
             watch.cancel()
 
     def wait(self) -> Done:
-        """For the end of its process, which was killed or ended by itself."""
+        """Wait for the end of the process."""
         return nursery().wait(self._number)
 
     def close(self) -> None:
-        """Without input it ends."""
+        """End the process by closing its input."""
         self._asked.close()
         self._told.close()
 
@@ -99,9 +99,10 @@ def _shell() -> _Shell:
 
 
 def quickly(*arguments: str, cwd: Path | None = None, limit: float = GUARD) -> Done:
-    """The same in one process for all that come: it is warm, and much is imported when it is used.
+    """Run a command in a process that all of them share, with everything imported.
 
-    What does not end within so many seconds is killed, and a failure."""
+    A command that does not end within `limit` seconds is killed and fails.
+    """
     shell = _shell()
     answer = shell.answer(arguments, cwd or Path(), limit)
     if not answer:

@@ -1,4 +1,4 @@
-"""Shapes and types are checked at run time throughout the tests; fixtures that many tests share."""
+"""Check shapes and types at run time in all tests; fixtures that many tests share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from tests import strictness  # noqa: F401  the hook below finds it by name
 
-# Everything that computes. Left out is what users call and what says itself, in one sentence, what
-# is wrong with their arguments: those sentences are what the tests want to see.
+# Everything that computes. Not what users call: it explains in one sentence what is wrong with an
+# argument, and tests check that sentence.
 CHECKED = (
     "scoring.graph", "scoring.similarity", "scoring.attention", "scoring.scorer", "tokens", "block",
     "cost", "methods", "backbones", "measure.accuracy", "plots", "show",
@@ -23,7 +23,7 @@ jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
 )
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # each core has one: what it starts must not take them all
+if "PYTEST_XDIST_WORKER" in os.environ:  # one per core: its children must not use all cores
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch  # noqa: E402
@@ -34,7 +34,7 @@ if not torch.cuda.is_available():
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ours")
 
-#: the files that take longest, which begin first: else one process would end long after the others
+#: the slowest files run first: otherwise one process would end long after the others
 LONGEST = (
     "export/test_real_weights.py", "export/test_executorch.py", "export/test_matrix.py",
     "app/test_browser.py", "test_compile.py", "backbones/test_library_graphs.py",
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """A command keeps Ctrl-C to itself until its process ends; the tests go on."""
+    """Restore Ctrl-C after a command, which takes it over until its process ends."""
     handler = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, handler)

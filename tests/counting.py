@@ -1,7 +1,7 @@
-"""Multiply-accumulates that a call really does, by torch's own table of what its operators take.
+"""Count the multiply-accumulates of a call by torch's table of operators.
 
-It is what torch's `FlopCounterMode` counts, without a note for every module: that takes most of its
-time. Fused attention on a CPU is not in the table, so attention is its two matrix products here.
+It counts as torch's `FlopCounterMode` does, without statistics per module, which take most of the
+time. Fused attention on a CPU is not in the table, so attention is two matrix products here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder of files that mean harm, and some that do not: what the command line is given to eat."""
+"""A folder of hostile files, and some good ones, as inputs for the command line."""
 
 from __future__ import annotations
 

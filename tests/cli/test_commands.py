@@ -53,7 +53,7 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("info", "resnet18"), "cannot prune timm's ResNet"),
-        (("info", "demo", "--keep", "0.5"), "a budget is --cost"),
+        (("info", "demo", "--keep", "0.5"), "give --cost"),
         (("info", "no_such_model"), "unknown model 'no_such_model'"),
         (("info", "deit_tiny_patch16_224", "--schedule", "nope"), "neither a preset"),
         (("info", "deit_tiny_patch16_224", "--gmacs", "0.01"), "cannot be met"),

@@ -1,6 +1,6 @@
-"""Valid calls of the commands that do most, drawn by chance: each does what it was asked.
+"""Random valid calls of the largest commands: each does what it was asked to do.
 
-`make fuzz` draws more of them, others every time; what is no valid call is in `test_fuzz`.
+`make fuzz` draws more of them, different ones every time; `test_fuzz` has invalid calls.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def test_a_file_says_which_it_is(files: Path) -> None:
 def test_int8_that_changes_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "write", lambda job, model, path: {"int8": path})
-    monkeypatch.setattr(exporting, "compare", lambda *given: Agreement(50, 9.0, 0.5, 0.8))
+    monkeypatch.setattr(exporting, "write_model", lambda job, model, path: {"int8": path})
+    monkeypatch.setattr(exporting, "compare_with_torch", lambda *args: Agreement(50, 9.0, 0.5, 0.8))
     model = tiny(2)
     with pytest.raises(ValueError, match=r"int8.*20\.0%.* 50 images.*15"):
         ztp.export_model(model, tmp_path / "m.onnx", images=images_of(2), int8=True, rounds=0)

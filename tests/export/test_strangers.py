@@ -1,4 +1,4 @@
-"""Exported files that a stranger wrote, and places where none can be written."""
+"""Exported files from untrusted sources, and places that cannot be written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotprune.export import exporting, target_named
 from zerotprune.export.results import Agreement
 
 DEEP = "[" * 200_000
-#: what a JSON may say, and what is said of it
+#: bad JSON, and what the error says
 TOLD = {
     DEEP: "bad JSON (it is nested too deeply)",
     "[1]": "it is no JSON object",
@@ -150,7 +150,7 @@ def test_links_and_modes_stay_and_a_full_disk_is_said(
 ) -> None:
     torch_target = type(target_named("torch"))
     same = Agreement(8, 0.0, 0.0, 1.0)
-    monkeypatch.setattr(exporting, "compare", lambda *given: same)
+    monkeypatch.setattr(exporting, "compare_with_torch", lambda *args: same)
     monkeypatch.setattr(
         torch_target, "write", lambda self, program, path, facts: path.write_bytes(b"new")
     )

@@ -17,7 +17,7 @@ from zerotprune.backbones import backbone
 from zerotprune.data import demo
 from zerotprune.methods import Fold, ToMe, names, resolve
 from zerotprune.plan import Plan
-from zerotprune.search.objective import Objective, Outcome, Stack, rank
+from zerotprune.search.objective import Objective, Outcome, Stack, rank_key
 from zerotprune.search.study import (
     FinishedTrial,
     SamplerName,
@@ -125,8 +125,8 @@ def test_it_never_ends_worse_than_it_starts(opened: Opener, method: Fold | ToMe)
     run_trials(study, config, surface, objective)
     own = objective(schedule_for(model, cost=0.6, method=method))
     trials = read_trials(study, config)
-    assert rank(trials[0]) == pytest.approx(rank(own))
-    assert rank(best_first(trials)[0]) <= rank(trials[0])
+    assert rank_key(trials[0]) == pytest.approx(rank_key(own))
+    assert rank_key(best_first(trials)[0]) <= rank_key(trials[0])
 
 
 def test_the_command_searches_fold(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Storage that goes away in the middle of a search: on PostgreSQL, at the moment one chooses."""
+"""Storage that is lost during a search: on PostgreSQL, at a chosen moment."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Controls:
     budget: gr.Slider
 
 
-def build(controller: Controller) -> gr.Blocks:
+def build_page(controller: Controller) -> gr.Blocks:
     """Lay out the page and connect it to the controller."""
     blocks = gr.Blocks(title=_TITLE, analytics_enabled=False, fill_width=True)
     blocks.state_session_capacity = _MAX_TABS

@@ -92,9 +92,9 @@ def _create_server(controller: Controller) -> uvicorn.Server:
     import uvicorn
 
     from .firewall import Deadlines, QueueGuard, guard
-    from .page import build, mount
+    from .page import build_page, mount
 
-    app = Deadlines(guard(mount(build(controller), QueueGuard)))
+    app = Deadlines(guard(mount(build_page(controller), QueueGuard)))
     config = uvicorn.Config(
         app,
         http=app.connection_class(),

@@ -1,7 +1,7 @@
-"""Importance by rounds in every block of the unpruned model, and how many rounds each block needs.
+"""Measure how many rounds of votes every block needs, on the unpruned model.
 
-All divergences are KL(importance after 50 rounds ‖ the other), in nats: how much is lost by taking
-the other for the settled importance.
+All divergences are KL(importance after 50 rounds ‖ the other), in nats: the loss from using the
+other in place of the settled importance.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from ..tokens import Tokens
 
 ROUNDS = (1, 5, 10, 30, 50)
 SETTLED = ROUNDS[-1]
-#: Bins for scores as multiples of their mean: an even importance is 1. What lies beyond is counted
-#: in the outermost.
+#: Bins for scores as multiples of their mean. The outermost also count what lies beyond.
 EDGES = torch.logspace(-2, 2, 41)
 #: A block has voted enough when its mean divergence from the settled importance is below this share
 #: of its spread, the divergence of the settled importance from a flat one. It is a share because
@@ -42,9 +41,9 @@ class BlockSurvey(NamedTuple):
     """Measurements of one block, on some images or on all."""
 
     divergence: Float[Tensor, "images rounds"]  # for all of ROUNDS, so 0 for the last
-    spread: Float[Tensor, " images"]  # divergence from a flat importance: what there is to tell
+    spread: Float[Tensor, " images"]  # divergence from a flat importance
     variance: Float[Tensor, "images rounds heads"]  # of scores scaled to mean 1
-    counts: Float[Tensor, "turns rounds bins"]  # patch tokens in each bin, of a few images each
+    counts: Float[Tensor, "chunks rounds bins"]  # patch tokens per bin, for a few images at a time
 
 
 def survey(
@@ -53,20 +52,20 @@ def survey(
     device: str = "cpu",
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[BlockSurvey]:
-    """Run the unpruned model over the images and look at the graph of every block.
+    """Run the unpruned model on the images and measure the graph of every block.
 
-    The model is looked at through forward hooks, which are gone again afterwards.
+    Forward hooks are added and removed again.
     """
     if current_plan(model) is not None:
-        raise ValueError("the model is pruned: restore_(model) before it is calibrated")
+        raise ValueError("the model is pruned: call restore_(model) before calibrating it")
     vit = backbone(model)
     prefix, cls = vit.geometry.prefix, vit.geometry.cls
-    seen: list[list[BlockSurvey]] = [[] for _ in vit.blocks]
+    parts: list[list[BlockSurvey]] = [[] for _ in vit.blocks]
     hooks = [
         block.register_forward_pre_hook(
             _watch(vit.parts(block), vit.call, prefix, cls, notes), with_kwargs=True
         )
-        for block, notes in zip(vit.blocks, seen, strict=True)
+        for block, notes in zip(vit.blocks, parts, strict=True)
     ]
     try:
         with torch.inference_mode():
@@ -76,9 +75,9 @@ def survey(
     finally:
         for hook in hooks:
             hook.remove()
-    if not seen[0]:
+    if not parts[0]:
         raise ValueError("no images to survey")
-    blocks = [concat(notes) for notes in seen]
+    blocks = [concat(notes) for notes in parts]
     for number, block in enumerate(blocks, start=1):
         if not all(values.isfinite().all() for values in block):
             raise ValueError(f"the scores of block {number} are not finite")
@@ -91,8 +90,8 @@ def _watch(
     def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x, others = call.read(args, kwargs)
         tokens = Tokens.of(x, prefix)
-        for at in range(0, len(tokens.x), CHUNK):  # a graph for each head: few at a time
-            heads = parts.attend(select(tokens, slice(at, at + CHUNK)), others)
+        for start in range(0, len(tokens.x), CHUNK):  # graphs are large: few images at a time
+            heads = parts.attend(select(tokens, slice(start, start + CHUNK)), others)
             graphs = [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads]
             notes.append(look_at(torch.cat(graphs, dim=1), prefix, cls))
 
@@ -102,15 +101,14 @@ def _watch(
 def look_at(
     graph: Float[Tensor, "images heads tokens tokens"], prefix: int, cls: bool
 ) -> BlockSurvey:
-    """Measure one block by its graphs: importance from the method's own start, heads combined by
-    EIR."""
+    """Measure one block by its graphs, with the method's start and heads combined by EIR."""
     score = start_scores(graph, math.sqrt(graph.shape[-1]) if cls else None)
     importance, variance, before = [], [], 0
     for rounds in ROUNDS:
         score, before = vote(graph, score, rounds - before), rounds
         importance.append(combine_heads(score)[:, prefix:])
         variance.append(head_variance(score, prefix))
-    # Near the end the divergence is far below what float32 can tell from 0.
+    # Late divergences are too small for float32.
     shares = torch.stack(importance, dim=1).double()
     shares = shares / shares.sum(dim=-1, keepdim=True)
     settled, count = shares[:, -1:], shares.shape[-1]
@@ -146,7 +144,7 @@ class BlockRounds:
 
     @property
     def verdict(self) -> str:
-        """Does the paper's choice hold for this block?"""
+        """Whether the paper's choice is right for this block."""
         if self.needed < self.paper[0]:
             return "too many"
         return "holds" if self.needed <= self.paper[1] else "too few"
@@ -187,16 +185,15 @@ def divergences_json(rows: Sequence[BlockRounds], threshold: float) -> dict[str,
 def head_variances(
     blocks: Sequence[BlockSurvey], rows: Sequence[BlockRounds]
 ) -> list[Float[Tensor, "images heads"]]:
-    """Return the variances of the heads' scores in each block, after the rounds that it needs:
-    VHF goes by these."""
+    """Return the variances of the heads' scores after the rounds that a block needs."""
     return [
         block.variance[:, ROUNDS.index(row.needed)] for block, row in zip(blocks, rows, strict=True)
     ]
 
 
 def variances_json(variances: Sequence[Float[Tensor, "images heads"]]) -> dict[str, Any]:
-    """For each block and head some quantiles over the images."""
+    """Return quantiles over the images for every block and head."""
     points = torch.tensor(QUANTILES, dtype=torch.float64)
-    exact = [each.double().quantile(points, dim=0).T.tolist() for each in variances]
+    exact = [block.double().quantile(points, dim=0).T.tolist() for block in variances]
     blocks = [[[float(f"{value:.4g}") for value in head] for head in block] for block in exact]
     return {"quantiles": list(QUANTILES), "blocks": blocks}

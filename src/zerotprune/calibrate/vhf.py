@@ -1,7 +1,7 @@
-"""The VHF range by random starts and beam search, as in the paper, and its test on other images.
+"""Search the VHF range by random starts and a beam, as in the paper, and test it on other images.
 
-Every evaluation runs the pruned model, so there are few of them, and the range that looks best on
-the images it was found on is partly luck: the other half of the images judges it.
+Every evaluation runs the pruned model, so there are few of them, and the range that looks best is
+best partly by luck. So it is compared with the default on the other half of the images.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Truths = tuple[Tensor, Tensor]  # images, and their labels or the unpruned log-p
 DEFAULT: Range = (0.01, 0.7)
 WIDTH, STARTS = 2, 4
 STEP, FINEST = 2.0, 1.1
-ENOUGH = 30  # images: of fewer a paired standard error says little
+ENOUGH = 30  # images: with fewer, a paired standard error means little
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,14 @@ class RangeSearch:
     seed: int
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a schedule that the model cannot follow, or one to which no range matters."""
+        """Refuse a schedule that the model cannot follow, or that does not use VHF."""
         Plan(self.schedule, backbone(model).geometry).check()
         if all(stage.keep == 1 for stage in self.schedule.stages):
-            raise ValueError(
-                "no stage of the schedule has keep below 1, so no VHF range matters to it"
-            )
+            raise ValueError("no stage of the schedule has keep below 1, so VHF is not used")
 
 
 def usual_schedule(model: nn.Module) -> Schedule:
-    """Return the paper's schedule for this search, which is for 12 blocks, or else one of the
-    paper's form."""
+    """Return the paper's schedule for this search, or a similar one if depth is not 12."""
     if backbone(model).geometry.depth == 12:
         return Schedule.preset("vhf-search")
     return schedule_for(model, cost=0.7, method="zero-tprune-paper").by("zero-tprune")
@@ -105,7 +102,7 @@ def _neighbours(place: Range, step: float) -> list[Range]:
 
 
 def _tidy(low: float, high: float) -> Range:
-    """Four figures, so that rounding makes no new place of one that was tried."""
+    """Round to four digits, so that a range that was tried is recognised."""
     return float(f"{low:.4g}"), float(f"{high:.4g}")
 
 
@@ -132,7 +129,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Is the gain larger than chance makes it in one case of forty?"""
+        """Whether the gain is more than two standard errors."""
         return self.judged >= ENOUGH and self.gain.value > 2 * self.gain.error
 
     @property

@@ -58,27 +58,27 @@ def _app(arguments: list[str]) -> Any:
 
         app.help_formatter = RangeFormatter()
     for name, text in COMMANDS.items():
-        # The command that is asked for has more to say of itself than the list of all of them.
-        given = {} if arguments[:1] == [name] else {"help": text}
-        app.command(f"zerotprune.cli.{name}:{name}", name=name, **given)
+        # The command that is called shows its docstring instead.
+        options = {} if arguments[:1] == [name] else {"help": text}
+        app.command(f"zerotprune.cli.{name}:{name}", name=name, **options)
     return app
 
 
 def _refuse_keep(arguments: list[str]) -> None:
     if any(argument.partition("=")[0] == "--keep" for argument in arguments):
-        raise ValueError("a budget is --cost, the share of the compute; keep is a stage's own")
+        raise ValueError("--keep is not an option: give --cost, the share of the compute")
 
 
 COMMANDS = {
     "app": "A local web page: see what pruning does to your own image; offline.",
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
-    "calibrate": "The rounds and the VHF range that a model wants, from your images.",
+    "calibrate": "Measure the rounds and the VHF range that suit a model, on your images.",
     "compare": "All methods at several budgets on the same images: table, CSV and plots.",
     "demo": "Prune the built-in model by five methods: a table and an image, offline, two minutes.",
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled images.",
     "export": "Write a pruned model for ONNX Runtime, OpenVINO, ExecuTorch or torch; timed there.",
-    "finetune": "Train a model while its tokens are pruned; killed at any moment, it resumes.",
-    "info": "A model's geometry, its cost by block, and what a schedule makes of it.",
+    "finetune": "Train a model while its tokens are pruned; an interrupted run resumes.",
+    "info": "A model's geometry and its cost by block, before and after pruning.",
     "search": "The best schedule for a budget, on your model and images; resumable.",
     "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",
 }

@@ -1,4 +1,4 @@
-"""Weights files: read without trust, checked, and written with the schedule they are for."""
+"""Files of weights: read from strangers, checked, and written with the schedule they are for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
         if key not in state:
             raise ValueError(f"the weights in {path} lack {key}")
         if key not in own:
-            raise ValueError(f"the weights in {path} have {key}, which the model does not have")
+            raise ValueError(f"the weights in {path} hold {key}, which the model does not have")
         if own[key].shape != state[key].shape:
             came, wanted = tuple(state[key].shape), tuple(own[key].shape)
             raise ValueError(f"the weights in {path}: {key} is {came}, the model wants {wanted}")
@@ -47,7 +47,7 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def _make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
-    """Add a method's modules to the model if the state dict has `zerotprune.METHOD.BLOCK` keys."""
+    """Put on the model what the state dict holds for methods, under `zerotprune.METHOD.BLOCK`."""
     stages: dict[str, set[int]] = {}
     for key in state:
         match = _METHOD_KEY.match(key)
@@ -72,12 +72,12 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             raise ValueError(f"{path} is not a safetensors file: {error}") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's about tensors that we refuse below
+            warnings.simplefilter("ignore")  # torch's remarks on tensors that we refuse below
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # the unpickler may fail in any way on a foreign file, and at length
         raise ValueError(
-            f"{path} is not a file of tensors alone, and nothing else is unpickled: give a "
-            "safetensors file, or a state dict written by torch.save"
+            f"{path} is not a file of tensors alone, and nothing else is unpickled: "
+            "give safetensors, or what torch.save makes of a state dict"
         ) from None
     for wrapper in ("model", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
@@ -85,7 +85,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        raise ValueError(f"{path} does not contain a state dict")
+        raise ValueError(f"{path} holds no state dict")
     if state and all(key.startswith("module.") for key in state):  # it was trained in parallel
         state = {key.removeprefix("module."): value for key, value in state.items()}
     return state
@@ -101,13 +101,13 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def check_name(out: Path) -> None:
-    """Refuse names that `--weights` would not read as safetensors."""
+    """--weights reads what ends so as safetensors."""
     if out.suffix != ENDING:
-        raise ValueError(f"--out must be a weights file that ends in {ENDING}, got {out}")
+        raise ValueError(f"--out is a file of weights: its name must end in {ENDING}, got {out}")
 
 
 def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, Any]) -> None:
-    """Write the model's weights, with a schedule and metadata; the file is complete or absent."""
+    """The weights of the model, with a schedule and where they come from; whole or not at all."""
     from safetensors.torch import save as serialised
 
     held = transformer(model) if isinstance(model, nn.Sequential) else model
@@ -115,7 +115,7 @@ def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, An
         name: value.detach().cpu().contiguous().clone() for name, value in held.state_dict().items()
     }
     notes = {_SCHEDULE: schedule.to_json(), _ABOUT: json.dumps(dict(about))}
-    made = serialised(state, notes)  # in memory first: the error of a full disk then has a text
+    made = serialised(state, notes)  # in memory first: a disk that is full says so in words
     try:
         with replacing(out) as temporary:
             temporary.write_bytes(made)
@@ -124,23 +124,21 @@ def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, An
 
 
 def schedule_in(path: Path) -> Schedule | None:
-    """Return the schedule that a weights file was trained for.
-
-    None for any other file, and for weights of an unpruned model.
-    """
+    """The schedule that a file of weights was trained for; None for any other file, and for the
+    weights of an unpruned model, whose schedule has no stages."""
     if path.suffix != ENDING or not path.is_file():
         return None
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get(_SCHEDULE)
+            held = (file.metadata() or {}).get(_SCHEDULE)
     except SafetensorError:
-        return None  # `read` says what is wrong with it
-    if text is None:
+        return None  # whoever reads the weights says what is wrong with it
+    if held is None:
         return None
     try:
-        schedule = Schedule.from_json(text)
+        schedule = Schedule.from_json(held)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the schedule in {path}: {error}") from None
     return schedule if schedule.stages else None

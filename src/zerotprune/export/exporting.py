@@ -22,9 +22,9 @@ from ..methods import name_of
 from ..ranges import check_range
 from ..surgery import current_plan
 from . import target_named
-from .results import MAX_CHANGED_INT8, Agreement, Timing, compare, timed
+from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, timed
 from .target import Target
-from .writing import BatchSize, Job, Precision, rivals, write
+from .writing import BatchSize, Job, Precision, rivals, write_model
 
 #: images of noise, where none are given
 NOISE = 8
@@ -98,8 +98,8 @@ def export_model(
     with _beside(whole) as folder:
         plan = current_plan(model)
         name = UNPRUNED if plan is None else name_of(plan.method)
-        files = write(job, model, folder / name / whole.name)
-        result = compare(job, model, files[precisions[-1]])
+        files = write_model(job, model, folder / name / whole.name)
+        result = compare_with_torch(job, model, files[precisions[-1]])
         if int8:
             result.check_int8(max_changed)
         else:
@@ -107,7 +107,7 @@ def export_model(
         timings: list[Timing] = []
         if rounds:
             others = {} if plan is None else rivals(model)
-            cases = {name: write(job, other, folder / name / whole.name)
+            cases = {name: write_model(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
             timings = timed(job, {**cases, name: files}, rounds)
         written = target.written(files[precisions[-1]])

@@ -81,7 +81,7 @@ def agreement(expected: Tensor, outputs: Tensor) -> Agreement:
     )
 
 
-def compare(job: Job, model: nn.Module, file: Path) -> Agreement:
+def compare_with_torch(job: Job, model: nn.Module, file: Path) -> Agreement:
     """Run a file beside the torch model, in batches as large as the file takes."""
     job.say("comparing with torch")
     run, batches = job.target.load(file, job.threads), batches_of(job.images, job.step)

@@ -42,7 +42,7 @@ class Job:
         return 1 if self.batch == "dynamic" else self.batch
 
 
-def write(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
+def write_model(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
     """Write the model's file in each precision."""
     plan = current_plan(model)
     name = UNPRUNED if plan is None else name_of(plan.method)

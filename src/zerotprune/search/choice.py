@@ -12,7 +12,7 @@ from torch import Tensor
 from ..measure.statistics import Mean
 from ..schedule import Schedule
 from ..shapes import Float
-from .objective import Outcome, rank
+from .objective import Outcome, rank_key
 from .study import FinishedTrial, best_first
 
 _RESAMPLES = 2000
@@ -82,7 +82,7 @@ def thin_out(trials: Sequence[FinishedTrial], count: int) -> list[FinishedTrial]
 def choose(unpruned: Judged, default: Judged | None, finalists: list[Judged]) -> Choice:
     """Choose the best on the second half; if no finalist is better there, the default stays."""
     candidates = finalists if default is None else [default, *finalists]
-    chosen = min(candidates, key=lambda judged: rank(judged.second))
+    chosen = min(candidates, key=lambda judged: rank_key(judged.second))
     # The halves need not be equally hard: the unpruned model shows by how much.
     lost = sum(map(_drop, finalists)) / len(finalists) - _drop(unpruned)
     luck = expected_curse(

@@ -43,7 +43,7 @@ def value(measured: Measured) -> float:
     return measured.mean_kl if measured.top1 is None else measured.top1
 
 
-def rank(measured: Measured) -> tuple[float, float]:
+def rank_key(measured: Measured) -> tuple[float, float]:
     """Return a key to sort by, the best first. Many share a top-1: of these, the nearest to the
     unpruned model is the best."""
     return -(measured.top1 or 0.0), measured.mean_kl

@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..interrupts import deferred
 from ..schedule import Schedule
-from .objective import Outcome, rank, value
+from .objective import Outcome, rank_key, value
 from .storage import reporting_loss
 from .surface import Params, Space, Surface
 
@@ -91,7 +91,7 @@ def read_trials(study: Study, config: SearchConfig) -> list[FinishedTrial]:
 
 
 def best_first(trials: Sequence[FinishedTrial]) -> list[FinishedTrial]:
-    return sorted(trials, key=lambda trial: (*rank(trial), trial.number))
+    return sorted(trials, key=lambda trial: (*rank_key(trial), trial.number))
 
 
 def best_so_far(trials: Sequence[FrozenTrial], config: SearchConfig) -> str | None:
