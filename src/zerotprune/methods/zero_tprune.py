@@ -61,9 +61,9 @@ class ZeroTPrune(Method):
     rescale:    are the rows of the graph scaled back to sum 1 once S has taken tokens out?
     vhf_over:   is a head's variance taken over the "patches", or over "all" tokens?
     pre_vhf:    does VHF filter the heads of the I′-stage too?
-    features:   the paper's "intermediate" vectors are the block's input, or "x-mid"
-    partition:  "none" prunes the less important token of a pair, "none-both" may prune both;
-                "alternate" and "alternate-top" differ in where an odd token goes
+    features:   the paper's "intermediate" vectors are "x-mid", or "x-pre"
+    partition:  with no partition both tokens of a pair may go ("none-both"), or the less important
+                alone ("none"); "alternate" and "alternate-top" differ in where an odd token goes
     draw:       "shared", or "image"
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
