@@ -260,9 +260,7 @@ def mctf(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
     return prefix + fused
 
 
-def evit(
-    tokens: list[Token], attention: Attention, keep: float, fuses: bool = True
-) -> list[Token]:
+def evit(tokens: list[Token], attention: Attention, keep: float, fuses: bool = True) -> list[Token]:
     """Attentive tokens stay; the others are fused into one more token, or dropped."""
     prefix, patches = parted(tokens)
     score = cls_attention(tokens, attention)

@@ -32,9 +32,7 @@ TAKEN = defaultdict[int, list[int]](list)
 class Counting(ZeroTPrune):
     """Zero-TPrune that counts its rounds."""
 
-    def importance(
-        self, seen: Seen, stage: Stage, graph: Graph | None, dead: int = 0
-    ) -> Tensor:
+    def importance(self, seen: Seen, stage: Stage, graph: Graph | None, dead: int = 0) -> Tensor:
         assert graph is not None
         assert self.epsilon is not None
         start = graph.start(self._cls_weight(self.start, seen, dead))

@@ -59,9 +59,7 @@ def main() -> None:
                       told(schedule), sep=",", flush=True)  # fmt: skip
 
 
-def schedules(
-    model: nn.Module, cost: float, methods: list[str]
-) -> Iterator[tuple[str, Schedule]]:
+def schedules(model: nn.Module, cost: float, methods: list[str]) -> Iterator[tuple[str, Schedule]]:
     """The methods at this cost, and ToMe by Fold's counts; those that cannot meet it are left
     out."""
     for name in methods:

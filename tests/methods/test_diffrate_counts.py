@@ -113,7 +113,9 @@ def test_budgets_between_and_beyond_are_met(width: int, cost: float) -> None:
 def test_below_the_published_counts_it_goes_on_by_a_power_law(width: int, cost: float) -> None:
     """Twin: 196 · (n / 196)^t for the one t at which closed-form costs meet the budget."""
     lowest = np.array(published(width, min(PUBLISHED[width])), dtype=np.float64) - 1
-    found = tokens(ztp.schedule_for(outline(width), cost=cost, method="diffrate"), GEOMETRIES[width])
+    found = tokens(
+        ztp.schedule_for(outline(width), cost=cost, method="diffrate"), GEOMETRIES[width]
+    )
     laws = (196 * (lowest / 196) ** t for t in np.linspace(1, 12, 8001))
     rows = {tuple(1 + max(1, round(left)) for left in law) for law in laws}
     assert tuple(found) in rows

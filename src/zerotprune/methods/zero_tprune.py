@@ -271,13 +271,11 @@ def vote_until(
             "epsilon lets an image decide how many rounds it takes: give one image at a time, got "
             f"{score.shape[0]}"
         )
-    for round_ in range(1, MOST + 1):
-        voted = graph.vote(score, 1)
-        change = (voted - score).abs().sum(dim=-1).max()
-        score = voted
-        if change <= epsilon:
-            break
-    return score, round_
+    for taken in range(1, MOST + 1):
+        before, score = score, graph.vote(score, 1)
+        if (score - before).abs().sum(dim=-1).max() <= epsilon:
+            return score, taken
+    return score, MOST
 
 
 #: after which part of the block the residual stream is what is compared
