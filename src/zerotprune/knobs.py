@@ -100,13 +100,11 @@ def _staged(
 
 
 def merge_evenly(
-    geometry: Geometry, method: Method, cut: float, inflect: float = 0.0, most: float = 1.0
+    geometry: Geometry, method: Method, cut: float, inflect: float = 0.0, most: float = 0.5
 ) -> Schedule:
-    """A stage at every block that merges the same number of tokens, or with `inflect` a number that
-    grows or falls along a line; all of them together up to `most` times half of the patches in each
-    block."""
-    each = cut * most * geometry.patches / 2
-    counts = spread_evenly(each, geometry.depth, inflect)
+    """A stage at every block that merges the same number of tokens, at most the share `most` of the
+    patches; or with `inflect` a number that grows or falls along a line, with this as its mean."""
+    counts = spread_evenly(cut * most * geometry.patches, geometry.depth, inflect)
     stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
     return Schedule(tuple(stages), method)
 

@@ -14,8 +14,8 @@ from ..method import Method, Seen
 from ..schedule import Stage
 from ..tokens import Reduction
 
-#: the share of the patches up to which it is best to merge more in later blocks
-LATE = 0.6
+#: the mean of r, as a share of the patches, up to which it is best to merge more in later blocks
+LATE = 0.09
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ToMe(Method):
 
     inflect: how a budget is spread over the blocks, as in ToMe's own code: 0 merges the same number
              in all of them, 1 a number that grows along a line from 0 to twice the mean, −1 one
-             that falls. None takes the best of the three at each budget: 1 while at most `LATE`
-             times the patches are merged, else 0 (benchmarks.search.rivals, on two models).
+             that falls. None takes the best of the three at each budget: 1 while the mean is at
+             most `LATE` of the patches, else 0 (benchmarks.search.rivals, on two models).
     """
 
     name = "tome"
@@ -50,9 +50,8 @@ class ToMe(Method):
         """The paper's r, by its own ways to spread it."""
         if self.inflect is not None:
             return [partial(merge_evenly, geometry, self, inflect=self.inflect)]
-        late = 2 * LATE / geometry.depth
         return [
-            partial(merge_evenly, geometry, self, inflect=1.0, most=late),
+            partial(merge_evenly, geometry, self, inflect=1.0, most=LATE),
             partial(merge_evenly, geometry, self),
         ]
 

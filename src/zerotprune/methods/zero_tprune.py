@@ -61,9 +61,9 @@ class ZeroTPrune(Method):
     rescale:    are the rows of the graph scaled back to sum 1 once S has taken tokens out?
     vhf_over:   is a head's variance taken over the "patches", or over "all" tokens?
     pre_vhf:    does VHF filter the heads of the I′-stage too?
-    features:   the paper's "intermediate" vectors are the block's input, or "x-mid"
-    partition:  "none" prunes the less important token of a pair, "none-both" may prune both;
-                "alternate" and "alternate-top" differ in where an odd token goes
+    features:   the paper's "intermediate" vectors are "x-mid", or "x-pre"
+    partition:  with no partition both tokens of a pair may go ("none-both"), or the less important
+                alone ("none"); "alternate" and "alternate-top" differ in where an odd token goes
     draw:       "shared", or "image"
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
@@ -271,13 +271,11 @@ def vote_until(
             "epsilon lets an image decide how many rounds it takes: give one image at a time, got "
             f"{score.shape[0]}"
         )
-    for round_ in range(1, MOST + 1):
-        voted = graph.vote(score, 1)
-        change = (voted - score).abs().sum(dim=-1).max()
-        score = voted
-        if change <= epsilon:
-            break
-    return score, round_
+    for taken in range(1, MOST + 1):
+        before, score = score, graph.vote(score, 1)
+        if (score - before).abs().sum(dim=-1).max() <= epsilon:
+            return score, taken
+    return score, MOST
 
 
 #: after which part of the block the residual stream is what is compared
