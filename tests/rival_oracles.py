@@ -220,14 +220,54 @@ def fold(
     return prefix + stay + hosts
 
 
-def evit(tokens: list[Token], attention: Attention, keep: float) -> list[Token]:
-    """Attentive tokens stay; the others are fused into one more token."""
+def mctf(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
+    """Multi-criteria token fusion. Tokens are dealt out into two groups. First half of r go from
+    one to the other, then the rest the opposite way, each into the token with which the product of
+    similarity, 1/informativeness^(1/20) and 1/size^(1/40) of both is highest; a host may go on with
+    its guests. A group becomes its mean, weighted by informativeness times size."""
+    prefix, patches = parted(tokens)
+    r = min(r, len(patches) // 2)
+    informative = attention.graph.mean(axis=(0, 1))  # what a token receives
+
+    def attraction(i: int, j: int) -> float:
+        alike = (similarity(attention.stream[i], attention.stream[j], "cosine") + 1) / 2
+        uninformative = (1 / (informative[i] * informative[j])) ** (1 / 20)
+        small = (1 / (tokens[i].size * tokens[j].size)) ** (1 / 40)
+        return float(alike * uninformative * small)
+
+    def hosts(guests: list[int], among: list[int], count: int) -> dict[int, int]:
+        found = [max((attraction(i, j), -j) for j in among) for i in guests]
+        ranked = sorted(range(len(guests)), key=lambda at: -found[at][0])
+        return {guests[at]: -found[at][1] for at in ranked[:count]}
+
+    a = [at for at in range(0, len(tokens), 2) if tokens[at].patches]
+    b = [at for at in range(1, len(tokens), 2) if tokens[at].patches]
+    there = hosts(a, b, r // 2) if r else {}
+    stay = [at for at in a if at not in there]
+    back = hosts(b, stay, r - r // 2) if r else {}
+    if not r:
+        return tokens
+    groups: dict[int, list[int]] = {at: [at] for at in (*stay, *b) if at not in back}
+    for at in b:
+        groups[back.get(at, at)] += [at] if at in back else []
+        groups[back.get(at, at)] += [i for i, host in there.items() if host == at]
+    fused = []
+    for host, members in groups.items():
+        weights = np.array([informative[at] * tokens[at].size for at in members])
+        x = weights @ np.stack([tokens[at].x for at in members]) / weights.sum()
+        patches_in = tuple(patch for at in members for patch in tokens[at].patches)
+        fused.append(replace(tokens[host], x=x, patches=patches_in))
+    return prefix + fused
+
+
+def evit(tokens: list[Token], attention: Attention, keep: float, fuses: bool = True) -> list[Token]:
+    """Attentive tokens stay; the others are fused into one more token, or dropped."""
     prefix, patches = parted(tokens)
     score = cls_attention(tokens, attention)
     order = descending(score)
     count = math.ceil(share(keep, len(patches)))
     stay, gone = order[:count], order[count:]
-    if len(gone) == 0:
+    if len(gone) == 0 or not fuses:
         return prefix + [patches[at] for at in stay]
     extra = Token(
         x=sum((score[at] * patches[at].x for at in gone), np.zeros_like(tokens[0].x)),

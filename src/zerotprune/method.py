@@ -239,7 +239,7 @@ def resolve(method: object) -> Method:
 
     >>> import zerotprune as ztp
     >>> ztp.methods.resolve("tome-uni")
-    ToMe(proportional=False)
+    ToMe(proportional=False, inflect=None)
     """
     if isinstance(method, Method):
         return method

@@ -216,7 +216,7 @@ PRESETS: dict[str, tuple[Stage, ...]] = {
     "vhf-search": _preset(
         0, (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1)
     ),
-    "zero-tp-a": _preset(10, _PLACES, (1, 0.8844, 0.7688, 0.6531, 1)),
-    "zero-tp-b": _preset(10, _PLACES, (1, 0.8031, 0.6062, 0.4094, 1)),
-    "zero-tp-c": _preset(10, _PLACES, (1, 1, 1, 1, 1)),
+    "zero-tp-a": _preset(10, _PLACES, (0.8965,) * 5),
+    "zero-tp-b": _preset(10, _PLACES, (0.8281,) * 5),
+    "zero-tp-c": _preset(10, _PLACES, (1,) * 5),
 }

@@ -24,6 +24,7 @@ class Reduction(NamedTuple):
     partner: Int[Tensor, "batch similar"] | None = None  # … which is this one
     into: Int[Tensor, "batch similar"] | None = None  # where they are merged: place in `keep`
     adding: Float[Tensor, "batch similar"] | None = None  # so much of their size; in a plain mean
+    weight: Float[Tensor, "batch patches"] | None = None  # in the mean, where that is not the size
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token, their sum
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
     state: Any = None  # what the method itself lets travel with the kept tokens from here on
@@ -105,9 +106,12 @@ def reduced(
     else:
         assert reduction.similar is not None
         gone, into = reduction.similar + prefix, reduction.into + prefix
-        plain = reduction.adding is not None
-        x, size = scorer.merge(tokens.x, None if plain else tokens.size, index, gone, into)
-        if reduction.adding is not None:
+        weight = None if reduction.adding is not None else tokens.size
+        if reduction.weight is not None:
+            ones = torch.ones_like(reduction.weight[:, :1]).expand(-1, prefix)
+            weight = torch.cat((ones, reduction.weight), dim=1)
+        x, size = scorer.merge(tokens.x, weight, index, gone, into)
+        if reduction.adding is not None or reduction.weight is not None:
             size = _sizes(tokens, index, gone, into, reduction.adding)
     left = Tokens(
         x=x,
@@ -126,13 +130,16 @@ def reduced(
     return left
 
 
-def _sizes(tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor) -> Tensor:
-    """The sizes of the kept tokens, where only a part of what is merged into them is added."""
+def _sizes(
+    tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, adding: Tensor | None
+) -> Tensor:
+    """The sizes of the kept tokens, to which those of what is merged into them are added, or only
+    a part of them."""
     if tokens.size is None:
         own, other = (widened(tokens.x.new_ones(each.shape)) for each in (keep, gone))
     else:
         own, other = (tokens.size.gather(1, each) for each in (keep, gone))
-    return add_at(own, into, (other * adding).to(own.dtype))
+    return add_at(own, into, (other if adding is None else other * adding).to(own.dtype))
 
 
 def _fuse(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:

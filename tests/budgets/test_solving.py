@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -312,3 +313,50 @@ def test_spread_counts_add_up(each: float, blocks: int) -> None:
     counts = spread_evenly(each, blocks)
     assert sum(counts) == int(each * blocks + 1e-9)
     assert max(counts) - min(counts) <= 1
+
+
+@given(st.floats(0, 50), st.integers(2, 40), st.floats(-1, 1))
+def test_inflected_counts_go_along_a_line(each: float, blocks: int, inflect: float) -> None:
+    counts = spread_evenly(each, blocks, inflect)
+    assert sum(counts) == int(each * blocks + 1e-9)
+    for block, count in enumerate(counts):
+        assert abs(count - each * (1 + inflect * (2 * block / (blocks - 1) - 1))) < 1 + 1e-6
+
+
+def test_tome_spreads_its_r_as_it_is_told() -> None:
+    model = outline("deit_tiny_patch16_224")
+    for inflect, costs in ((1, (0.85, 0.7)), (0, (0.55, 0.45))):
+        for cost in costs:
+            told = ztp.schedule_for(model, cost=cost, method=ztp.methods.ToMe(inflect=inflect))
+            own = ztp.schedule_for(model, cost=cost, method="tome")
+            assert own.stages == told.stages
+    falling = ztp.schedule_for(model, cost=0.7, method=ztp.methods.ToMe(inflect=-1)).stages
+    assert [stage.similar for stage in falling] == sorted(
+        (stage.similar for stage in falling), reverse=True
+    )
+    with pytest.raises(ValueError, match="inflect must be a number from -1 to 1, or None, got 2"):
+        ztp.methods.ToMe(inflect=2)
+
+
+@pytest.mark.parametrize("cost", [0.9, 0.7, 0.55, 0.4])
+def test_the_papers_form_obeys_what_its_comparisons_ask_for(cost: float) -> None:
+    """Sec. 4.2 and G.5: one rate and one S count in more than two stages, no stage by itself."""
+    model = outline("deit_small_patch16_224")
+    stages = ztp.schedule_for(model, cost=cost, method="zero-tprune-paper").stages
+    assert len(stages) > 2
+    assert len({stage.similar for stage in stages}) == len({stage.keep for stage in stages}) == 1
+    left, rates = 196, []
+    for stage in stages:
+        rates.append(1 - stage.kept(left) / left)
+        left = stage.kept(left)
+    assert np.std(rates) <= 0.5 * np.mean(rates)
+
+
+def test_the_form_for_training_has_i_stages_alone() -> None:
+    model, method = outline("deit_small_patch16_224"), ztp.ZeroTPrune(form="importance")
+    for cost in (0.9, 0.7, 0.5):
+        schedule = ztp.schedule_for(model, cost=cost, method=method)
+        assert [stage.block for stage in schedule.stages] == [3, 6, 9]
+        assert len({stage.keep for stage in schedule.stages}) == 1
+        assert not any(stage.similar for stage in schedule.stages)
+        assert ztp.gmacs(model, schedule) == pytest.approx(cost * ztp.gmacs(model), rel=0.01)

@@ -140,3 +140,18 @@ def test_mistakes(option: str, value: str, says: str, digits: Path, tmp_path: Pa
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_nothing_uses_is_refused(calibrated: Path, digits: Path) -> None:
+    use = ("--calibration", str(calibrated / "c.json"))
+    data = ("--model", "demo", "--data", str(digits), "--limit", "4")
+    for call, says in (
+        (("evaluate", *data, "--cost", "0.7"), "fold has no rounds and no VHF"),
+        (("evaluate", *data), "nothing is pruned here"),
+        (("compare", *data, "--method", "tome", "ats"), "tome, ats has no rounds and no VHF"),
+        (("info", "demo", "--cost", "0.7", "--method", "tome"), "tome has no rounds and no VHF"),
+        (("search", *data, "--cost", "0.7", "--method", "tome"), "tome has no rounds and no VHF"),
+    ):
+        done = quickly(*call, *use)
+        assert done.returncode == 2, done
+        assert f"{says}: leave --calibration out" in done.stderr

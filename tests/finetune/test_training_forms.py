@@ -133,7 +133,7 @@ def test_a_trained_zero_tprune_meets_its_budget_by_i_stages(name: str) -> None:
 def test_a_schedule_with_s_stages_is_not_trained(stage: ztp.Stage) -> None:
     model: Any = build("deit")
     form = form_for(ztp.ZeroTPrune())
-    with pytest.raises(ValueError, match="I-stages alone.* block 3 prunes 5 similar tokens: set"):
+    with pytest.raises(ValueError, match=r"I-stages alone.* block 3 prunes 5 similar tokens: set"):
         form.put_on(model, ztp.Schedule((ztp.Stage(1, 0.8), stage)))
     assert not any("forward" in block.__dict__ for block in model.blocks)
 

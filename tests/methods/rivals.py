@@ -21,11 +21,12 @@ from tests.rival_oracles import (
     evit,
     fold,
     forward,
+    mctf,
     tome,
     top_k,
 )
 from zerotprune.method import Method, Seen
-from zerotprune.methods import ATS, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
+from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens
@@ -89,12 +90,16 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (DynamicViT(seed=3), TWO),
     (AViT(gamma=2, beta=-1), DENSE),
     (AViT(gamma=5, beta=0.5, rest=0.2), TWO),
+    (EViT(fuses=False), LAST),
+    (MCTF(), merging(5, 4, 0, 7, 3)),
+    (MCTF(), merging(99, 99, 1, 99)),
+    (MCTF(proportional=False), ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6)))),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -121,7 +126,9 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
                 of_partner=method.of_partner,
             )
         if isinstance(method, EViT):
-            return evit(tokens, attention, stage.keep)
+            return evit(tokens, attention, stage.keep, method.fuses)
+        if isinstance(method, MCTF):
+            return mctf(tokens, attention, stage.similar)
         if isinstance(method, DiffRate):
             return diffrate(tokens, attention, stage.keep, stage.similar, method.weighted)
         if isinstance(method, ATS):
@@ -139,7 +146,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
         rival,
         heads=model.blocks[0].attn.num_heads,
         middle=method.acts == "middle",
-        proportional=float(isinstance(method, (ToMe, DiffRate, Fold)) and method.proportional),
+        proportional=float(method.merges and method.proportional),
     )
 
 

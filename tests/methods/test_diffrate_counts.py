@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -105,6 +106,21 @@ def test_budgets_between_and_beyond_are_met(width: int, cost: float) -> None:
     schedule = ztp.schedule_for(model, cost=cost, method="diffrate")
     Plan(schedule, backbone(model).geometry).check()
     assert ztp.gmacs(model, schedule) == pytest.approx(cost * ztp.gmacs(model), rel=0.01)
+
+
+@pytest.mark.parametrize("cost", [0.5, 0.4, 0.3])
+@pytest.mark.parametrize("width", NAMES)
+def test_below_the_published_counts_it_goes_on_by_a_power_law(width: int, cost: float) -> None:
+    """Twin: 196 · (n / 196)^t for the one t at which closed-form costs meet the budget."""
+    lowest = np.array(published(width, min(PUBLISHED[width])), dtype=np.float64) - 1
+    found = tokens(
+        ztp.schedule_for(outline(width), cost=cost, method="diffrate"), GEOMETRIES[width]
+    )
+    laws = (196 * (lowest / 196) ** t for t in np.linspace(1, 12, 8001))
+    rows = {tuple(1 + max(1, round(left)) for left in law) for law in laws}
+    assert tuple(found) in rows
+    near = closed_form(width, found) / ztp.gmacs(outline(width))
+    assert near == pytest.approx(cost, rel=0.03)
 
 
 def test_a_model_of_the_same_geometry_takes_the_same_counts() -> None:

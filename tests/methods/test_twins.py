@@ -25,7 +25,7 @@ from tests.rival_oracles import (
     ats_draw,
 )
 from zerotprune.method import Method
-from zerotprune.methods import ATS, DiffRate, ToMe
+from zerotprune.methods import ATS, MCTF, DiffRate, ToMe
 from zerotprune.scoring.graph import DenseGraph
 
 
@@ -64,7 +64,7 @@ def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.
                 assert alive[:prefix].all()
                 source = source[alive[prefix:]]
             assert source.tolist() == [token.place for token in left]
-            if isinstance(method, (ToMe, DiffRate)):
+            if isinstance(method, (ToMe, DiffRate, MCTF)):
                 sizes = [token.size for token in left]
                 ours = torch.ones(prefix + len(left)) if tokens.size is None else tokens.size[at]
                 assert ours.tolist() == pytest.approx([1] * prefix + sizes, rel=1e-9)

@@ -142,8 +142,8 @@ def test_the_command_searches_fold(folder: Path, tmp_path: Path) -> None:
 
 def test_methods_say_what_a_search_draws() -> None:
     by_counts = {name for name in names() if resolve(name).searchable == "counts"}
-    assert by_counts == {"fold", "tome", "tome-uni"}
+    assert by_counts == {"fold", "tome", "tome-uni", "mctf-after", "mctf-after-fold"}
     nothing = {name for name in names() if resolve(name).searchable is None}
     assert nothing == {
-        "a-vit", "ats", "evit", "diffrate", "diffrate-even", "dynamicvit", "slicing"
+        "a-vit", "ats", "evit", "evit-drop", "diffrate", "diffrate-even", "dynamicvit", "slicing"
     }  # fmt: skip

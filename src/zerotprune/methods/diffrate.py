@@ -74,8 +74,8 @@ class DiffRate(Method):
     counts: what a budget is met with. "published" are those that DiffRate learnt on ImageNet's
             training images for DeiT-T, -S and -B, and numbers between them for budgets between
             theirs; below the lowest they are extrapolated by a power law, which is ours, not
-            DiffRate's. Models of another geometry have none. "even" is ours, for any model: half pruned
-            and half merged, the same counts in all blocks.
+            DiffRate's. Models of another geometry have none. "even" is ours, for any model: half
+            pruned and half merged, the same counts in all blocks.
     weighted: merge as ToMe and Fold do, by means weighted by size, and add sizes whole. Not what
             was published, but a little nearer to the unpruned model.
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 
 from ..cost import Geometry
-from ..knobs import Dial, spread_evenly
+from ..knobs import Dial, merge_evenly
 from ..method import Method, Seen
-from ..schedule import Schedule, Stage
+from ..schedule import Stage
 from ..tokens import Reduction
+
+#: the mean of r, as a share of the patches, up to which it is best to merge more in later blocks
+LATE = 0.09
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class ToMe(Method):
     keys averaged over heads; the most similar pairs become their mean, weighted by the patches
     already in them. With `proportional` the logarithm of that number is added to a token's
     logits in later attention; without it this is ToMe-uni.
+
+    inflect: how a budget is spread over the blocks, as in ToMe's own code: 0 merges the same number
+             in all of them, 1 a number that grows along a line from 0 to twice the mean, −1 one
+             that falls. None takes the best of the three at each budget: 1 while the mean is at
+             most `LATE` of the patches, else 0 (benchmarks.search.rivals, on two models).
     """
 
     name = "tome"
@@ -30,16 +39,21 @@ class ToMe(Method):
     merges = True
     searchable = "counts"
     proportional: bool = True
+    inflect: float | None = None
+
+    def __post_init__(self) -> None:
+        value = self.inflect
+        if value is not None and not (isinstance(value, (int, float)) and -1 <= value <= 1):
+            raise ValueError(f"inflect must be a number from -1 to 1, or None, got {value!r}")
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """The paper's r, the same in all blocks as nearly as whole numbers allow."""
-
-        def turn(cut: float) -> Schedule:
-            counts = spread_evenly(cut * geometry.patches / 2, geometry.depth)
-            stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
-            return Schedule(tuple(stages), self)
-
-        return [turn]
+        """The paper's r, by its own ways to spread it."""
+        if self.inflect is not None:
+            return [partial(merge_evenly, geometry, self, inflect=self.inflect)]
+        return [
+            partial(merge_evenly, geometry, self, inflect=1.0, most=LATE),
+            partial(merge_evenly, geometry, self),
+        ]
 
     def kept(self, stage: Stage, patches: int) -> int:
         return patches - min(stage.similar, patches // 2)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from ..batching import take
@@ -26,6 +27,8 @@ Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
+#: rounds after which voting by `epsilon` ends in any case
+MOST = 100
 ScheduleForm = Literal["early", "paper", "importance"]
 
 
@@ -47,6 +50,8 @@ class ZeroTPrune(Method):
     ranking:    "wpr", or another score in the I-stage's place
     seed:       for the random ranking and partition
     draw:       for these: one draw "shared" by all images, or one for each "image"
+    epsilon:    stop voting when no head's scores change by more than this (Alg. 1), and not after
+                the stage's rounds; for one image at a time, and not in a compiled or exported model
     form:       of a budget's schedule: "early", two S-stages in the first blocks and two I-stages
                 after them; that of the "paper", stages of both; or "importance", I-stages alone,
                 which is how it is trained
@@ -56,9 +61,9 @@ class ZeroTPrune(Method):
     rescale:    are the rows of the graph scaled back to sum 1 once S has taken tokens out?
     vhf_over:   is a head's variance taken over the "patches", or over "all" tokens?
     pre_vhf:    does VHF filter the heads of the I′-stage too?
-    features:   the paper's "intermediate" vectors are the block's input, or "x-mid"
-    partition:  "none" prunes the less important token of a pair, "none-both" may prune both;
-                "alternate" and "alternate-top" differ in where an odd token goes
+    features:   the paper's "intermediate" vectors are "x-mid", or "x-pre"
+    partition:  with no partition both tokens of a pair may go ("none-both"), or the less important
+                alone ("none"); "alternate" and "alternate-top" differ in where an odd token goes
     draw:       "shared", or "image"
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
@@ -82,6 +87,7 @@ class ZeroTPrune(Method):
     ranking: Ranking = "wpr"
     seed: int = 0
     draw: Draw = "shared"
+    epsilon: float | None = None
     form: ScheduleForm = "early"
     rescale: bool = True
     vhf_over: Over = "patches"
@@ -97,6 +103,8 @@ class ZeroTPrune(Method):
             raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
         if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:
             raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise ValueError(f"epsilon must be a positive number or None, got {self.epsilon!r}")
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.form == "paper":
@@ -188,7 +196,10 @@ class ZeroTPrune(Method):
             return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None
         start = graph.start(self._cls_weight(self.start, seen, dead))
-        score = graph.vote(start, stage.votes(seen.geometry.depth))
+        if self.epsilon is None:
+            score = graph.vote(start, stage.votes(seen.geometry.depth))
+        else:
+            score, _ = vote_until(graph, start, self.epsilon)
         return seen.scorer.importance(
             graph, score, seen.prefix, self.heads, self.vhf, self.vhf_over
         )
@@ -242,6 +253,29 @@ class ZeroTPrune(Method):
             elif self.ranking == "cls" and not stage.similar:
                 total += geometry.row(stage.block, patches)
         return total
+
+
+def vote_until(
+    graph: Graph, score: Float[Tensor, "batch heads tokens"], epsilon: float
+) -> tuple[Float[Tensor, "batch heads tokens"], int]:
+    """Vote until a round changes no head's scores by more than `epsilon`, or `MOST` times (Alg. 1).
+    The change is the sum over the tokens, whose scores sum to 1. Return the scores and the rounds.
+    """
+    if torch.compiler.is_compiling():
+        raise ValueError(
+            "epsilon lets an image decide how many rounds it takes, which a compiled or exported "
+            "model cannot: leave epsilon out, and the rounds are the schedule's"
+        )
+    if score.shape[0] != 1:
+        raise ValueError(
+            "epsilon lets an image decide how many rounds it takes: give one image at a time, got "
+            f"{score.shape[0]}"
+        )
+    for taken in range(1, MOST + 1):
+        before, score = score, graph.vote(score, 1)
+        if (score - before).abs().sum(dim=-1).max() <= epsilon:
+            return score, taken
+    return score, MOST
 
 
 #: after which part of the block the residual stream is what is compared
