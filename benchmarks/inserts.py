@@ -11,12 +11,14 @@ from benchmarks.summary import SHORT
 from zerotprune.methods import DEFAULT
 
 COSTS = ("0.85", "0.7", "0.55", "0.45")
+#: those that fold.md sets beside Fold: the nearest by divergence
+NEAREST = (DEFAULT, "mctf-after", "mctf-after-fold", "diffrate", "tome")
 
 
 def refresh(rows: Sequence[Row], docs: Path) -> None:
     """Rewrite the tables; one without rows stays as it is."""
     tables: dict[str, Callable[[Sequence[Row]], list[str]]] = {
-        "measuring.md": off_the_shelf, "searching.md": searched,
+        "measuring.md": off_the_shelf, "searching.md": searched, "fold.md": nearest,
     }  # fmt: skip
     for page, table in tables.items():
         path, lines = docs / page, table(rows)
@@ -50,6 +52,22 @@ def off_the_shelf(rows: Sequence[Row]) -> list[str]:
         changes = " | ".join("" if row is None else signed(row) for row in cells)
         lines.append(f"| {f'**{name}**' if name == DEFAULT else name} | {changes} |")
     return lines
+
+
+def nearest(rows: Sequence[Row]) -> list[str]:
+    """List change and divergence of Fold and its nearest rivals, cost by cost."""
+    found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
+    header = ["cost", "method", *(cell for model in MODELS for cell in (SHORT[model], "KL"))]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for cost in COSTS:
+        for name in NEAREST:
+            own = [found.get((model, f"{name} @ {cost}")) for model in MODELS]
+            if any(own):
+                cells = (cell for row in own for cell in (
+                    (signed(row), f"{float(row['kl']):.4f}") if row else ("", "")))  # fmt: skip
+                label = f"**{name}**" if name == DEFAULT else name
+                lines.append(f"| {cost} | {label} | {' | '.join(cells)} |")
+    return lines if len(lines) > 2 else []
 
 
 def searched(rows: Sequence[Row]) -> list[str]:

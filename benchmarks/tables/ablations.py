@@ -69,12 +69,12 @@ TABLES = (
         "features",
         "Which features the S-stage compares: key, query, value, X_pre or X.\n\n"
         "The paper (DeiT-S) finds the keys slightly best. Its X_pre are vectors between a block's\n"
-        "parts: the block's input (x-pre), or the stream between attention and MLP (x-mid). Ours:\n"
-        "DeiT-Ti and ViT-Ti, schedule ablation-is.",
+        "parts: the stream between attention and MLP (x-mid), which its cell stands beside; x-pre\n"
+        "is the block's input. Ours: DeiT-Ti and ViT-Ti, schedule ablation-is.",
         "features",
         get_args(Feature),
         "key is at least as good as {}",
-        unclaimed=("x-mid",),
+        unclaimed=("x-pre",),
         beside=printed.FEATURES,
     ),
     ablation(

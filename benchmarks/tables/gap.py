@@ -1,11 +1,13 @@
 """The largest gap: −0.7 points at −45 % in the paper (DeiT-S), taken apart on tiny models.
 
-All rows are at 0.55 of the cost. "paper's form" is `zero-tprune-paper`: rounds by Sec. 4.2, keys,
-VHF on scores scaled to mean 1, rows of the graph scaled back to sum 1. Each row changes one thing:
-first readings of the text, then variants of the method, then the schedule. Sec. 4.2 leaves the
-number and the blocks of the stages free and asks for constant or evenly declining shares and the
-same S count in each stage; the rows with 10, 20 or 5 similar tokens in all stages obey it. Blocks
-1, 3, 6, 9 and 11 are where the paper's ablation has its stages (Sec. 4.1). The
+All rows are at 0.55 of the cost. "paper's form" is `zero-tprune-paper`, a setting of about average
+performance as G.5 has it: stages at blocks 1, 3, 6, 9 and 11, one share and 10 similar tokens in
+each, rounds by Sec. 4.2, keys, VHF on scores scaled to mean 1, rows of the graph scaled back to sum
+1. Each row changes one thing: first readings of the text, then variants of the method, then the
+schedule. Sec. 4.2 leaves the number and the blocks of the stages free and asks for constant or
+evenly declining shares and the same S count in each stage; the rows with 10, 20 or 5 similar tokens
+in all stages obey it. In "shares that decline" the first and the last stage prune similar tokens
+alone, as in the paper's ablation (Sec. 4.1). The
 searched schedules were found on other images, at 0.558. The paper does not print its schedule, so
 the rest of the gap is that and the model.
 Command: python -m benchmarks.tables.gap --shared DIR. Results: docs/results-appendix.md.
@@ -27,7 +29,7 @@ from zerotprune.measure.accuracy import Contender
 COST = 0.55
 PAPER = ZeroTPrune(form="paper")
 ROUNDS = "rounds of its ablation: 30, 5, 5, 1, 1"
-ABLATION = "the ablation's blocks, 1, 3, 6, 9, 11, shares declining"
+DECLINING = "shares that decline, none in the first and last stage"
 #: readings of the text, by the names of their rows
 READINGS: dict[str, Method] = {
     "VHF over all tokens": replace(PAPER, vhf_over="all"),
@@ -47,14 +49,13 @@ VARIANTS: dict[str, Method] = {
 #: schedules with one share in all stages: their blocks, and the similar tokens of each stage
 EVEN: dict[str, tuple[tuple[int, ...], int]] = {
     "no S-stage": ((1, 3, 6, 9, 11), 0),
-    "blocks 1, 3, 6, 9, 11, one share": ((1, 3, 6, 9, 11), 10),
     "20 similar tokens in each stage": ((1, 3, 6, 9, 11), 20),
     "stages at blocks 1, 2, 4, 5, 6": ((1, 2, 4, 5, 6), 10),
     "… and 20 similar tokens in each": ((1, 2, 4, 5, 6), 20),
     "a stage in each of 11 blocks": (tuple(range(1, 12)), 5),
 }
 #: those that obey Sec. 4.2, which leaves blocks, number of stages and S count free
-FREE = (ABLATION, *(name for name, (_, similar) in EVEN.items() if similar))
+FREE = (DECLINING, *(name for name, (_, similar) in EVEN.items() if similar))
 
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
@@ -70,7 +71,7 @@ def _contenders(model: nn.Module) -> Iterator[Contender]:
     yield Contender(ROUNDS, replace(usual, stages=ablations))
     for name, method in (READINGS | VARIANTS).items():
         yield Contender(name, schedule_for(model, cost=COST, method=method))
-    yield Contender(ABLATION, even(model, (1, 3, 6, 9, 11), 10, (0, 1 / 3, 2 / 3, 1, 0)))
+    yield Contender(DECLINING, even(model, (1, 3, 6, 9, 11), 10, (0, 1 / 3, 2 / 3, 1, 0)))
     for name, (blocks, similar) in EVEN.items():
         yield Contender(name, even(model, blocks, similar))
     yield Contender("early form", schedule_for(model, cost=COST, method=ZeroTPrune()))

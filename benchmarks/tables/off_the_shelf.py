@@ -8,8 +8,9 @@ dropping and plain attention scores occur in the paper's other tables and figure
 nowhere. Ours: DeiT-Ti and ViT-Ti at 0.85, 0.70, 0.55 and 0.45 of the unpruned cost, scoring
 included, each method with its own form of schedule; a budget that a method cannot meet has no row.
 DiffRate publishes counts for DeiT-T down to 0.657 G: its rows at 0.45 are our extrapolation.
-Command: python -m benchmarks.tables.off_the_shelf --shared DIR [--methods fold tome].
-Results: docs/results-appendix.md.
+Command: python -m benchmarks.tables.off_the_shelf --shared DIR [--methods fold tome]. Any other
+classifier: --model deit_small_patch16_224 --weights FILE --data IMAGENET/val. Results:
+docs/results-appendix.md.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from benchmarks.inputs import measuring_images, parsed
-from benchmarks.tables.table import Claim, Table, about, run, within_reach
+from benchmarks.inputs import add_any_model, measuring_images, parsed
+from benchmarks.tables.table import Claim, Table, about, on_any_model, run, within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.measure.accuracy import Contender
 
@@ -44,7 +45,8 @@ def table(name: str, doc: str, among: Sequence[str], models: Sequence[str] = ())
 
     if models:
         return Table(name, doc, contenders, models=models)
-    return Table(name, doc, contenders, _claims(among) if "zero-tprune-paper" in among else ())
+    claims = _claims(among) if "zero-tprune-paper" in among else ()
+    return Table(name, doc, contenders, claims, anywhere=on_any_model("off_the_shelf"))
 
 
 def _claims(among: Sequence[str]) -> tuple[Claim, ...]:
@@ -65,6 +67,7 @@ TABLE = table("off-the-shelf", about(__doc__), methods.names())
 def main() -> None:
     options = measuring_images(__doc__)
     options.add_argument("--methods", nargs="+", choices=methods.names(), default=methods.names())
+    add_any_model(options)
     chosen = parsed(options)
     run([table(TABLE.name, TABLE.about, chosen.methods)], chosen)
 

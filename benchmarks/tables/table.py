@@ -142,7 +142,8 @@ def main(doc: str | None, tables: Sequence[Table]) -> None:
     if len(names) > 1:
         options.add_argument("--only", nargs="+", choices=names, default=names)
     options.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    add_any_model(options)
+    if all(table.anywhere for table in tables):
+        add_any_model(options)
     if any(table.timed for table in tables):
         options.add_argument("--timed", action="store_true", help="images/s too, of noise")
         add_speed(options)

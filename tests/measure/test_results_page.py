@@ -216,18 +216,19 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
     for model in (DEIT, VIT):
         rows += [claimed("searched", model, f"searched beats {form} at {budget} G", change)
                  for form in forms for budget, change in ((0.9, 0.1), (0.7, 4.0))]  # fmt: skip
-    for page in ("measuring.md", "searching.md"):
+    for page in ("measuring.md", "searching.md", "fold.md"):
         text = "before\n<!-- rows -->\nold\n<!-- end of rows -->\nafter\n"
         (tmp_path / page).write_text(text, encoding="utf-8")
     refresh(newest(file_of(tmp_path, rows)), tmp_path)
-    shelf, search = (
+    shelf, search, nearest = (
         (tmp_path / page).read_text("utf-8").splitlines()
-        for page in ("measuring.md", "searching.md")
+        for page in ("measuring.md", "searching.md", "fold.md")
     )
     changes = "-1.50 ± 0.40 | -1.50 ± 0.40 |  | "
     assert f"| **fold** | {changes} | {changes} |" in shelf
     assert "| searched against | 0.9 G | 0.7 G |" in search
     assert "| ViT-Ti, early form: top-1 | +0.10 ± 0.40 | **+4.00 ± 0.40** |" in search
-    for lines in (shelf, search):
+    assert "| 0.7 | **fold** | -1.50 ± 0.40 | 0.1150 | -1.50 ± 0.40 | 0.1150 |" in nearest
+    for lines in (shelf, search, nearest):
         assert (lines[0], lines[-1]) == ("before", "after")
         assert "old" not in lines

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks import report
+from benchmarks.figures import head_filter
 from benchmarks.search import settings
-from benchmarks.tables import ablations, contribution, large, table
+from benchmarks.tables import ablations, contribution, large, table, vhf
 from benchmarks.tables.printed import TABLE_3
 from benchmarks.tables.table import Claim, preset_for
 from tests.families import plain_geometry
@@ -179,3 +180,13 @@ def test_a_model_of_ones_own_needs_images(
     monkeypatch.setattr(sys, "argv", arguments[:at] + arguments[at + 2 :])
     with pytest.raises(SystemExit, match="--data"):
         table.main(contribution.__doc__, [contribution.TABLE])
+
+
+def test_where_no_head_passes_all_count() -> None:
+    """Two heads, four images: both pass, one, none by too much, none by too much and too little."""
+    variance = torch.tensor([[0.1, 0.2], [0.1, 9.0], [8.0, 9.0], [8.0, 0.001]])
+    shares = vhf.shares_of(variance)
+    assert shares == vhf.Shares(every=25, acts=25, none=50)
+    figure = head_filter.drawn({"a model": [shares, shares._replace(none=75)]}, "four images")
+    heights = [bar.get_height() for bar in figure.axes[0].patches]  # block by block, three parts
+    assert heights == [25, 25, 25, 25, 50, 75]
