@@ -52,6 +52,7 @@ class Tokens(NamedTuple):
     reduction: Reduction | None = None  # set on what leaves a stage; nothing reads it but `trace`
     grid: Grid | None = None  # where it is kept up: from the first stage on, see `grid`
     state: Any = None  # the method's own, see `Reduction.state`
+    whole: int | None = None  # the patches of the original grid
 
     @classmethod
     def of(cls, x: Tensor | Tokens, prefix: int) -> Tokens:
@@ -62,7 +63,8 @@ class Tokens(NamedTuple):
         if hasattr(x, CARRIED):
             return _carried(x)
         batch, count, _ = x.shape
-        return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
+        source = torch.arange(count - prefix, device=x.device).expand(batch, -1)
+        return cls(x, source, whole=count - prefix)
 
     def weight(self, power: float = 1.0) -> Float[Tensor, "batch tokens"] | None:
         """How many patches each token stands for, to this power, and 0 for padding; None where
@@ -117,6 +119,7 @@ def reduced(
         size=size,
         reduction=reduction,
         state=reduction.state,
+        whole=tokens.whole,
     )
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)

@@ -58,15 +58,14 @@ def trace(
     >>> len(last.where(Fate.KEPT)[0]) < last.fate.shape[1]
     True
     """
-    watched = _staged_blocks(model)
-    if not watched:
+    if not _staged_blocks(model):
         raise ValueError("nothing to trace: call prune_(model, cost=…) first")
     if not isinstance(images, Tensor) or images.dim() != 4:
         raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
     if not images.isfinite().all():
         raise ValueError("the images hold NaN or infinite values")
     seen: list[_Sight] = []
-    hooks = [_watch(pruned, seen) for pruned in watched]
+    hooks = [_watch(pruned, seen) for pruned in pruned_blocks(model) if not pruned.task.last]
     try:
         with torch.inference_mode():
             unwrap(model)(images)
@@ -75,6 +74,8 @@ def trace(
     finally:
         for hook in hooks:
             hook.remove()
+    if not seen:  # at this size the budget asks for no stage
+        return []
     patches = seen[0].source.shape[1]
     return [_stage_trace(sight, patches) for sight in seen]
 
@@ -165,17 +166,20 @@ class _Sight(NamedTuple):
 
 
 def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
-    task, call, thread = pruned.task, pruned.call, threading.get_ident()
+    call, thread = pruned.call, threading.get_ident()
 
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
         # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
+        x, _ = call.read(args, given)
+        task = pruned.at_size_of(x).task  # at another size, other blocks may have stages
+        if task.stage is None:
+            return
         prefix = task.geometry.prefix
         tokens = Tokens.of(out, prefix)
         assert tokens.reduction is not None
-        assert task.stage is not None
-        shown = Tokens.of(call.read(args, given)[0], prefix)
+        shown = Tokens.of(x, prefix)
         valid = None if shown.valid is None else shown.valid[:, prefix:]
         seen.append(_Sight(task.stage.block, shown.source, valid, tokens.reduction))
 

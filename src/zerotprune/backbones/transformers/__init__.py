@@ -42,8 +42,7 @@ class TransformersBackbone(Backbone):
     recorders = (RECORDING,)
 
     def parts(self, block: nn.Module) -> Parts:
-        size, tower = image_size(base_of(self.model)), family_of(self.model).tower
-        return PreNorm(block, self.geometry.tokens, size, tower)
+        return PreNorm(block, self.geometry.prefix, family_of(self.model).tower)
 
     @property
     def name(self) -> str:
