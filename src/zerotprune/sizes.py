@@ -96,4 +96,3 @@ class Sizes:
                 f"was pruned for it begins at block {self._own[0].task.block}"
             )
         return found
-
