@@ -56,12 +56,15 @@ class Sizes:
         """Take the blocks for the size that the model was pruned at."""
         self._own = list(blocks)
 
-    @torch.compiler.assume_constant_result  # a compiler does not look into the solving
     def block(self, number: int, patches: int) -> PrunedBlock:
         """Return a block, counted from 1, as it is for images of so many patches."""
+        self._meet(patches)
+        return self._made[patches][number]
+
+    @torch.compiler.assume_constant_result  # a compiler does not look into the solving
+    def _meet(self, patches: int) -> None:
         if patches not in self._made:
             self._made[patches] = self._make(patches)
-        return self._made[patches][number]
 
     def _make(self, patches: int) -> dict[int, PrunedBlock]:
         try:

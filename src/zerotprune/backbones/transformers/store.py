@@ -21,7 +21,7 @@ from torch import nn
 
 from ..contract import saving_method
 from ..storing import CONFIG, own_state, read_config
-from .create import read_state
+from .create import quietly, read_state
 from .families import FAMILIES, known_as
 from .preprocessing import saved_processor
 
@@ -44,7 +44,7 @@ def _save_pretrained(model: Any, note: dict[str, Any], *args: Any, **kwargs: Any
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
-        delattr(model.config, FIELD)
+        delattr(model.config, FIELD)  # a model that is restored has none
 
 
 def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
@@ -66,7 +66,8 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     quantized = getattr(model, "hf_quantizer", None)
     if quantized is not None:
         raise ValueError("cannot save a quantized model: save it before, and quantize what is read")
-    type(model).save_pretrained(model, folder, state_dict=own_state(model))
+    with quietly():
+        type(model).save_pretrained(model, folder, state_dict=own_state(model))
     processor = saved_processor(model.name_or_path)
     if processor is not None:
         processor.save_pretrained(folder)
@@ -97,5 +98,6 @@ def read(folder: Path, weights: bool) -> nn.Module:
                 f"the weights in {folder} do not fit its config: {what.replace('_', ' ')}, such "
                 f"as {keys[0]}"
             )
+    vars(model.config).pop(FIELD, None)
     made: nn.Module = model
     return made
