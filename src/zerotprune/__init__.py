@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .methods import ZeroTPrune
     from .prompt import image_tokens
     from .pruning import gmacs, prune_, pruned, restore_
+    from .saving import load, push_to_hub, save
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
 
@@ -31,10 +32,13 @@ _HOME = {
     "export_model": "export.exporting",
     "gmacs": "pruning",
     "image_tokens": "prompt",
+    "load": "saving",
     "patches_left": "tracing",
     "prune_": "pruning",
     "pruned": "pruning",
+    "push_to_hub": "saving",
     "restore_": "pruning",
+    "save": "saving",
     "schedule_for": "budgets",
     "trace": "tracing",
 }
@@ -47,11 +51,14 @@ __all__ = [
     "export_model",
     "gmacs",
     "image_tokens",
+    "load",
     "methods",
     "patches_left",
     "prune_",
     "pruned",
+    "push_to_hub",
     "restore_",
+    "save",
     "schedule_for",
     "trace",
 ]

@@ -7,14 +7,15 @@ task. This is the page to read first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from .batching import concat, select
-from .cost import Geometry
+from .cost import Compute, Geometry
 from .grid import Outputs, carrying, followed, restored
 from .method import Method, Part, Seen
 from .schedule import Stage
@@ -28,6 +29,7 @@ from .tokens import CARRIED, Reduction, Tokens, reduced
 if TYPE_CHECKING:
     from .backbones import BlockCall
     from .plan import Plan
+    from .sizes import Sizes
 
 #: How many images a CPU scores at a time: their attention graphs then stay in its cache. The result
 #: for an image does not depend on its batch, so nothing else changes.
@@ -68,6 +70,8 @@ class Task:
     backend: Backend = "auto"
     outputs: Outputs = "tokens"
     follows: bool = False  # does a pruned block come before this one?
+    compute: Compute = "all"  # as `prune_` was told
+    block: int = 0  # its number, counted from 1
 
     @property
     def wants_graph(self) -> bool:
@@ -86,12 +90,20 @@ class PrunedBlock:
     task:  what it has to do
     plan:  of the whole model, for `gmacs` and `repr`; the forward does not read it
     call:  how the library calls its blocks
+    sizes: what it has to do for images of other sizes; None where it meets no others
     """
 
     def __init__(
-        self, block: nn.Module, parts: Parts, task: Task, plan: Plan, call: BlockCall
+        self,
+        block: nn.Module,
+        parts: Parts,
+        task: Task,
+        plan: Plan,
+        call: BlockCall,
+        sizes: Sizes | None = None,
     ) -> None:
         self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
+        self.sizes = sizes
 
     def forward(
         self,
@@ -108,9 +120,23 @@ class PrunedBlock:
                 and a head that pools needs to know how many patches are in each token.
         """
         x, kwargs = self.call.read(args, kwargs)
+        pruned = self.at_size_of(x)
         if prefix_only and self.task.last:  # some libraries pass a keyword to all blocks alike
-            return self.run_prefix_only(x, kwargs)
-        return self.run(x, kwargs, left)
+            return pruned.run_prefix_only(x, kwargs)
+        return pruned.run(x, kwargs, left)
+
+    def at_size_of(self, x: Tensor | Tokens) -> PrunedBlock:
+        """Return the block as it is for images of this size: itself, or one with another task."""
+        geometry = self.task.geometry
+        patches = x.whole if isinstance(x, Tokens) else x.shape[1] - geometry.prefix
+        if self.sizes is None or patches is None or patches == geometry.patches:
+            return self
+        # A compiler must take the number for a constant: it makes a graph for each.
+        pruned = self.sizes.block(self.task.block, operator.index(patches))
+        if pruned.task.last == self.task.last:
+            return pruned
+        task = replace(pruned.task, last=self.task.last)  # while `patches_left` looks
+        return PrunedBlock(pruned.block, pruned.parts, task, pruned.plan, pruned.call)
 
     def run(
         self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None

@@ -9,7 +9,7 @@ Both include the cost of pruning itself: votes and matching.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 Convention = Literal["full", "paper"]
@@ -61,6 +61,12 @@ class Geometry:
     @property
     def tokens(self) -> int:
         return self.prefix + self.patches
+
+    def at(self, patches: int) -> Geometry:
+        """Return the geometry with another number of patches, as images of another size give it.
+        How they lie in rows and columns is not known then, and does not matter to the cost."""
+        stem = round(self.stem * patches / self.patches)
+        return replace(self, grid=(1, patches), stem=stem)
 
     def votes(self, block: int, patches: int) -> int:
         """Return the cost of one round of votes on the graph of a block."""

@@ -296,17 +296,56 @@ def to_data(method: Method) -> dict[str, Any]:
         for option in fields(kind)
         if getattr(method, option.name) != getattr(defaults, option.name)
     }
-    return {"name": getattr(kind, "name", kind.__name__), "options": options}
+    return {"name": _written_name(kind), "options": options}
 
 
-def from_data(data: object) -> Method:
-    """Return the method that `to_data` wrote."""
+def _written_name(kind: type[Method]) -> str:
+    """Return the name of a method in JSON: by which every process knows it, or `FILE.py:CLASS` for
+    one of the user's own."""
+    name = getattr(kind, "name", kind.__name__)
+    if kind.__module__.partition(".")[0] == __package__ or name in _plugins():
+        return name
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    at_top = kind.__qualname__ == kind.__name__  # else no file gives it back by its name
+    return f"{Path(file).name}:{kind.__name__}" if at_top and file.endswith(".py") else name
+
+
+class UnnamedMethod(ValueError):  # noqa: N818  it is what the user forgot
+    """A data file names a method of the user's own, and the user did not."""
+
+
+def _own_class(name: str, own: object) -> type[Method]:
+    """Return the user's class that a data file calls `FILE.py:CLASS`: what the user named again,
+    or a class that is defined already. The file is not imported because a data file names it."""
+    defined = [] if own is None else [type(resolve(own))]
+    bases: list[type[Method]] = [Method]
+    while bases:
+        found = bases.pop().__subclasses__()
+        defined += found
+        bases += found
+    for kind in defined:
+        if _written_name(kind) == name:
+            return kind
+    raise UnnamedMethod(
+        f"the method {name!r} is one of your own, and its file is imported only if you name it "
+        f"again: give --method PATH/{name}, or in Python method='PATH/{name}'"
+    )
+
+
+def from_data(data: object, own: object = None) -> Method:
+    """Return the method that `to_data` wrote.
+
+    Args:
+        data: What a data file says of the method.
+        own: The user's own method that it names by its file: an object, or `FILE.py:CLASS`.
+    """
     if not isinstance(data, Mapping) or set(data) != {"name", "options"}:
         raise ValueError('a method is a JSON object with exactly "name" and "options"')
     name, options = data["name"], data["options"]
     if not isinstance(name, str) or not isinstance(options, Mapping):
         raise ValueError('"name" of a method must be a string and "options" a JSON object')
-    kind: Any = _class_named(name)  # a data file cannot name code to run
+    # A data file cannot name code to run.
+    kind: Any = _own_class(name, own) if ".py:" in name else _class_named(name)
     if kind is None:
         raise ValueError(f"unknown method {name!r}: expected one of {', '.join(names())}")
     known = [option.name for option in fields(kind)]

@@ -61,6 +61,11 @@ class Plan:
                 "every patch"
             )
 
+    @property
+    def first(self) -> int:
+        """The first block that has something to do, where any has."""
+        return 1 if self.method.wants_history() else min(self.stages)
+
     def skips_mlp(self, compute: Compute) -> bool:
         """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
         dropped after it need not go through it, unless the choice depends on what comes out."""
@@ -69,17 +74,23 @@ class Plan:
         return compute == "needed" and self.method.decides_after() != "mlp"
 
     def tasks(
-        self, compute: Compute, backend: Backend, method: Method | None = None
+        self,
+        compute: Compute,
+        backend: Backend,
+        method: Method | None = None,
+        first: int | None = None,
     ) -> list[Task | None]:
         """Return what each block has to do; None for the blocks that the library runs itself.
 
-        `method` is the schedule's, bound to a model, see `Method.bind`.
+        Args:
+            method: The schedule's, bound to a model, see `Method.bind`.
+            first: The first block that the library does not run, if not that of the first stage.
         """
-        if not self.stages:
-            return [None] * self.geometry.depth
-        remember = self.method.wants_history()
-        first = 1 if remember else min(self.stages)
-        depth = self.geometry.depth
+        if first is None:
+            if not self.stages:
+                return [None] * self.geometry.depth
+            first = self.first
+        remember, depth = self.method.wants_history(), self.geometry.depth
         return [
             Task(
                 method=method or self.method,
@@ -92,6 +103,8 @@ class Plan:
                 backend=backend,
                 outputs=self.outputs,
                 follows=block > first,
+                compute=compute,
+                block=block,
             )
             if block >= first
             else None

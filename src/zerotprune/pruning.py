@@ -7,7 +7,7 @@ from typing import TypeVar, get_args
 from torch import Tensor, nn
 
 from .backbones import backbone
-from .budgets import schedule_for
+from .budgets import fit, schedule_for, solve_at
 from .cost import Compute, Convention
 from .grid import Outputs
 from .method import Method
@@ -42,7 +42,8 @@ def prune_(
 
     Args:
         model: A Vision Transformer of timm, transformers, torchvision or open_clip.
-        schedule: Stages and their method. Give either this or a budget.
+        schedule: Stages and their method. Give either this or a budget. One that was solved for a
+            budget at another number of patches is solved anew for this model's.
         cost: The budget as a share of the unpruned model's compute.
         gmacs: The budget in GMACs.
         speedup: The budget as times the unpruned model's speed, measured here on `example`.
@@ -59,6 +60,10 @@ def prune_(
             every patch, in the grid's order, as the unpruned model does: for dense heads, for
             `forward_intermediates`, and for hooks on blocks. A patch has the vector of the token
             that stands for it, plus their difference when it went.
+
+    A model that takes images of other sizes (timm's `dynamic_img_size`, transformers'
+    `interpolate_pos_encoding`) keeps to its budget there: the schedule is solved anew for every
+    size that it meets. A schedule without a budget is refused at any size but the model's own.
 
     It is for one thread. For several schedules at once, in threads too, see `pruned`.
 
@@ -83,7 +88,8 @@ def prune_(
     elif method is not None:
         raise ValueError("a schedule knows its method: use schedule.by(method) for another")
     _check_compute(compute)
-    return attach(model, schedule, compute, backend, outputs)
+    schedule = fit(schedule, backbone(model).geometry, outputs)
+    return attach(model, schedule, compute, backend, outputs, solve_at)
 
 
 def pruned(
@@ -153,7 +159,8 @@ def gmacs(
             else Plan(held.schedule, geometry, held.outputs)
         )
     else:
-        plan = Plan(schedule, backbone(model).geometry, outputs)
+        geometry = backbone(model).geometry
+        plan = Plan(fit(schedule, geometry, outputs), geometry, outputs)
         plan.check()
     return plan.gmacs(convention, compute=compute)
 

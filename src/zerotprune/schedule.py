@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
+from .cost import Convention
 from .files import parsed, replacing, text_of
 from .method import Method, from_data, resolve, to_data
 from .ranges import check_range
 
-VERSION = 2
+#: the version of a schedule that knows its budget; without one it is written as version 2
+VERSION = 3
 
 
 def _count(what: str, value: object, least: int) -> int:
@@ -96,10 +98,63 @@ def papers_rounds(block: int, depth: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What a pruned model may cost.
+
+    Args:
+        cost: The share of the unpruned model's compute, above 0 and at most 1.
+        gmacs: The compute in GMACs. Give either this or `cost`.
+        convention: How GMACs are counted, as for `schedule_for`.
+
+    >>> Budget(cost=0.6).to_gmacs(unpruned=5.0)
+    3.0
+    """
+
+    cost: float | None = None
+    gmacs: float | None = None
+    convention: Convention = "full"
+
+    def __post_init__(self) -> None:
+        if (self.cost is None) == (self.gmacs is None):
+            raise ValueError("a budget is either cost=…, a share of the compute, or gmacs=…")
+        for name, value in self.options.items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            check_range(name, value)
+        if self.convention not in get_args(Convention):
+            raise ValueError(f'convention must be "full" or "paper", got {self.convention!r}')
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The one of the two that is set, by its name."""
+        both = {"cost": self.cost, "gmacs": self.gmacs}
+        return {name: value for name, value in both.items() if value is not None}
+
+    def to_gmacs(self, unpruned: float) -> float:
+        """Return the budget in GMACs for a model that takes `unpruned` GMACs unpruned."""
+        return float(self.gmacs) if self.cost is None else float(self.cost * unpruned)  # type: ignore[arg-type]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the budget as JSON has it."""
+        paper = {"convention": self.convention} if self.convention != "full" else {}
+        return {name: float(value) for name, value in self.options.items()} | paper
+
+    @classmethod
+    def from_data(cls, data: object) -> Budget:
+        """Return the budget that `to_data` wrote."""
+        known = {each.name for each in fields(cls)}
+        if not isinstance(data, Mapping) or not set(data) <= known:
+            raise ValueError('"budget" of a schedule is a JSON object with "cost" or "gmacs"')
+        return cls(**data)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Stages, at most one at each block, and the method that acts at them.
 
-    `method` is an object or a registered name; without one, Zero-TPrune.
+    `method` is an object or a registered name; without one, Zero-TPrune. `budget` is what the
+    stages were solved for, and `patches` how many patches an image had: with any other number they
+    are solved anew. Schedules with the same stages and method are equal, whatever their budgets.
 
     >>> Schedule([Stage(3, keep=0.8), Stage(6, keep=0.7)], method="evit").method
     EViT()
@@ -107,6 +162,8 @@ class Schedule:
 
     stages: tuple[Stage, ...] = ()
     method: Method = field(default_factory=lambda: resolve("zero-tprune"))
+    budget: Budget | None = field(default=None, compare=False)
+    patches: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", resolve(self.method))
@@ -121,6 +178,10 @@ class Schedule:
             if first.block == second.block:
                 raise ValueError(f"two stages at block {first.block}: a block takes one at most")
         object.__setattr__(self, "stages", stages)
+        if (self.budget is None) != (self.patches is None):
+            raise ValueError("a schedule knows both its budget and its patches, or neither")
+        if self.patches is not None:
+            object.__setattr__(self, "patches", _count("patches", self.patches, 1))
 
     @classmethod
     def preset(cls, name: str) -> Schedule:
@@ -130,47 +191,64 @@ class Schedule:
         return cls(PRESETS[name])
 
     def by(self, method: Method | str) -> Schedule:
-        """The same stages by another method."""
-        return replace(self, method=resolve(method))
+        """The same stages by another method, which may cost another share: without a budget."""
+        return replace(self, method=resolve(method), budget=None, patches=None)
 
     @classmethod
-    def from_json(cls, text: str) -> Schedule:
-        """Version 2, or version 1, which had no method and is Zero-TPrune's."""
+    def from_json(cls, text: str, method: object = None) -> Schedule:
+        """Version 3; version 2, which had no budget; or version 1, which had no method either and
+        is Zero-TPrune's.
+
+        Args:
+            text: What `to_json` returned.
+            method: A method of your own that the schedule names by its file, `FILE.py:CLASS`: that
+                again, or an object of the class. No file is imported because a schedule names it.
+        """
         try:
             data = parsed(text)
         except ValueError as error:
             raise ValueError(f"not a schedule: {error}") from None
         version = data.get("version") if isinstance(data, Mapping) else None
-        keys = {"version", "stages"} if version == 1 else {"version", "method", "stages"}
-        if version is not None and (type(version) is not int or version not in (1, VERSION)):
+        if version is not None and (type(version) is not int or version not in _KEYS):
             raise ValueError(
-                f"schedule version {version!r} is unknown; this release reads 1 and {VERSION}"
+                f"schedule version {version!r} is unknown; this release reads 1 to {VERSION}"
             )
-        if not isinstance(data, Mapping) or set(data) != keys:
+        keys = _KEYS[version or VERSION]
+        if not isinstance(data, Mapping) or set(data) != set(keys):
             raise ValueError(
-                'a schedule is a JSON object with exactly "version", "method" and "stages"'
+                f"a schedule of version {version or 2} is a JSON object with exactly "
+                + " and ".join(f'"{key}"' for key in _KEYS[version or 2])
             )
         if not isinstance(data["stages"], list):
             raise ValueError('"stages" of a schedule must be a list')
         stages = tuple(_stage(entry) for entry in data["stages"])
-        return cls(stages) if version == 1 else cls(stages, from_data(data["method"]))
+        if version == 1:
+            return cls(stages)
+        acting = from_data(data["method"], method)
+        if version == 2:
+            return cls(stages, acting)
+        return cls(stages, acting, Budget.from_data(data["budget"]), data["patches"])
 
     def to_json(self) -> str:
-        """Stages and method, with a version."""
+        """Stages and method, and the budget where there is one, with a version."""
         stages = [asdict(stage) for stage in self.stages]
-        data = {"version": VERSION, "method": to_data(self.method), "stages": stages}
+        data: dict[str, Any] = {"version": 2, "method": to_data(self.method), "stages": stages}
+        if self.budget is not None:
+            data |= {"version": VERSION, "budget": self.budget.to_data(), "patches": self.patches}
         return json.dumps(data, indent=2) + "\n"
 
     def one_line(self) -> str:
-        """The same JSON for a cell of a table; nothing for a schedule without stages."""
-        return " ".join(self.to_json().split()) if self.stages else ""
+        """Stages and method as JSON for a cell of a table, which has other cells for the budget;
+        nothing for a schedule without stages."""
+        plain = replace(self, budget=None, patches=None)
+        return " ".join(plain.to_json().split()) if self.stages else ""
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Schedule:
-        """A schedule that was saved as JSON."""
+    def load(cls, path: str | os.PathLike[str], method: object = None) -> Schedule:
+        """A schedule that was saved as JSON. `method` is as for `from_json`."""
         text = text_of(path, "schedule")
         try:
-            return cls.from_json(text)
+            return cls.from_json(text, method)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{path}: {error}") from None
 
@@ -178,6 +256,14 @@ class Schedule:
         """As JSON; the file is whole, or as it was before."""
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
+
+
+#: what a schedule's JSON holds, by its version
+_KEYS: dict[int, tuple[str, ...]] = {
+    1: ("version", "stages"),
+    2: ("version", "method", "stages"),
+    3: ("version", "method", "stages", "budget", "patches"),
+}
 
 
 def _stage(entry: Any) -> Stage:

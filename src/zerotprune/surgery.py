@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import warnings
 from collections.abc import Callable
 from itertools import chain
@@ -12,6 +13,7 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from .backbones import Backbone, backbone, transformer
+from .backbones.contract import is_saving
 from .backbones.ending import as_forward, ending_of, is_refused, refused
 from .block import PrunedBlock
 from .cost import Compute
@@ -20,6 +22,7 @@ from .method import Method, name_of
 from .plan import Plan
 from .schedule import Schedule
 from .scoring.backends import Backend, prepare
+from .sizes import Sizes, Solve
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -47,8 +50,12 @@ def attach(
     compute: Compute = "needed",
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
+    solve: Solve | None = None,
 ) -> Model:
-    """Run the model by the schedule from the next call on, whatever it was run by before."""
+    """Run the model by the schedule from the next call on, whatever it was run by before.
+
+    `solve` finds the schedule for images of another size; without it they are refused.
+    """
     prepare(backend)  # compilers cannot trace the making of the kernels
     vit, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, vit.geometry, outputs)
@@ -57,8 +64,9 @@ def attach(
     _refuse_foreign(vit, plan, prefix_only)
     # All of it is made before any of it is put on: what fails leaves the model as it was.
     method = plan.method.bind(inner, plan.stages, vit.geometry)
-    blocks = _pruned(vit, plan, method, compute, backend)
-    own = _own(vit, plan, prefix_only) if plan.stages else {}
+    sizes = Sizes(inner, plan, solve)
+    blocks = _pruned(vit, method, sizes, compute, backend)
+    own = _own(vit, plan, prefix_only, compute) if plan.stages else {}
     _warn_of_hooks(vit, [pruned.block for pruned in blocks], outputs)
     restore_(model)
     method.put_on(inner)
@@ -70,18 +78,21 @@ def attach(
 
 
 def _pruned(
-    vit: Backbone, plan: Plan, method: Method, compute: Compute, backend: Backend
+    vit: Backbone, method: Method, sizes: Sizes, compute: Compute, backend: Backend
 ) -> list[PrunedBlock]:
     """Return what runs in place of each block from the first stage on."""
-    tasks = plan.tasks(compute, backend, method)
-    return [
-        PrunedBlock(block, vit.parts(block), task, plan, vit.call)
+    plan = sizes.plan
+    tasks = plan.tasks(compute, backend, method, sizes.first())
+    blocks = [
+        PrunedBlock(block, vit.parts(block), task, plan, vit.call, sizes)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     ]
+    sizes.hold(blocks)
+    return blocks
 
 
-def _own(vit: Backbone, plan: Plan, prefix_only: bool) -> dict[str, Any]:
+def _own(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) -> dict[str, Any]:
     """What the model itself gets, by the names of its methods."""
     inner, own = cast(Any, vit.model), dict[str, Any]()
     weighs = plan.size_weighted or (prefix_only and plan.uneven)
@@ -93,6 +104,7 @@ def _own(vit: Backbone, plan: Plan, prefix_only: bool) -> dict[str, Any]:
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
     own |= {name: refused(name, why) for name, why in refusals.items() if hasattr(inner, name)}
+    own |= vit.saving(note_of(plan, compute))
     own["extra_repr"] = functools.partial(_described, plan, type(inner).extra_repr(inner))
     return own
 
@@ -139,9 +151,15 @@ def restore_(model: Model) -> Model:
         del inner.forward
     for name, value in list(inner.__dict__.items()):
         described = isinstance(value, functools.partial) and value.func is _described
-        if described or is_refused(value):
+        if described or is_refused(value) or is_saving(value):
             delattr(inner, name)
     return model
+
+
+def note_of(plan: Plan, compute: Compute) -> dict[str, Any]:
+    """Return all that `prune_` needs to prune a model in the same way, as JSON has it."""
+    schedule = json.loads(plan.schedule.to_json())
+    return {"schedule": schedule, "compute": compute, "outputs": plan.outputs}
 
 
 def current_plan(model: nn.Module) -> Plan | None:

@@ -53,6 +53,7 @@ class Tokens(NamedTuple):
     reduction: Reduction | None = None  # set by a stage and read by `trace` alone
     grid: Grid | None = None  # from the first stage on, if every patch is wanted: see `grid`
     state: Any = None  # see `Reduction.state`
+    whole: int | None = None  # the patches of the original grid
 
     @classmethod
     def of(cls, x: Tensor | Tokens, prefix: int) -> Tokens:
@@ -62,7 +63,8 @@ class Tokens(NamedTuple):
         if hasattr(x, CARRIED):
             return _carried(x)
         batch, count, _ = x.shape
-        return cls(x, torch.arange(count - prefix, device=x.device).expand(batch, -1))
+        source = torch.arange(count - prefix, device=x.device).expand(batch, -1)
+        return cls(x, source, whole=count - prefix)
 
     def weight(self, power: float = 1.0) -> Float[Tensor, "batch tokens"] | None:
         """Return how many patches every token stands for, to a power, and 0 for padding.
@@ -124,6 +126,7 @@ def reduced(
         size=size,
         reduction=reduction,
         state=reduction.state,
+        whole=tokens.whole,
     )
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -60,8 +61,9 @@ def trace(
     >>> len(last.where(Fate.KEPT)[0]) < last.fate.shape[1]
     True
     """
-    watched = [pruned for pruned in pruned_blocks(model) if pruned.task.stage is not None]
-    if not watched:
+    pruned = pruned_blocks(model)
+    staged = [block for block in pruned if block.task.stage is not None]
+    if not staged:
         raise ValueError("nothing to trace: call prune_(model, cost=…) first")
     if not isinstance(images, Tensor) or images.dim() != 4:
         raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
@@ -69,21 +71,23 @@ def trace(
         raise ValueError("the images hold NaN or infinite values")
     seen: list[_Sight] = []
     with ExitStack() as watches:
-        for pruned in watched:
-            if pruned.task.last:
-                watches.enter_context(_watching_last(pruned, seen))
+        for block in pruned:
+            if block.task.last:
+                watches.enter_context(_watching_last(block, seen))
             else:
-                watches.callback(_watch(pruned, seen).remove)
+                watches.callback(_watch(block, seen).remove)
         try:
             with torch.inference_mode():
                 unwrap(model)(images)
         except AssertionError as error:
             raise ValueError(f"the images do not fit the model: {error}") from None
-    if not seen:
+    if not seen and all(block.task.last for block in staged):
         raise ValueError(
             "nothing to trace: the only stage is at the last block, which runs for the prefix "
             'tokens alone; prune_ runs the stage with compute="all"'
         )
+    if not seen:  # at this size the budget asks for no stage
+        return []
     patches = seen[0].source.shape[1]
     return [_stage_trace(sight, patches) for sight in seen]
 
@@ -174,14 +178,17 @@ class _Sight(NamedTuple):
 
 
 def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
-    task, call, thread = pruned.task, pruned.call, threading.get_ident()
+    call, thread = pruned.call, threading.get_ident()
 
     def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
         # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
-        shown = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
-        seen.append(_sight(task, shown, Tokens.of(out, task.geometry.prefix)))
+        x, _ = call.read(args, given)
+        task = pruned.at_size_of(x).task  # at another size, other blocks may have stages
+        if task.stage is not None:
+            prefix = task.geometry.prefix
+            seen.append(_sight(task, Tokens.of(x, prefix), Tokens.of(out, prefix)))
 
     return pruned.block.register_forward_hook(look, with_kwargs=True)
 
@@ -190,22 +197,29 @@ def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
 def _watching_last(pruned: PrunedBlock, seen: list[_Sight]) -> Iterator[None]:
     """While it is open, note what the last block's stage does, if it runs. Not by a hook: to one
     on the last block the model would show all tokens, and the stage would run for it."""
-    task, run, thread = pruned.task, pruned.run, threading.get_ident()
+    at_size_of, thread = pruned.at_size_of, threading.get_ident()
 
-    def look(
-        x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
-    ) -> Tensor | Tokens:
-        left = [] if left is None else left
-        out = run(x, kwargs, left)
-        if threading.get_ident() == thread:
-            seen.append(_sight(task, Tokens.of(x, task.geometry.prefix), left[-1]))
-        return out
+    def watched(x: Tensor | Tokens) -> PrunedBlock:
+        sized = copy(at_size_of(x))
+        task, run = sized.task, sized.run
 
-    pruned.run = look  # type: ignore[method-assign]
+        def look(
+            x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
+        ) -> Tensor | Tokens:
+            left = [] if left is None else left
+            out = run(x, kwargs, left)
+            if task.stage is not None and threading.get_ident() == thread:
+                seen.append(_sight(task, Tokens.of(x, task.geometry.prefix), left[-1]))
+            return out
+
+        sized.run = look  # type: ignore[method-assign]
+        return sized
+
+    pruned.at_size_of = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del pruned.run
+        del pruned.at_size_of
 
 
 def _sight(task: Task, shown: Tokens, left: Tokens) -> _Sight:

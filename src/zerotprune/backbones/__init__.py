@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from .contract import Backbone, BlockCall, Reading
 
-__all__ = ["LIBRARIES", "Backbone", "BlockCall", "Reading", "backbone", "create", "own_weights",
-           "reading", "refuse_unreachable", "shape_in", "transformer", "unwrap"]  # fmt: skip
+__all__ = ["LIBRARIES", "Backbone", "BlockCall", "Reading", "backbone", "create", "image_tower",
+           "library_of", "own_weights", "read_folder", "reading", "refuse_unreachable", "shape_in",
+           "transformer", "unwrap", "write_folder"]  # fmt: skip
 
 
 class Library(NamedTuple):
@@ -112,6 +114,44 @@ def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Select the model's weights from a file that may hold more towers than one."""
     select = getattr(_named(name)[0], "own_weights", None)
     return dict(state if select is None else select(state))
+
+
+def library_of(model: nn.Module) -> str:
+    """Return the name of our package for the library that the model is of."""
+    home = _home_of(model)
+    if home is None:
+        raise TypeError(f"cannot save {type(model).__name__}: {_advice(model)}")
+    return home.__name__.rpartition(".")[2]
+
+
+def write_folder(model: nn.Module, folder: Path, config: Mapping[str, Any] | None) -> None:
+    """Write a model's config and weights in its library's own form.
+
+    Args:
+        model: The model, without wrappers.
+        folder: An empty folder.
+        config: What the library needs to create the model again, if the model does not show it.
+    """
+    _package(library_of(model)).write(model, folder, config)
+
+
+def read_folder(library: str, folder: Path, weights: bool = True) -> nn.Module:
+    """Create the model that a folder holds: only data is read from there, and no code is run.
+
+    Args:
+        library: The name of our package for its library.
+        folder: What `write_folder` has written.
+        weights: Load its weights; else they are random.
+    """
+    model: nn.Module = _package(library).read(folder, weights)
+    return model
+
+
+def image_tower(model: nn.Module) -> nn.Module:
+    """Return the part of a model that takes images: itself, where it has no text tower."""
+    select = getattr(_home_of(model), "image_tower", None)
+    tower: nn.Module = model if select is None else select(model)
+    return tower
 
 
 def refuse_unreachable(

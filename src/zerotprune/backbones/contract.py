@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,19 @@ class BlockCall:
         """Split a call into the residual stream and what else the parts may need of it."""
         (x,) = args
         return x, dict(kwargs)
+
+
+def saving_method(save: Callable[..., Any], *args: Any) -> functools.partial[Any]:
+    """Make a method for `Backbone.saving`; `restore_` knows it by this and takes it off."""
+    return functools.partial(_save, save, *args)
+
+
+def is_saving(method: object) -> bool:
+    return isinstance(method, functools.partial) and method.func is _save
+
+
+def _save(save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return save(*args, **kwargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +124,14 @@ class Backbone(ABC):
     @property
     def _label(self) -> str:
         return self.name or type(self.model).__name__
+
+    def saving(self, note: Mapping[str, Any]) -> dict[str, functools.partial[Any]]:
+        """Return the methods of the model that save it, as a pruned one needs them, by name.
+
+        Args:
+            note: what `prune_` has to be told to prune the model in the same way, as JSON has it.
+        """
+        return {}
 
     def giving_tensors(self) -> nn.Module:
         """Return the model, or a wrapper of it, that returns one tensor: logits, or features."""

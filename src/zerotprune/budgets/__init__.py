@@ -1,5 +1,6 @@
 """Budgets: what a model may cost, and the schedule that costs it."""
 
-from .solving import TOLERANCE, Budget, schedule_for
+from ..schedule import Budget
+from .solving import TOLERANCE, fit, schedule_for, solve_at
 
-__all__ = ["TOLERANCE", "Budget", "schedule_for"]
+__all__ = ["TOLERANCE", "Budget", "fit", "schedule_for", "solve_at"]

@@ -8,8 +8,7 @@ Everything below `schedule_for` works with any such pair.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -22,8 +21,7 @@ from ..knobs import Dial, dials_of
 from ..method import Method
 from ..methods import DEFAULT, DENSE, name_of, resolve
 from ..plan import Plan
-from ..ranges import check_range
-from ..schedule import Schedule
+from ..schedule import Budget, Schedule
 from ..surgery import attach, restore_
 from ..tracing import survivors
 from .tuned import tuned_at
@@ -34,40 +32,6 @@ TOLERANCE = 0.01
 #: what a schedule costs, in the unit of the target; None if the model cannot follow it
 Price = Callable[[Schedule], float | None]
 Setting = TypeVar("Setting")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a pruned model may cost.
-
-    Args:
-        cost: The share of the unpruned model's compute, above 0 and at most 1.
-        gmacs: The compute in GMACs. Give either this or `cost`.
-
-    >>> Budget(cost=0.6).to_gmacs(unpruned=5.0)
-    3.0
-    """
-
-    cost: float | None = None
-    gmacs: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.cost is None) == (self.gmacs is None):
-            raise ValueError("a budget is either cost=…, a share of the compute, or gmacs=…")
-        for name, value in self.options.items():
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(f"{name} must be a number, got {value!r}")
-            check_range(name, value)
-
-    @property
-    def options(self) -> dict[str, float]:
-        """The one of the two that is set, by its name."""
-        both = {"cost": self.cost, "gmacs": self.gmacs}
-        return {name: value for name, value in both.items() if value is not None}
-
-    def to_gmacs(self, unpruned: float) -> float:
-        """Return the budget in GMACs for a model that takes `unpruned` GMACs unpruned."""
-        return float(self.gmacs) if self.cost is None else float(self.cost * unpruned)  # type: ignore[arg-type]
 
 
 def schedule_for(
@@ -109,7 +73,7 @@ def schedule_for(
         if cost is not None or gmacs is not None:
             raise ValueError("give one budget: cost, gmacs or speedup")
         cost = _cost_at(model, speedup, example, method)
-    budget = Budget(cost, gmacs)
+    budget = Budget(cost, gmacs, convention)
     if method is None:
         method = DENSE if outputs == "grid" else DEFAULT
     method = resolve(method)
@@ -119,9 +83,56 @@ def schedule_for(
     if tuned:
         return _tuned_schedule(model, method, target, unpruned)
     if abs(target - unpruned) <= TOLERANCE / 2 * unpruned:
-        return Schedule((), method)
-    price = _price_in_gmacs(model, method, geometry, images, convention, outputs)
-    return solve(method, geometry, target, unpruned, price, outputs)
+        schedule = Schedule((), method)
+    else:
+        price = _price_in_gmacs(model, method, geometry, images, convention, outputs)
+        schedule = solve(method, geometry, target, unpruned, price, outputs)
+    return replace(schedule, budget=budget, patches=geometry.patches)
+
+
+def fit(schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> Schedule:
+    """Return the schedule for a model of this geometry: as it is, or solved anew for its budget if
+    it was solved for another number of patches.
+
+    A budget in GMACs that the unpruned model does not spend at all prunes nothing.
+    """
+    budget, method = schedule.budget, schedule.method
+    if budget is None or schedule.patches == geometry.patches:
+        return schedule
+    if method.adaptive:
+        raise ValueError(
+            f"the cost of {name_of(method)} depends on the images, and was measured on some of "
+            f"{schedule.patches} patches: solve it for {geometry.patches} with schedule_for"
+        )
+    unpruned = Plan(Schedule(), geometry).gmacs(budget.convention)
+    target = budget.to_gmacs(unpruned)
+    if target >= (1 - TOLERANCE / 2) * unpruned:
+        solved = Schedule((), method)
+    else:
+        solved = solve(
+            method, geometry, target, unpruned,
+            lambda each: Plan(each, geometry, outputs).price(budget.convention), outputs,
+        )  # fmt: skip
+    return replace(solved, budget=budget, patches=geometry.patches)
+
+
+def solve_at(plan: Plan, patches: int) -> Schedule:
+    """Return a plan's schedule solved anew for images of so many patches, see `sizes`."""
+    schedule, budget = plan.schedule, plan.schedule.budget
+    if budget is None:
+        raise ValueError(
+            "its stages have no budget that they could be solved for anew; prune it by one, such "
+            "as cost=0.65"
+        )
+    if not schedule.method.adaptive:
+        unpruned = Plan(Schedule(), plan.geometry).gmacs(budget.convention)
+        cost, wanted = plan.gmacs(budget.convention), budget.to_gmacs(unpruned)
+        if abs(cost - wanted) > TOLERANCE * wanted:
+            raise ValueError(
+                f"its stages cost {cost:.4g} GMACs, not the {wanted:.4g} of the budget that they "
+                "are said to be solved for; solve them for this model with schedule_for"
+            )
+    return fit(schedule, plan.geometry.at(patches), plan.outputs)
 
 
 def _cost_at(

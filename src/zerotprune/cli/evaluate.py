@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from pathlib import Path
 
+from ..data.models import is_model_folder
 from ..data.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
@@ -48,7 +49,7 @@ def evaluate(
     budget.check()
     if method is not None:
         resolve(method)
-        if not budget.given:
+        if not budget.given and not is_model_folder(model):
             raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if csv is not None:
         records.check_rows_fit(csv)

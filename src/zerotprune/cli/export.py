@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..data.images import batches
-from ..data.models import load
+from ..data.models import is_model_folder, load, saved_with
 from ..export import target_named
 from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.results import MAX_CHANGED_INT8
@@ -105,7 +105,7 @@ def export(
     budget.check()
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
-    if method is not None and not budget.given:
+    if method is not None and not budget.given and not is_model_folder(model):
         raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if loading.device not in ("auto", "cpu"):
         raise ValueError("what is exported is made and timed on the CPU: leave --device out")
@@ -121,7 +121,8 @@ def export(
         built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print
     )
     if schedule is not None:
-        prune_(built, schedule)
+        saved = None if budget.given else saved_with(built, method)
+        prune_(built, schedule, outputs="tokens" if saved is None else saved.outputs)
     if threads is not None:
         torch.set_num_threads(threads)
     with console.status("exporting") as status:

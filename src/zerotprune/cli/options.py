@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -13,12 +14,14 @@ from cyclopts import Group, Parameter
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets import Budget, schedule_for
+from ..budgets import Budget, fit, schedule_for
 from ..budgets.speed import TimeBudget, Timed, cost_for
 from ..data.images import ImageDataset, open_data
+from ..data.models import saved_with
 from ..data.weights import schedule_in
-from ..method import Method
+from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
+from ..saving import is_saved, read_saved
 from ..schedule import PRESETS, Schedule
 
 Item = TypeVar("Item")
@@ -168,7 +171,8 @@ class BudgetOptions:
         if self.cost is not None or self.gmacs is not None:
             Budget(self.cost, self.gmacs)
         if self.time is None and self.schedule is not None:
-            preset_or_file(self.schedule)
+            with suppress(UnnamedMethod):  # it may be named by --method
+                preset_or_file(self.schedule)
 
     def acting(self, method: str | None) -> Method:
         """Return the named method, or else the schedule's, or else the default."""
@@ -191,11 +195,15 @@ class BudgetOptions:
             images: Returns a batch, for costs that are measured.
             say: Called with a line about what was measured.
         """
+        geometry = backbone(model).geometry
         if self.schedule is not None:
-            schedule = preset_or_file(self.schedule)
-            return schedule if method is None else schedule.by(method)
+            schedule = preset_or_file(self.schedule, method)
+            if method is not None and not _is_named(schedule.method, method):
+                schedule = schedule.by(method)
+            return fit(schedule, geometry)
         if not self.given:
-            return None
+            saved = saved_with(model, method)
+            return None if saved is None else fit(saved.schedule, geometry, saved.outputs)
         chosen = resolve(method or DEFAULT)
         if self.time is None:
             return schedule_for(model, cost=self.cost, gmacs=self.gmacs, method=chosen,
@@ -214,15 +222,24 @@ def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
     return images() if method.adaptive else None
 
 
-def preset_or_file(schedule: str) -> Schedule:
+def _is_named(method: Method, name: str) -> bool:
+    """Is it the method of the user's own that --method names again, with options of its own?"""
+    return ".py:" in name and type(resolve(name)) is type(method)
+
+
+def preset_or_file(schedule: str, method: str | None = None) -> Schedule:
+    """The schedule by that name; `method` is --method, which may name the file of its method."""
+    own = method if method is not None and ".py:" in method else None
     if schedule in PRESETS:
         return Schedule.preset(schedule)
-    if (trained := schedule_in(Path(schedule))) is not None:
+    if (trained := schedule_in(Path(schedule), own)) is not None:
         return trained
+    if is_saved(schedule):
+        return read_saved(schedule, own).schedule
     if not Path(schedule).is_file():
         presets = ", ".join(PRESETS)
         raise ValueError(f"{schedule!r} is neither a preset ({presets}) nor a file")
-    return Schedule.load(schedule)
+    return Schedule.load(schedule, own)
 
 
 def chosen_device(name: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data import demo as built_in
-from ..data.models import DEMO, load, outline
+from ..data.models import DEMO, is_model_folder, load, outline
 from ..data.photographs import load_photographs
 from ..files import names_in
 from ..methods import name_of
@@ -80,7 +80,7 @@ def show(
         PNG, SVG, HTML, or an animated GIF or WebP, by the suffix.
     """
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    if not budget.given:
+    if not budget.given and not is_model_folder(model):
         budget = replace(budget, cost=COST)
     budget.check()
     check_drawable(out, heads=heads, tiles=grid, panels=panels)
@@ -98,7 +98,8 @@ def show(
         batch, captions = _generate(vit, limit)
     batch = batch.to(device)
     schedule = budget.solve(vit, method, lambda: batch, print)
-    assert schedule is not None
+    if schedule is None:
+        raise ValueError(f"{model} was saved unpruned: give a budget, such as --cost {COST}")
     about = "the built-in model" if model == DEMO else model
     scene = make_scene(f"{name_of(schedule.method)} on {about}", vit, schedule, batch, captions,
                        names=classes, lines=lines, heads=heads, panels=panels)  # fmt: skip

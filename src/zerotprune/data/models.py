@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from ..backbones import backbone, create, own_weights, shape_in
+from ..backbones import backbone, create, image_tower, own_weights, shape_in, transformer
 from ..ranges import check_range
+from ..saving import Saved, folder_named, is_saved, read_model, read_saved
 from . import demo
 from .weights import fill, read
 
@@ -24,15 +26,19 @@ def load(
     classes: int | None = None,
     pool: str | None = None,
 ) -> nn.Module:
-    """`demo` for the built-in model, else a name of a library's; in eval mode.
+    """`demo` for the built-in model, a folder that `zerotprune.save` wrote, else a name of a
+    library's; in eval mode, and not pruned: `saved_with` tells by which schedule a folder is.
 
     Weights come from a file, or with `pretrained` from where the library has them; else they are
     random. `size` is the side of the images, if not the model's own: positions are resampled.
     `classes` and `pool` are the head's, if not the library's own; the number of classes is read
     from the file.
     """
-    if name == DEMO:
-        _refuse_options(classes=classes, pool=pool)
+    if is_model_folder(name):
+        _refuse_options(_SAVED, weights=weights, classes=classes, pool=pool)
+        model, state = _from_folder(name, pretrained), None
+    elif name == DEMO:
+        _refuse_options(_BUILT_IN, classes=classes, pool=pool)
         model, state = demo.model(), None if weights is None else read(weights)
         held = {} if state is None else shape_in(name, state)
         outputs = backbone(model).outputs
@@ -71,15 +77,45 @@ def resize_(model: nn.Module, size: int) -> None:
 
 def outline(name: str, *, classes: int | None = None, pool: str | None = None) -> nn.Module:
     """The same model without its weights: enough for its geometry, at once, at any size."""
+    if is_model_folder(name):
+        _refuse_options(_SAVED, classes=classes, pool=pool)
+        return _from_folder(name, weights=False)
     if name == DEMO:
-        _refuse_options(classes=classes, pool=pool)
+        _refuse_options(_BUILT_IN, classes=classes, pool=pool)
     with torch.device("meta"):
         if name == DEMO:
             return demo.untrained()
         return create(name, pretrained=False, classes=classes, pool=pool)
 
 
-def _refuse_options(**options: object) -> None:
+def is_model_folder(name: str) -> bool:
+    """Is it a folder, and not the name of a model?"""
+    return name != DEMO and (is_saved(name) or ("/" in name and Path(name).is_dir()))
+
+
+def _from_folder(name: str, weights: bool) -> nn.Module:
+    folder = folder_named(name)
+    model = image_tower(read_model(folder, weights))
+    served = backbone(model).giving_tensors() if transformer(model) is model else model
+    _FOLDERS[served] = folder
+    return served.eval()
+
+
+def saved_with(model: nn.Module, method: str | None = None) -> Saved | None:
+    """Return what the folder says that `load` or `outline` took the model from; None for any other
+    model, and for one that was saved unpruned. `method` names the file of a method of one's own."""
+    if model not in _FOLDERS:
+        return None
+    saved = read_saved(_FOLDERS[model], method if method and ".py:" in method else None)
+    return saved if saved.schedule.stages else None
+
+
+#: the folders that models were taken from
+_FOLDERS: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
+_BUILT_IN, _SAVED = "the built-in model", "a saved model, which has its own"
+
+
+def _refuse_options(what: str, **options: object) -> None:
     for option, value in options.items():
         if value is not None:
-            raise ValueError(f"--{option} is not for the built-in model: leave it out")
+            raise ValueError(f"--{option} is not for {what}: leave it out")

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..backbones import Backbone, backbone, transformer
+from ..backbones import backbone, transformer
 from ..files import replacing
-from ..method import names, resolve
+from ..method import UnnamedMethod
+from ..saving import make_room
 from ..schedule import Schedule
 
 ENDING = ".safetensors"
 _SCHEDULE, _ABOUT = "zerotprune.schedule", "zerotprune.about"
-_METHOD_KEY = re.compile(r"zerotprune\.([^.]+)\.([1-9][0-9]{0,3})\.")
 
 
 def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Load a state dict into the model; all keys and shapes must fit."""
     vit = backbone(model)
-    _make_room(vit, state)
+    make_room(vit, state)
     state = vit.under_own_names(state)
     if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
         model = transformer(model)
@@ -44,18 +43,6 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
         if state[key].is_floating_point() and not state[key].isfinite().all():
             raise ValueError(f"the weights in {path}: {key} holds values that are not finite")
     model.load_state_dict(state)
-
-
-def _make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
-    """Put on the model what the state dict holds for methods, under `zerotprune.METHOD.BLOCK`."""
-    stages: dict[str, set[int]] = {}
-    for key in state:
-        match = _METHOD_KEY.match(key)
-        if match is not None and int(match[2]) <= vit.geometry.depth:
-            stages.setdefault(match[1], set()).add(int(match[2]))
-    for name, blocks in stages.items():
-        if name in names():
-            resolve(name).bind(vit.model, sorted(blocks), vit.geometry).put_on(vit.model)
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
@@ -123,9 +110,10 @@ def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, An
         raise OSError(f"{out} cannot be written: {error.strerror or error}") from None
 
 
-def schedule_in(path: Path) -> Schedule | None:
+def schedule_in(path: Path, method: object = None) -> Schedule | None:
     """The schedule that a file of weights was trained for; None for any other file, and for the
-    weights of an unpruned model, whose schedule has no stages."""
+    weights of an unpruned model, whose schedule has no stages. `method` is as for
+    `Schedule.from_json`."""
     if path.suffix != ENDING or not path.is_file():
         return None
     from safetensors import SafetensorError, safe_open
@@ -138,7 +126,9 @@ def schedule_in(path: Path) -> Schedule | None:
     if held is None:
         return None
     try:
-        schedule = Schedule.from_json(held)
+        schedule = Schedule.from_json(held, method)
+    except UnnamedMethod:
+        raise
     except (TypeError, ValueError) as error:
         raise ValueError(f"the schedule in {path}: {error}") from None
     return schedule if schedule.stages else None

@@ -16,8 +16,9 @@ from .blocks import PARTS, LVViTBlock, block_shape
 from .create import create, shape_in, size_of
 from .ending import LVViTEnding
 from .model import LVViT
+from .store import read, write
 
-__all__ = ["LVViT", "create", "shape_in", "take_apart"]
+__all__ = ["LVViT", "create", "read", "shape_in", "take_apart", "write"]
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

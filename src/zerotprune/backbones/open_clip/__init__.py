@@ -20,8 +20,9 @@ from ..contract import NO_MASK, Backbone, BlockCall, Parts
 from .create import create, own_weights, preprocess, preprocessing_of
 from .ending import ClipEnding
 from .geometry import AFTER_ATTENTION, geometry_of
+from .store import image_tower, read, write
 
-__all__ = ["create", "own_weights", "take_apart", "tower"]
+__all__ = ["create", "image_tower", "own_weights", "read", "take_apart", "tower", "write"]
 
 _PARTS = {"ln_1", "attn", "ln_2", "mlp", "ls_2", *AFTER_ATTENTION}
 _ATTENTION = {"ln_q", "ln_k", "attn_drop", "ln_inner", "out_proj", "out_drop"}

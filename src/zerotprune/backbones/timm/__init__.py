@@ -21,8 +21,9 @@ from .blocks import ATTENTIONS, BLOCKS
 from .create import build, create, shape_in
 from .ending import TimmEnding, can_enter
 from .geometry import attentions, geometry_of
+from .store import read, write
 
-__all__ = ["build", "create", "shape_in", "take_apart", "tower"]
+__all__ = ["build", "create", "read", "shape_in", "take_apart", "tower", "write"]
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 

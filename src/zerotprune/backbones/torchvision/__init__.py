@@ -15,8 +15,9 @@ from ..counting import linear_macs, module_macs, norm_values, packed_shape
 from ..ending import Ending
 from .create import create, entry_of, name_of, shape_in
 from .ending import TorchvisionEnding
+from .store import read, write
 
-__all__ = ["create", "shape_in", "take_apart"]
+__all__ = ["create", "read", "shape_in", "take_apart", "write"]
 
 _AFTER_ATTENTION = ("dropout",)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
 
 #: the attribute in which a model that was created by name keeps its weights' entry
-_ENTRY = "zerotprune_weights"
+ENTRY = "zerotprune_weights"
 
 
 def create(
@@ -48,7 +48,7 @@ def create(
     else:
         shape = {"image_size": size or weights.meta["min_size"][0]}
         model = get_model(architecture, num_classes=classes or 1000, **shape)
-    setattr(model, _ENTRY, weights)
+    setattr(model, ENTRY, weights)
     vit: nn.Module = model
     return vit
 
@@ -68,8 +68,8 @@ def entry_of(model: Any) -> WeightsEnum:
     """Return the published weights that the model was created for, or those of a model of its
     shape and size. A model of no published shape gets the preprocessing of vit_b_16, the usual
     one."""
-    if _ENTRY in model.__dict__:
-        entry: WeightsEnum = model.__dict__[_ENTRY]
+    if ENTRY in model.__dict__:
+        entry: WeightsEnum = model.__dict__[ENTRY]
         return entry
     name = name_of(model)
     if not name:
@@ -99,3 +99,12 @@ def _entry(name: str, tag: str = "") -> WeightsEnum:
         tags = ", ".join(entry.name.lower() for entry in entries)
         raise ValueError(f"torchvision has no weights {tag!r} for {name}: give one of {tags}")
     return matches[0]
+
+
+def entry_named(name: str) -> WeightsEnum:
+    """Return published weights by their name, such as `ViT_B_16_Weights.IMAGENET1K_V1`."""
+    entries = (entry for each in _names() for entry in get_model_weights(each))
+    found = [entry for entry in entries if f"{type(entry).__name__}.{entry.name}" == name]
+    if not found:
+        raise ValueError(f"torchvision {torchvision.__version__} has no weights {name!r}")
+    return found[0]

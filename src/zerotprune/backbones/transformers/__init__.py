@@ -6,7 +6,8 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import transformers
@@ -29,8 +30,9 @@ from .families import (
 )
 from .geometry import geometry_of, image_size, resize_
 from .preprocessing import Preprocessing
+from .store import read, saving, write
 
-__all__ = ["create", "reading", "take_apart"]
+__all__ = ["create", "read", "reading", "take_apart", "write"]
 
 #: the layout of its models changed often before this
 OLDEST = (5, 17)
@@ -42,8 +44,7 @@ class TransformersBackbone(Backbone):
     recorders = (RECORDING,)
 
     def parts(self, block: nn.Module) -> Parts:
-        size, tower = image_size(base_of(self.model)), family_of(self.model).tower
-        return PreNorm(block, self.geometry.tokens, size, tower)
+        return PreNorm(block, self.geometry.prefix, family_of(self.model).tower)
 
     @property
     def name(self) -> str:
@@ -99,6 +100,9 @@ class TransformersBackbone(Backbone):
             prefix_only=prefix_only,
             proportional=proportional if prefix_only or pools(self.model) else None,
         )
+
+    def saving(self, note: Mapping[str, Any]) -> dict[str, functools.partial[Any]]:
+        return saving(self.model, note)
 
     def giving_tensors(self) -> nn.Module:
         return nn.Sequential(self.model, Answer())

@@ -68,14 +68,12 @@ class PreNorm:
     """Dropout, layer scale and drop path of a branch come in this order, where a block has them."""
 
     block: Any
-    tokens: int  # the number that enters the model's first block
-    image: tuple[int, int]  # height and width that give so many
+    prefix: int  # how many tokens are not patches
     tower: bool = False  # does it get a mask of patches, which masks none?
 
     def attend(
         self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
     ) -> list[Heads]:
-        self._refuse_other_size(tokens)
         block = self.block
         x = norm_before(block)(tokens.x)
         rotary, bias = kwargs.get("position_embeddings"), self._bias(tokens, kwargs, queries)
@@ -113,7 +111,7 @@ class PreNorm:
             height, width = (side // block.patch_size for side in kwargs["resolution"])
             resampled = kwargs.get("interpolate_pos_encoding", False)
             of_block = block.relative_position_bias(
-                (height, width), resampled, dim_size=self.tokens
+                (height, width), resampled, dim_size=self.prefix + height * width
             )
             bias = of_block if bias is None else of_block + bias
         return None if bias is None else bias_among(bias, tokens, queries)
@@ -123,16 +121,6 @@ class PreNorm:
         if not self.tower or torch.compiler.is_compiling():
             return self.tower
         return bool((mask if mask.dtype == torch.bool else mask == 0).all())
-
-    def _refuse_other_size(self, tokens: Tokens) -> None:
-        came = tokens.x.shape[1]
-        if not tokens.moved and came != self.tokens:
-            height, width = self.image
-            raise ValueError(
-                f"the model was pruned for images of {height} × {width} pixels, {self.tokens} "
-                f"tokens, and got {came} tokens: set it to the size of the images before pruning, "
-                "with zerotprune.backbones.backbone(model).resize_(size)"
-            )
 
 
 def _split(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +62,23 @@ _MISFITS = ("missing_keys", "unexpected_keys", "mismatched_keys")
 def read_state(kind: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, list[str]]]:
     """Call `kind.from_pretrained` without its tables and bars; return the model and the keys that
     were missing, unexpected or of another shape."""
+    with quietly():
+        model, info = kind.from_pretrained(*args, output_loading_info=True, **kwargs)
+    return model, {name: sorted(map(str, info[name])) for name in _MISFITS}
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the library from logging and from drawing bars."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, info = kind.from_pretrained(*args, output_loading_info=True, **kwargs)
+        yield
     finally:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-    return model, {name: sorted(map(str, info[name])) for name in _MISFITS}
 
 
 def _load(kind: Any, name: str) -> Any:

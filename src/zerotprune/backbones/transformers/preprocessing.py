@@ -26,7 +26,7 @@ class Preprocessing:
     def of(cls, model: Any, sides: tuple[int, ...]) -> Preprocessing:
         """Read what was saved with the model; values in [-1, 1] without it."""
         height, width = sides
-        processor = _saved(model.name_or_path)
+        processor = saved_processor(model.name_or_path)
         if processor is None:
             return cls((height, width), None)
         size, crop = processor.size or {}, None
@@ -82,7 +82,7 @@ def _interpolation(resample: int) -> Any:
     return InterpolationMode[modes[resample]]
 
 
-def _saved(name: str) -> Any:
+def saved_processor(name: str) -> Any:
     """Load the image processor beside the model's weights, if there is one."""
     from transformers import AutoImageProcessor
 

@@ -1,0 +1,157 @@
+"""A model's weights in a folder: written as safetensors, read with one sentence for what is wrong.
+
+How a library's model is created again is up to its package (`store.py` of each). What is shared is
+here: files of weights, and the comparison of a model with its twin, which is created from what is
+about to be written. Nothing is written that would not give the same model back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..files import parsed, text_of
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+#: the submodule with what methods have learned, which no library knows
+LEARNED = "zerotprune"
+
+#: attributes that make no difference to what a model in eval mode returns
+_HARMLESS = {
+    "training", "p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "scale_by_keep",
+    "grad_checkpointing", "fused_attn", "num_classes", "default_cfg", "inplace", "is_init",
+    "representation_size", "output_dict",
+}  # fmt: skip
+#: modules that do nothing in eval mode
+_IDLE = {"Identity", "Dropout", "DropPath", "StochasticDepth"}
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the model's weights without what methods have learned."""
+    state: dict[str, Tensor] = model.state_dict()
+    return {name: value for name, value in state.items() if LEARNED not in name.split(".")[:-1]}
+
+
+def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write plain tensors as safetensors."""
+    from safetensors.torch import save_file
+
+    for name, value in state.items():
+        if value.is_meta or value.layout != torch.strided or type(value.data) is not Tensor:
+            raise ValueError(
+                f"cannot save {name}: it is not a plain tensor, but {_kind(value)}; save the model "
+                "before it is quantized, sharded or offloaded"
+            )
+    # Copies, as safetensors takes no tensors that share their memory.
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    save_file(copies, path, {"format": "pt"})
+
+
+def _kind(value: Tensor) -> str:
+    if value.is_meta:
+        return "one without values"
+    return f"a {type(value.data).__name__} of layout {value.layout}"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read safetensors, and nothing else: pickles are never opened."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise ValueError(
+            f"{path.parent} holds no {path.name}: weights are read from safetensors alone"
+        )
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Give the model these weights, in the precision that they have."""
+    own = model.state_dict()
+    for name in sorted(own.keys() | state.keys()):
+        if name not in state:
+            raise ValueError(f"{path} lacks {name}, which the model of its config has")
+        if name not in own:
+            raise ValueError(f"{path} holds {name}, which the model of its config does not have")
+        if own[name].shape != state[name].shape:
+            came, wanted = tuple(state[name].shape), tuple(own[name].shape)
+            raise ValueError(f"{path}: {name} is {came}, and the model of its config has {wanted}")
+    kinds = {value.dtype for value in state.values() if value.is_floating_point()}
+    if len(kinds) == 1:
+        model.to(dtype=kinds.pop())  # what is not in the file, too
+    # Copies: a tensor as it lies in the file may be ill aligned, and is then multiplied otherwise.
+    model.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
+    model.requires_grad_(True)
+
+
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a stranger's folder."""
+    if not path.is_file():
+        raise ValueError(f"{path.parent} holds no {path.name}")
+    try:
+        data = parsed(text_of(path, "config"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return data
+
+
+def difference(model: nn.Module, twin: nn.Module) -> str:
+    """Say where two models differ in their weights' shapes, modules or settings; "" if nowhere."""
+    state, other = own_state(model), own_state(twin)
+    for name in sorted(state.keys() ^ other.keys()):
+        return f"{name} is in one of them alone"
+    for name, value in state.items():
+        if value.shape != other[name].shape:
+            return f"{name} is {tuple(value.shape)} and {tuple(other[name].shape)}"
+    modules, others = dict(_modules(model)), dict(_modules(twin))
+    for name in sorted(modules.keys() ^ others.keys()):
+        return f"the module {name} is in one of them alone"
+    for name, module in modules.items():
+        kind, other_kind = type(module).__name__, type(others[name]).__name__
+        if kind != other_kind:
+            return f"{name or 'the model'} is a {kind} and a {other_kind}"
+        mine, its = _settings(module), _settings(others[name])
+        for setting in sorted(mine.keys() & its.keys()):
+            if mine[setting] != its[setting]:
+                where = f"{name}.{setting}" if name else setting
+                return f"{where} is {mine[setting]!r} and {its[setting]!r}"
+    return ""
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Return the modules that do something, by their names."""
+    for name, module in model.named_modules():
+        if type(module).__name__ not in _IDLE and LEARNED not in name.split("."):
+            yield name, module
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: _plain(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name not in _HARMLESS and _is_plain(value)
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, (tuple, list)) else value

@@ -1,0 +1,103 @@
+"""transformers' models in a folder that `from_pretrained` reads, and `save_pretrained` when pruned.
+
+`from_pretrained` has one hook that others can register with: quantizers. A pruned model is not
+quantized, though. With `quantization_config` in its config.json, transformers without zerotprune
+would log that it skips an unknown quantization, with it the model could not be cast (`.half()`,
+`.float()`) nor trained by `Trainer`, and a model that really is quantized could not be pruned, as
+there is room for one. So the schedule is a plain field of config.json, "zerotprune", that everybody
+else ignores: `from_pretrained` gives the unpruned model, and `zerotprune.load` the pruned one.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from torch import nn
+
+from ..contract import saving_method
+from ..storing import CONFIG, own_state, read_config
+from .create import quietly, read_state
+from .families import FAMILIES, known_as
+from .preprocessing import saved_processor
+
+#: the field of config.json
+FIELD = "zerotprune"
+
+
+def saving(model: Any, note: Mapping[str, Any]) -> dict[str, functools.partial[Any]]:
+    """Return a `save_pretrained` that writes the note into config.json."""
+    return {"save_pretrained": saving_method(_save_pretrained, model, dict(note))}
+
+
+def _save_pretrained(model: Any, note: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    warnings.warn(
+        "from_pretrained will give the unpruned model back: use zerotprune.load for the pruned "
+        "one, and zerotprune.save to write a folder with a model card",
+        stacklevel=3,
+    )
+    setattr(model.config, FIELD, note)
+    try:
+        return type(model).save_pretrained(model, *args, **kwargs)
+    finally:
+        delattr(model.config, FIELD)  # a model that is restored has none
+
+
+def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
+    """Write what `save_pretrained` writes, and the image processor beside it.
+
+    Args:
+        model: A transformers model.
+        folder: Where to.
+        config: Refused, as a transformers model has its own.
+    """
+    if config is not None:
+        raise ValueError("a transformers model knows its config: leave config out")
+    kind = known_as(model)
+    if kind is None or type(model) is not kind:
+        raise TypeError(
+            f"cannot save {type(model).__name__}: it is not one of transformers' own classes "
+            f"({', '.join(list(FAMILIES)[:3])}, …)"
+        )
+    quantized = getattr(model, "hf_quantizer", None)
+    if quantized is not None:
+        raise ValueError("cannot save a quantized model: save it before, and quantize what is read")
+    with quietly():
+        type(model).save_pretrained(model, folder, state_dict=own_state(model))
+    processor = saved_processor(model.name_or_path)
+    if processor is not None:
+        processor.save_pretrained(folder)
+
+
+def read(folder: Path, weights: bool) -> nn.Module:
+    """Create the model that a folder holds, with or without its weights. No code that a config
+    names is run."""
+    data = read_config(folder / CONFIG)
+    named = data.get("architectures")
+    name = named[0] if isinstance(named, list) and named else None
+    if name not in FAMILIES:
+        raise ValueError(f"{folder / CONFIG}: {name!r} is no model that can be pruned")
+    kind: Any = getattr(transformers, str(name))
+    try:
+        if weights:
+            model, misfits = read_state(kind, folder, dtype="auto", use_safetensors=True,
+                                        local_files_only=True, trust_remote_code=False)  # fmt: skip
+        else:
+            model, misfits = kind(kind.config_class.from_pretrained(folder)), {}
+            model.name_or_path = str(folder)
+    except Exception as error:  # a stranger's config and weights may fail in any way
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"transformers cannot read {folder}: {reason}") from None
+    for what, keys in misfits.items():
+        if keys:
+            raise ValueError(
+                f"the weights in {folder} do not fit its config: {what.replace('_', ' ')}, such "
+                f"as {keys[0]}"
+            )
+    vars(model.config).pop(FIELD, None)
+    made: nn.Module = model
+    return made

@@ -1,0 +1,408 @@
+"""Keep a pruned model: a folder with its weights, its library's config and its schedule.
+
+Plain timm, transformers and open_clip read the folder as any of theirs and get the unpruned model;
+`load` prunes it as it was. Folders come from strangers: only JSON and safetensors are read, no code
+from there is run, and what is wrong with one is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .backbones import (
+    LIBRARIES,
+    Backbone,
+    backbone,
+    library_of,
+    read_folder,
+    refuse_unreachable,
+    transformer,
+    unwrap,
+    write_folder,
+)
+from .backbones.storing import LEARNED, read_config, read_weights, write_config, write_weights
+from .cost import Compute
+from .files import printable
+from .grid import Outputs
+from .method import Method, UnnamedMethod, name_of, names, resolve
+from .plan import Plan
+from .pruning import prune_
+from .schedule import Schedule
+from .surgery import current_plan, note_of, pruned_blocks
+from .temporary import private_folder
+
+#: our file in the folder, and the version of its form
+FILE, FORMAT = "zerotprune.json", 1
+CARD, LEARNED_WEIGHTS = "README.md", "zerotprune.safetensors"
+#: what is fetched from the Hub: no code, no pickles
+_FETCHED = ("*.json", "*.safetensors", "*.txt", CARD)
+_PACKAGES = {"lvvit": "zerotprune", "open_clip": "open_clip_torch"}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder says of the model in it."""
+
+    folder: Path
+    library: str
+    schedule: Schedule
+    compute: Compute
+    outputs: Outputs
+
+
+def save(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    measured: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model with its weights and the schedule that it is pruned by.
+
+    The folder is whole, or as it was before. One that `save` wrote is written over, and files that
+    others put there are kept; any other folder that is not empty is refused.
+
+    Args:
+        model: A model of timm, transformers, torchvision or open_clip, or an `LVViT`, pruned or
+            not.
+        folder: Where to. Plain timm and open_clip read it as `local-dir:FOLDER`, transformers by
+            `from_pretrained`.
+        measured: What you measured, for the model card: `{"change in top-1": "−0.1 ± 0.3"}`.
+        config: What the library needs to create the model, if the model does not show it: timm's
+            `model_args`, or open_clip's model config.
+
+    >>> import tempfile, timm, torch, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit", num_classes=5).eval(), cost=0.7)
+    >>> images = torch.zeros(1, 3, 160, 160)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     again = load(save(model, f"{place}/my-vit"))
+    >>> torch.equal(again(images), model(images))
+    True
+    """
+    held = _whole(model)
+    library, vit = library_of(held), backbone(held)
+    plan = current_plan(held) or Plan(Schedule(), vit.geometry)
+    blocks = pruned_blocks(held)
+    note = note_of(plan, blocks[0].task.compute if blocks else "needed")
+    unpruned = Plan(Schedule(), plan.geometry).gmacs()
+    data = {
+        "format": FORMAT,
+        "library": library,
+        "model": printable(vit.name) or type(transformer(held)).__name__,
+        **note,
+        "depth": plan.geometry.depth,
+        "gmacs": None if plan.method.adaptive else round(plan.gmacs(), 6),
+        "gmacs_unpruned": round(unpruned, 6),
+        "versions": _versions(library),
+    }
+    target = _writable(folder)
+    with _replacing(target) as temporary:
+        write_folder(held, temporary, config)
+        learned = getattr(transformer(held), LEARNED, None)
+        if isinstance(learned, nn.Module):
+            write_weights(temporary / LEARNED_WEIGHTS, learned.state_dict())
+        card = _card(data, plan, vit.outputs > 0, measured or {}, target.name)
+        (temporary / CARD).write_text(card, encoding="utf-8")
+        files = sorted(path.name for path in temporary.iterdir())
+        write_config(temporary / FILE, {**data, "files": [*files, FILE]})
+    return target
+
+
+def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) -> nn.Module:
+    """Read a model that `save` wrote, pruned as it was; on the CPU, in eval mode.
+
+    A folder that `save_pretrained` wrote from a pruned transformers model is read as well.
+
+    Args:
+        folder: The folder, or the name of a model on the Hugging Face Hub.
+        method: The model's method, if it is one of your own: `FILE.py:CLASS`, or an object. Its
+            file is imported only because you name it here.
+    """
+    saved = read_saved(folder_named(os.fspath(folder)), method)
+    model = read_model(saved.folder)
+    if not saved.schedule.stages:
+        return model
+    try:
+        return prune_(model, saved.schedule, compute=saved.compute, outputs=saved.outputs)
+    except ValueError as error:
+        raise ValueError(
+            f"the schedule in {saved.folder} does not fit its model: {error}"
+        ) from None
+
+
+def push_to_hub(
+    model: nn.Module,
+    name: str,
+    *,
+    measured: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
+    private: bool | None = None,
+    token: str | None = None,
+    message: str = "Upload a model pruned by zerotprune",
+) -> str:
+    """Save a model and upload it to the Hugging Face Hub; return its address there.
+
+    Args:
+        model: As for `save`.
+        name: The repository, `user/name`. It is created if there is none.
+        measured: As for `save`.
+        config: As for `save`.
+        private: Make a new repository private; default: your account's setting.
+        token: Your token, if not the one that you have logged in with.
+        message: The subject of the commit.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi(token=token)
+    try:
+        with private_folder() as place:
+            folder = save(model, place / name.rpartition("/")[2], measured=measured, config=config)
+            api.create_repo(name, private=private, exist_ok=True)
+            done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+    except HFValidationError as error:
+        raise ValueError(f"{name!r} is no name on the Hub: {error}") from None
+    except HfHubHTTPError as error:
+        raise OSError(
+            f"cannot push to {name}: {str(error).strip().partition(chr(10))[0]}"
+        ) from None
+    return str(getattr(done, "repo_url", None) or name)
+
+
+def is_saved(name: str | os.PathLike[str]) -> bool:
+    """Is it a folder of ours, with or without `hf:` before it?"""
+    folder = Path(os.fspath(name).removeprefix("hf:"))
+    if not folder.is_dir():
+        return False
+    return (folder / FILE).is_file() or _note_in(folder) is not None
+
+
+def folder_named(name: str) -> Path:
+    """Return the folder that a user means; a model on the Hub is fetched first."""
+    text = name.removeprefix("hf:")
+    folder = Path(text)
+    if folder.exists() or folder.is_absolute() or text.count("/") != 1 or text.startswith("."):
+        return folder
+    from huggingface_hub import snapshot_download
+
+    refuse_unreachable(text, text, [FILE], "give a local folder")
+    try:
+        return Path(snapshot_download(text, allow_patterns=list(_FETCHED)))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"cannot fetch {text}: {reason}") from None
+
+
+def read_saved(folder: str | os.PathLike[str], method: object = None) -> Saved:
+    """Read what a folder says of its model; `method` is as for `Schedule.from_json`."""
+    place = Path(os.fspath(folder).removeprefix("hf:"))
+    file, data = _read_data(place)
+    try:
+        schedule = Schedule.from_json(json.dumps(data.get("schedule")), method)
+    except UnnamedMethod:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    return Saved(place, data["library"], schedule, data["compute"], data["outputs"])
+
+
+def read_model(folder: Path, weights: bool = True) -> nn.Module:
+    """Read the model of a folder, unpruned, in eval mode; without `weights` they are random."""
+    file, data = _read_data(folder)
+    model = read_folder(data["library"], folder, weights)
+    vit = backbone(model)
+    depth = data.get("depth", vit.geometry.depth)
+    if depth != vit.geometry.depth:
+        raise ValueError(
+            f"{file} is for a model of {depth!r} blocks, and the one in the folder has "
+            f"{vit.geometry.depth}"
+        )
+    learned = folder / LEARNED_WEIGHTS
+    if weights and learned.is_file():
+        state = read_weights(learned)
+        make_room(vit, {f"{LEARNED}.{name}": value for name, value in state.items()})
+        try:
+            vit.model.get_submodule(LEARNED).load_state_dict(state)
+        except (AttributeError, RuntimeError):
+            raise ValueError(f"{learned} does not fit the model in the folder") from None
+    return model.eval()
+
+
+def _read_data(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return our file of a folder and what it says, all but the schedule checked."""
+    if not folder.is_dir():
+        raise ValueError(f"no folder at {folder}: give one that zerotprune.save wrote")
+    file, note = folder / FILE, _note_in(folder)
+    if file.is_file():
+        data = read_config(file)
+    elif note is not None:  # by `save_pretrained`, see `backbones.transformers.store`
+        data, file = {"format": FORMAT, "library": "transformers", **note}, folder / "config.json"
+    else:
+        raise ValueError(f"{folder} holds no {FILE}: it is no folder that zerotprune.save wrote")
+    form = data.get("format")
+    if type(form) is not int or form != FORMAT:
+        raise ValueError(f"{file} has format {form!r}, and this release reads {FORMAT}")
+    for name, known in (
+        ("library", tuple(LIBRARIES)),
+        ("compute", get_args(Compute)),
+        ("outputs", get_args(Outputs)),
+    ):
+        if data.get(name) not in known:
+            raise ValueError(
+                f"{file}: {name} must be one of {', '.join(known)}, got {data.get(name)!r}"
+            )
+    return file, data
+
+
+def _note_in(folder: Path) -> dict[str, Any] | None:
+    """Return what `save_pretrained` of a pruned transformers model wrote into its config."""
+    try:
+        note = read_config(folder / "config.json").get("zerotprune")
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+_LEARNED_KEY = re.compile(LEARNED + r"\.([^.]+)\.([1-9][0-9]{0,3})\.")
+
+
+def make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
+    """Put on the model what the state dict holds for methods, under `zerotprune.METHOD.BLOCK`."""
+    stages: dict[str, set[int]] = {}
+    for key in state:
+        match = _LEARNED_KEY.match(key)
+        if match is not None and int(match[2]) <= vit.geometry.depth:
+            stages.setdefault(match[1], set()).add(int(match[2]))
+    for name, blocks in stages.items():
+        if name in names():
+            resolve(name).bind(vit.model, sorted(blocks), vit.geometry).put_on(vit.model)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A temporary folder beside the target that takes its place once all is written to it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex[:12]
+    temporary, old = (target.with_name(f".zerotprune-{mark}.{end}") for end in ("tmp", "old"))
+    temporary.mkdir()
+    try:
+        yield temporary
+        if not target.exists():
+            temporary.rename(target)
+            return
+        target.rename(old)
+        try:
+            temporary.rename(target)
+        except OSError:
+            old.rename(target)
+            raise
+        for other in _others_in(old):
+            if not (target / other.name).exists():
+                other.rename(target / other.name)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _writable(folder: str | os.PathLike[str]) -> Path:
+    """Return the folder to write, if it is ours to write."""
+    target = Path(os.path.realpath(folder))
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{folder} is a file: give the name of a folder")
+    if target.is_dir() and any(target.iterdir()) and not (target / FILE).is_file():
+        raise ValueError(
+            f"{folder} holds files and no {FILE}: it is not written over, give another folder"
+        )
+    return target
+
+
+def _others_in(folder: Path) -> list[Path]:
+    """Return what others put into a folder of ours."""
+    written: object = []
+    if (folder / FILE).is_file():
+        try:
+            written = read_config(folder / FILE).get("files")
+        except ValueError:
+            written = []
+    ours = {FILE, *(written if isinstance(written, list) else [])}
+    return [path for path in folder.iterdir() if path.name not in ours]
+
+
+def _whole(model: nn.Module) -> nn.Module:
+    """Return the model to write: without wrappers, and out of a Sequential that holds it."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
+    model = unwrap(model)
+    return transformer(model) if type(model) is nn.Sequential else model
+
+
+def _versions(library: str) -> dict[str, str]:
+    from . import __version__
+
+    found = {"zerotprune": __version__, "torch": torch.__version__}
+    package = _PACKAGES.get(library, library)
+    try:
+        return found | ({} if package in found else {package: version(package)})
+    except PackageNotFoundError:
+        return found
+
+
+def _card(
+    data: Mapping[str, Any],
+    plan: Plan,
+    classifies: bool,
+    measured: Mapping[str, object],
+    name: str,
+) -> str:
+    """Return the model card: what it is, what it costs, and how to load it."""
+    library, model = data["library"], _cell(data["model"])
+    task = "image-classification" if classifies else "image-feature-extraction"
+    lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}"]
+    lines += ["tags:", "- zerotprune", "- token-pruning", "---", "", f"# {model}", ""]
+    if plan.stages:
+        lines += [
+            f"{model} with tokens pruned by {_cell(name_of(plan.method))}, without training.",
+            "",
+        ]
+    else:
+        lines += [f"{model}, not pruned.", ""]
+    rows = {"library": library, "GMACs, unpruned": f"{data['gmacs_unpruned']:.4g}"}
+    if plan.stages and data["gmacs"] is not None:
+        share = data["gmacs"] / data["gmacs_unpruned"]
+        rows |= {"GMACs": f"{data['gmacs']:.4g}", "cost": f"{share:.1%} of the compute"}
+    if plan.stages:
+        rows |= {"method": _cell(json.dumps(data["schedule"]["method"]))}
+        rows |= {"stages at blocks": ", ".join(map(str, plan.stages)), "outputs": plan.outputs}
+    rows |= {_cell(key): _cell(value) for key, value in measured.items()}
+    rows |= data["versions"]
+    lines += ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items()), ""]
+    lines += ["```python", "import zerotprune as ztp", "", f"model = ztp.load({name!r})", "```"]
+    if library in _PLAIN_READERS:
+        lines += ["", f"Without zerotprune, `{_PLAIN_READERS[library]}` gives the unpruned model."]
+    return "\n".join([*lines, ""])
+
+
+#: how the library itself reads the folder
+_PLAIN_READERS = {
+    "timm": "timm.create_model('local-dir:FOLDER', pretrained=True)",
+    "open_clip": "open_clip.create_model('local-dir:FOLDER')",
+    "transformers": "transformers.AutoModel.from_pretrained('FOLDER')",
+}
+
+
+def _cell(value: object) -> str:
+    """Return a text as a cell of a Markdown table can take it."""
+    return printable(str(value)).replace("|", "\\|").replace("`", "'")

@@ -1,0 +1,472 @@
+"""Folders of `save`: read by another process and by plain libraries, refused where they are bad."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests.commands import zerotprune as command
+from tests.nursery import said_by
+from zerotprune.data import models
+from zerotprune.saving import FILE
+
+CLIP = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 64, "layers": 4, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1},
+}
+
+
+def timm_model() -> nn.Module:
+    model: nn.Module = timm.create_model("test_vit", num_classes=5, dynamic_img_size=True).eval()
+    return model
+
+
+def hf_model() -> nn.Module:
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=64,
+        image_size=64, patch_size=8, num_labels=3, id2label={0: "cat", 1: "dog", 2: "cup"},
+    )  # fmt: skip
+    model: nn.Module = transformers.ViTForImageClassification(config).eval()
+    return model
+
+
+def torchvision_model() -> nn.Module:
+    from torchvision.models import VisionTransformer
+
+    model: nn.Module = VisionTransformer(
+        image_size=64, patch_size=8, num_layers=4, num_heads=2, hidden_dim=32, mlp_dim=64,
+        num_classes=3,
+    ).eval()  # fmt: skip
+    nn.init.normal_(model.heads.head.weight)  # its own weights are zeros
+    return model
+
+
+def clip_model() -> nn.Module:
+    from open_clip.model import CLIP as Clip
+
+    model: nn.Module = Clip(**CLIP).eval()
+    return model
+
+
+def lvvit_model() -> nn.Module:
+    from zerotprune.backbones.lvvit import LVViT
+
+    return LVViT(dim=48, depth=4, heads=2, stem=4, image_size=160, classes=5).eval()
+
+
+MAKERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "timm": (timm_model, 160),
+    "transformers": (hf_model, 64),
+    "torchvision": (torchvision_model, 64),
+    "open_clip": (clip_model, 64),
+    "lvvit": (lvvit_model, 160),
+}
+
+
+def answer(model: nn.Module, images: Tensor) -> Tensor:
+    """Logits, or what the image tower returns."""
+    with torch.no_grad():
+        out = getattr(model, "visual", model)(images)
+    result: Tensor = getattr(out, "logits", out)
+    return result
+
+
+_READ = """
+import sys, torch, zerotprune as ztp
+from safetensors.torch import load_file
+for folder in sys.argv[1:]:
+    model, held = ztp.load(folder), load_file(folder + "/seen.safetensors")
+    assert not model.training and "pruned by" in repr(model)
+    with torch.no_grad():
+        out = getattr(model, "visual", model)(held["images"])
+    print(torch.equal(getattr(out, "logits", out), held["answer"]))
+"""
+
+
+def test_another_process_reads_what_was_saved_to_the_bit(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    folders = []
+    for library, (make, side) in MAKERS.items():
+        model = ztp.prune_(make(), cost=0.75)
+        config = CLIP if library == "open_clip" else None
+        folder = ztp.save(model, tmp_path / library, config=config)
+        images = torch.rand(2, 3, side, side)
+        seen = {"images": images, "answer": answer(model, images).contiguous()}
+        save_file(seen, folder / "seen.safetensors")
+        data = json.loads((folder / FILE).read_text())
+        assert (data["format"], data["library"]) == (1, library)
+        assert data["schedule"]["budget"] == {"cost": 0.75}
+        assert data["gmacs"] / data["gmacs_unpruned"] == pytest.approx(0.75, rel=0.01)
+        assert not list(folder.glob("*.bin")) + list(folder.glob("*.pt*"))
+        folders.append(str(folder))
+    assert said_by(_READ, *folders) == ["True"] * len(folders)
+
+
+def test_plain_libraries_read_the_unpruned_model(tmp_path: Path) -> None:
+    import open_clip
+    import transformers
+
+    readers: dict[str, Callable[[Path], nn.Module]] = {
+        "timm": lambda folder: timm.create_model(f"local-dir:{folder}", pretrained=True),
+        "transformers": lambda folder: transformers.AutoModelForImageClassification.from_pretrained(
+            folder
+        ),
+        "open_clip": lambda folder: open_clip.create_model(f"local-dir:{folder}"),
+    }
+    for library, read in readers.items():
+        make, side = MAKERS[library]
+        model, images = make(), torch.rand(2, 3, side, side)
+        unpruned = answer(model, images)
+        ztp.prune_(model, cost=0.75)
+        config = CLIP if library == "open_clip" else None
+        folder = ztp.save(model, tmp_path / library, config=config)
+        plain = read(folder).eval()
+        assert "pruned by" not in repr(plain)
+        assert torch.allclose(answer(plain, images), unpruned, atol=1e-6)
+        state = plain.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("how", ["bfloat16", "grid", "all", "unpruned", "dynamicvit", "wrapped"])
+def test_all_of_it_comes_back(how: str, tmp_path: Path) -> None:
+    model: Any = timm_model()
+    images = torch.rand(2, 3, 160, 160)
+    if how == "bfloat16":
+        model, images = model.bfloat16(), images.bfloat16()
+    options: dict[str, Any] = {"grid": {"outputs": "grid"}, "all": {"compute": "all"}}.get(how, {})
+    if how == "dynamicvit":
+        options = {"method": how}
+    if how != "unpruned":
+        ztp.prune_(model, cost=0.7, **options)
+    if how == "dynamicvit":  # as if it were trained
+        nn.init.normal_(next(model.zerotprune.parameters()))
+    again: Any = ztp.load(
+        ztp.save(torch.compile(model) if how == "wrapped" else model, tmp_path / "it")
+    )
+    assert torch.equal(again.forward_features(images), model.forward_features(images))
+    assert torch.equal(again(images), model(images))
+    assert again(torch.rand(1, 3, 224, 224).to(images.dtype)).shape == (1, 5)
+    if how == "dynamicvit":  # timm does not know of it
+        timm.create_model(f"local-dir:{tmp_path}/it", pretrained=True)
+
+
+def test_a_tower_and_a_timm_model_without_a_name(tmp_path: Path) -> None:
+    from zerotprune.data import demo
+
+    tower = ztp.prune_(clip_model(), cost=0.75).visual
+    again = ztp.load(ztp.save(tower, tmp_path / "tower", config=CLIP))
+    images = torch.rand(2, 3, 64, 64)
+    assert torch.equal(again(images), tower(images))
+    model = ztp.prune_(demo.model(), cost=0.6)
+    again = ztp.load(ztp.save(model, tmp_path / "demo"))
+    images = torch.rand(2, 3, 112, 112)
+    assert torch.equal(again(images), model(images))
+
+
+def test_save_pretrained_keeps_the_schedule_and_says_who_reads_it(tmp_path: Path) -> None:
+    import transformers
+
+    model: Any = ztp.prune_(hf_model(), cost=0.75, method="tome")
+    with pytest.warns(UserWarning, match=r"unpruned model back: use zerotprune\.load.*save"):
+        model.save_pretrained(tmp_path)
+    images = torch.rand(2, 3, 64, 64)
+    again = ztp.load(tmp_path)
+    assert torch.equal(answer(again, images), answer(model, images))
+    plain = transformers.ViTForImageClassification.from_pretrained(tmp_path)
+    assert "pruned by" not in repr(plain)
+    ztp.restore_(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.save_pretrained(tmp_path / "restored")
+    assert "zerotprune" not in (tmp_path / "restored/config.json").read_text()
+
+
+def test_the_model_card(tmp_path: Path) -> None:
+    model = ztp.prune_(timm_model(), cost=0.7)
+    folder = ztp.save(model, tmp_path / "it", measured={"change in top-1": "−0.1 | ± 0.3"})
+    card = (folder / "README.md").read_text()
+    front = card.split("---\n")[1]
+    assert "library_name: timm" in front
+    assert "image-classification" in front
+    for text in ("pruned by fold", "| cost | 70.0% of the compute |", "ztp.load('it')",
+                 "| change in top-1 | −0.1 \\| ± 0.3 |", "local-dir:FOLDER"):  # fmt: skip
+        assert text in card
+
+
+def test_only_our_own_folders_are_written_over(tmp_path: Path) -> None:
+    model, folder = timm_model(), tmp_path / "deep/er"
+    ztp.save(ztp.prune_(model, cost=0.7), folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "model-00001.safetensors").write_text("also mine")
+    ztp.save(ztp.prune_(model, cost=0.5), folder)
+    data = json.loads((folder / FILE).read_text())
+    assert data["schedule"]["budget"] == {"cost": 0.5}
+    assert (folder / "notes.txt").read_text() == "mine"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    ztp.save(model, foreign)  # it was empty
+    shutil.rmtree(foreign)
+    foreign.mkdir()
+    (foreign / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"not written over, give another folder"):
+        ztp.save(model, foreign)
+    assert [path.name for path in foreign.iterdir()] == ["config.json"]
+    with pytest.raises(ValueError, match="is a file"):
+        ztp.save(model, foreign / "config.json")
+    assert not list(tmp_path.rglob(".zerotprune-*"))
+
+
+def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    model: Any = timm_model()
+    folder = ztp.save(model, tmp_path / "it")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model.blocks[0].attn.scale = 7.0  # no argument of timm's gives that
+    with pytest.raises(ValueError, match=r"cannot tell how .*blocks\.0\.attn\.scale is 7\.0"):
+        ztp.save(model, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(ValueError, match="open_clip: give its model config"):
+        ztp.save(clip_model(), tmp_path / "clip")
+    with pytest.raises(TypeError, match="cannot save Linear"):
+        ztp.save(nn.Linear(2, 2), tmp_path / "linear")
+    with pytest.raises(ValueError, match="not a plain tensor"):
+        ztp.save(timm_model().to("meta"), tmp_path / "meta")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("saved")
+    return ztp.save(ztp.prune_(timm_model(), cost=0.7), place / "it")
+
+
+def change(folder: Path, name: str, **fields: Any) -> None:
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+def _cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no file": (lambda it: (it / FILE).unlink(), f"holds no {FILE}"),
+    "another format": (lambda it: change(it, FILE, format=2), "format 2, and this release reads 1"),
+    "no format": (lambda it: change(it, FILE, format=True), "format True"),
+    "another depth": (lambda it: change(it, FILE, depth=24), "a model of 24 blocks.* has 6"),
+    "stage too deep": (
+        lambda it: change(it, FILE, schedule={
+            "version": 2, "method": {"name": "tome", "options": {}},
+            "stages": [{"block": 9, "similar": 3}]}),
+        "does not fit its model: a stage at block 9",
+    ),
+    "no JSON": (lambda it: (it / FILE).write_text("{"), "bad JSON"),
+    "no object": (lambda it: (it / FILE).write_text("[]"), "not a JSON object"),
+    "no schedule": (lambda it: change(it, FILE, schedule=None), "a schedule of version"),
+    "unknown method": (
+        lambda it: change(it, FILE, schedule={
+            "version": 2, "method": {"name": "nobody", "options": {}}, "stages": []}),
+        "unknown method 'nobody'",
+    ),
+    "another library": (lambda it: change(it, FILE, library="os"), "library must be one of"),
+    "no compute": (lambda it: change(it, FILE, compute=[1]), "compute must be one of"),
+    "pickle": (_pickled, "holds no model.safetensors: weights are read from safetensors alone"),
+    "cut short": (_cut, "not a whole safetensors file"),
+    "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json"),
+    "other config": (
+        lambda it: change(it, "config.json", model_args={"embed_dim": 128, "num_classes": 5}),
+        "and the model of its config has",
+    ),
+    "no architecture": (
+        lambda it: change(it, "config.json", architecture="nothing"), "no architecture 'nothing'"
+    ),
+    "a pickle in the arguments": (
+        lambda it: change(it, "config.json", model_args={"checkpoint_path": "evil.bin"}),
+        "checkpoint_path is no argument of a model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_folders_are_refused_in_one_sentence(what: str, saved: Path, tmp_path: Path) -> None:
+    spoil, why = BAD[what]
+    folder = Path(shutil.copytree(saved, tmp_path / "it"))
+    spoil(folder)
+    with pytest.raises(ValueError, match=why) as caught:
+        ztp.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_transformers_folder_runs_no_code(tmp_path: Path) -> None:
+    folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
+    (folder / "evil.py").write_text("raise SystemExit('it ran')\nclass Evil: ...\n")
+    change(folder, "config.json", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
+    assert "pruned by" in repr(ztp.load(folder))
+    change(folder, "config.json", architectures=["Evil"])
+    with pytest.raises(ValueError, match="'Evil' is no model that can be pruned"):
+        ztp.load(folder)
+    with pytest.raises(ValueError, match="no folder at"):
+        ztp.load(tmp_path / "nowhere")
+
+
+class Hub:
+    """Stands in for the Hub's client: what is uploaded is copied."""
+
+    place: Path
+    called: list[tuple[str, Any]]
+
+    def __init__(self, token: str | None = None) -> None:
+        Hub.called = [("token", token)]
+
+    def create_repo(self, name: str, *, private: bool | None, exist_ok: bool) -> None:
+        if name == "me/forbidden":
+            from huggingface_hub.errors import HFValidationError
+
+            raise HFValidationError("it is forbidden")
+        Hub.called.append((name, private))
+        assert exist_ok
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> Any:
+        shutil.copytree(folder_path, Hub.place / repo_id)
+        return SimpleNamespace(repo_url=f"https://hub/{repo_id}")
+
+
+def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "place", tmp_path, raising=False)
+    model = ztp.prune_(timm_model(), cost=0.7)
+    assert ztp.push_to_hub(model, "me/it", private=True, token="t") == "https://hub/me/it"
+    assert Hub.called == [("token", "t"), ("me/it", True)]
+    images = torch.rand(1, 3, 160, 160)
+    assert torch.equal(ztp.load(tmp_path / "me/it")(images), model(images))
+    with pytest.raises(ValueError, match="no name on the Hub"):
+        ztp.push_to_hub(model, "me/forbidden")
+
+
+_OWN = """
+from dataclasses import dataclass
+import zerotprune as ztp
+from zerotprune.tokens import Reduction
+
+@dataclass(frozen=True)
+class Loudest(ztp.Method):
+    name = "loudest"
+    power: float = 2.0
+
+    def reduce(self, seen, stage):
+        loud = seen.tokens.x[:, seen.prefix:].abs().pow(self.power).sum(dim=-1)
+        kept = loud.topk(self.kept(stage, seen.patches)).indices.sort().values
+        return Reduction(kept)
+"""
+_PRUNE = """
+import sys, timm, zerotprune as ztp
+from loudest_method import Loudest
+model = timm.create_model("test_vit", num_classes=5).eval()
+schedule = ztp.schedule_for(model, cost=0.7, method=Loudest(power=3.0))
+schedule.save("own.json")
+ztp.save(ztp.prune_(model, schedule), "own")
+"""
+_AGAIN = """
+import os, sys, zerotprune as ztp
+for read in (ztp.Schedule.load, ztp.load):
+    name = "own.json" if read == ztp.Schedule.load else "own"
+    try:
+        read(name)
+    except ValueError as error:
+        print(error)
+    assert "loudest_method" not in sys.modules
+print(ztp.Schedule.load("own.json", method="loudest_method.py:Loudest").method)
+print("pruned by loudest" in repr(ztp.load("own", method="loudest_method.py:Loudest")))
+print(ztp.Schedule.load("own.json").method)  # it is defined now
+"""
+
+
+def test_a_method_of_ones_own_is_named_again(tmp_path: Path) -> None:
+    from tests.nursery import nursery
+
+    (tmp_path / "loudest_method.py").write_text(_OWN)
+    done = nursery().run(f"import sys; sys.path.insert(0, '.')\n{_PRUNE}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "own.json").read_text())
+    assert data["method"] == {"name": "loudest_method.py:Loudest", "options": {"power": 3.0}}
+    done = nursery().run(_AGAIN, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *refused, loaded, pruned, known = done.stdout.splitlines()
+    assert [line.count("only if you name it again") for line in refused] == [1, 1]
+    assert (loaded, pruned, known) == ("Loudest(power=3.0)", "True", "Loudest(power=3.0)")
+    named = ("--method", "loudest_method.py:Loudest")
+    for words in (["test_vit", "--schedule", "own.json"], ["own/"]):
+        done = command("info", *words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "give --method PATH/loudest_method.py:Loudest" in " ".join(done.stderr.split())
+        done = command("info", *words, *named, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "loudest" in done.stdout
+
+
+def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    from zerotprune.data import demo
+
+    ztp.save(ztp.prune_(demo.model(), cost=0.6), tmp_path / "it")
+    shown, labels = demo.images(4, seed=0)
+    for number, (image, label) in enumerate(zip(shown, labels, strict=True)):
+        place = tmp_path / "images" / str(int(label))
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = ((image + 1) * 127.5).round().byte().permute(1, 2, 0)
+        Image.fromarray(np.asarray(pixels)).save(place / f"{number}.png")
+    for digit in range(10):
+        (tmp_path / "images" / str(digit)).mkdir(exist_ok=True)
+    done = command("info", "it", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "60.0%" in done.stdout
+    done = command("info", "hf:it", "--cost", "0.5", "--method", "tome", cwd=tmp_path)
+    assert "50." in done.stdout, done.stderr
+    done = command("export", "it", "--to", "torch", "--out", "it.pt2", "--samples", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fold" in done.stdout + done.stderr
+    for words, why in (
+        (["info", "it", "--classes", "3"], "--classes is not for a saved model"),
+        (["info", "./images"], f"holds no {FILE}"),
+    ):
+        done = command(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert why in " ".join(done.stderr.split())
+
+
+def test_models_of_other_libraries_by_their_folders(tmp_path: Path) -> None:
+    model = ztp.prune_(hf_model(), cost=0.75)
+    name = str(ztp.save(model, tmp_path / "it"))
+    for spelled in (name, f"hf:{name}"):
+        served = models.load(spelled, pretrained=True)
+        images = torch.rand(2, 3, 64, 64)
+        assert torch.equal(served(images), answer(ztp.restore_(model), images))
+        saved = models.saved_with(served)
+        assert saved is not None
+        assert saved.schedule.budget == ztp.Budget(cost=0.75)
+    assert models.saved_with(models.load("test_vit")) is None
+    clip = str(ztp.save(ztp.prune_(clip_model(), cost=0.75), tmp_path / "clip", config=CLIP))
+    assert models.load(clip, pretrained=True)(torch.rand(1, 3, 64, 64)).shape == (1, 16)
