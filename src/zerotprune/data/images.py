@@ -128,7 +128,7 @@ def batches(
     )
 
     def readable() -> Iterator[Batch]:
-        for batch, failures in _turned(loader):
+        for batch, failures in read_loader(loader):
             for at, message in failures.items():
                 if strict:
                     raise BadImage(message)
@@ -141,7 +141,7 @@ def batches(
     return readable()  # a generator of its own: mistakes are told at once, not with the first batch
 
 
-def _turned(loader: DataLoader[Any]) -> Iterator[tuple[Batch | None, dict[int, str]]]:
+def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
     """What the loader gives; that one of its processes was killed is said in one sentence."""
     with kept_from_children() if loader.num_workers else nullcontext():
         turns = iter(loader)

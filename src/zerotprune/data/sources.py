@@ -36,7 +36,7 @@ def find(
         found = images_of(*known, train=split == "train")
         return [_item(path, label) for path, label in found], SETS[known[0]].classes
     hub = name.startswith("hf:")
-    shards = [] if hub else _shards(name)
+    shards = [] if hub else tar_shards(name)
     if mapping is not None and (hub or shards):
         raise ValueError(f"--mapping goes with a folder of images, and {name} is none")
     if hub:
@@ -44,13 +44,13 @@ def find(
     if shards:
         return [item for shard in shards for item in _samples(shard, labelled)], None
     if not labelled and mapping is None:
-        return [_item(path, 0) for path in _visible(Path(name)) if _is_image(path)], None
+        return [_item(path, 0) for path in visible_files(Path(name)) if is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
 
 def class_folders(name: str) -> list[str] | None:
     """The names of the classes, where each is a folder."""
-    if name.startswith("hf:") or not Path(name).is_dir() or _shards(name):
+    if name.startswith("hf:") or not Path(name).is_dir() or tar_shards(name):
         return None
     return [each.name for each in _classes(Path(name))]
 
@@ -64,11 +64,11 @@ def _item(path: Path, label: int) -> Item:
     return Item(str(path), partial(bytes_of, path), label)
 
 
-def _is_image(path: PurePath) -> bool:
+def is_image(path: PurePath) -> bool:
     return path.suffix.lower() in ENDINGS
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible_files(folder: Path) -> list[Path]:
     """All files at any depth, in order, less what file managers leave behind."""
     walk = sorted(_walk(folder))
     files = [Path(root, name) for root, names in walk for name in sorted(names)]
@@ -92,17 +92,17 @@ def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
 def _image_folder(folder: Path) -> tuple[list[Item], int]:
     held = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     for each in held:
-        if _is_image(each) and each.is_file():
+        if is_image(each) and each.is_file():
             problem = f"{folder} holds images outside class folders ({each.name})"
             raise ValueError(f"{problem}: give --mapping FILE to say what they show")
     folders = _classes(folder)
     items: list[Item] = []
     for label, each in enumerate(folders):
-        files = _visible(each)
+        files = visible_files(each)
         if not files:
             raise ValueError(f"the class folder {each} is empty")
         for path in files:
-            if not _is_image(path):
+            if not is_image(path):
                 raise ValueError(f"{path} has none of the endings {' '.join(ENDINGS)}")
             items.append(_item(path, label))
     return items, len(folders)
@@ -110,8 +110,8 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
 
 def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
     named = _read_mapping(mapping)
-    files = {path.relative_to(folder).as_posix(): path for path in _visible(folder)}
-    held = {name: path for name, path in files.items() if _is_image(path)}
+    files = {path.relative_to(folder).as_posix(): path for path in visible_files(folder)}
+    held = {name: path for name, path in files.items() if is_image(path)}
     for name in named:
         if name not in held:
             raise FileNotFoundError(f"{mapping} names {name}, which is not in {folder}")
@@ -146,7 +146,7 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
         path = PurePath(row[0])
         if number == 1 and not path.suffix:
             continue  # a header
-        if not _is_image(path):
+        if not is_image(path):
             raise ValueError(f"{where}: {path} has none of the endings {' '.join(ENDINGS)}")
         if path.as_posix() in named:
             raise ValueError(f"{where} names {path} again")
@@ -154,7 +154,7 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
     return named
 
 
-def _shards(text: str) -> list[Path]:
+def tar_shards(text: str) -> list[Path]:
     """The shards that `text` names; none if it is a folder of something else."""
     place = Path(text)
     if place.is_dir():
@@ -204,7 +204,7 @@ def _glob(text: str) -> list[Path]:
 
 
 def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
-    for key, parts in _index(shard).items():
+    for key, parts in index_tar(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
             read = partial(bytes_of, shard, image.offset_data, image.size)
@@ -214,7 +214,7 @@ def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
             raise ValueError(f"{where} has a label and no image")
 
 
-def _index(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
+def index_tar(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
     """Parts of each sample by the key that WebDataset gives it: all up to the name's first dot."""
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     try:

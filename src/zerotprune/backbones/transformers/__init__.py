@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..contract import Backbone, Parts
 from ..ending import Ending
 from .blocks import PreNorm, TransformersCall, attention_of
-from .create import Answer, create, read_state
+from .create import Answer, create, featurize_, read_state
 from .ending import RECORDING, TransformersEnding, pools
 from .families import (
     ATTENTIONS,
@@ -30,7 +30,7 @@ from .families import (
 from .geometry import geometry_of, image_size, resize_
 from .preprocessing import Preprocessing
 
-__all__ = ["create", "reading", "take_apart"]
+__all__ = ["create", "featurize_", "reading", "take_apart"]
 
 #: the layout of its models changed often before this
 OLDEST = (5, 17)
