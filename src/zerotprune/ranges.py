@@ -19,6 +19,7 @@ class Range(NamedTuple):
 #: By the names that the options have in Python. The upper ends are far beyond what anybody needs:
 #: they are for slips of the finger that would take all memory, or for ever.
 RANGES = {
+    "actors": Range(1, 10_000),
     "batch": Range(1, 65536),
     "cache_gb": Range(0, 100_000),
     "classes": Range(1, 1_000_000),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -302,12 +302,16 @@ class Embedder:
         Args:
             images: For a `speedup`, or a method whose cost depends on the images. Default: noise.
         """
-        from dataclasses import replace
+        return self.pruned_by(self.build(images).schedule)
 
-        built = self.build(images)
-        # Without stages it is unpruned, and so is a model that came pruned.
-        fixed = replace(self, cost=None, speedup=None, method=None, schedule=built.schedule)
-        fixed._built = built
+    def pruned_by(self, schedule: Schedule) -> Embedder:
+        """Return the same with another schedule. It takes over what is built: this one builds anew
+        if it is used again."""
+        fixed = replace(self, cost=None, speedup=None, method=None, schedule=schedule)
+        if self._built is not None:
+            attach(self._built.model, schedule)
+            fixed._built = replace(self._built, schedule=schedule)
+            self._built = None
         return fixed
 
     def about(self) -> dict[str, Any]:

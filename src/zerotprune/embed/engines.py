@@ -62,10 +62,11 @@ class Tally:
     known: int = 0  # images in those
     model_seconds: float = 0.0  # in which a model was at work
     models: int = 1
+    ended: float = 0.0  # seconds that it took; 0 while it runs
 
     @property
     def seconds(self) -> float:
-        return now("cpu") - self.started
+        return self.ended or now("cpu") - self.started
 
     @property
     def images_per_second(self) -> float:
@@ -114,7 +115,7 @@ class Collector:
             piece.keys, self.embedder.spread(vectors, errors), tuple(errors)
         )
         if len(parts) == 1:
-            self._count(piece.shard, len(piece.keys) * piece.pieces)
+            self._count(piece.shard, piece.total)
         self.tally.images += len(piece.keys)
         self.tally.unreadable += sum(error is not None for error in errors)
         if len(parts) == piece.pieces:
@@ -318,5 +319,6 @@ class RowEmbedder:
             images = raw.view(self.embedder.build().precision).view(shape)
             (vectors,) = self.embedder.stream([images])
         seconds = now("cpu") - started
-        small = Piece(piece.shard, piece.number, piece.pieces, piece.keys, failure=piece.failure)
+        small = Piece(piece.shard, piece.number, piece.pieces, piece.total, piece.keys,
+                      failure=piece.failure)  # fmt: skip
         return {"rows": pickle.dumps((small, vectors, errors, seconds))}

@@ -44,6 +44,7 @@ class Piece:
     shard: int
     number: int
     pieces: int  # in the shard
+    total: int = 0  # images in the shard
     keys: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     failure: str = ""  # why the shard could not be cut
@@ -93,7 +94,8 @@ class Shard(ABC):
         starts = range(0, len(keys), size) or range(1)
         for number, start in enumerate(starts):
             part = slice(start, start + size)
-            yield Piece(shard, number, len(starts), tuple(keys[part]), tuple(places[part]))
+            keyed = tuple(keys[part])
+            yield Piece(shard, number, len(starts), len(keys), keyed, tuple(places[part]))
 
 
 def _check_unique(keys: Sequence[str], name: str) -> None:
