@@ -259,7 +259,9 @@ class Embedder:
             images.record_stream(current)
         images = images.to(built.precision)
         if self.compile and count < self.batch_size:
-            images = torch.cat((images, images.new_zeros(self.batch_size - count, *images.shape[1:])))
+            images = torch.cat(
+                (images, images.new_zeros(self.batch_size - count, *images.shape[1:]))
+            )
         vectors = built.run(images)[:count].float()
         if self.normalize:
             vectors = F.normalize(vectors, dim=-1)

@@ -111,9 +111,7 @@ class Collector:
         if piece.number in parts:
             return
         vectors = self.embedder.empty(0) if vectors is None else vectors
-        parts[piece.number] = Rows(
-            piece.keys, self.embedder.spread(vectors, errors), tuple(errors)
-        )
+        parts[piece.number] = Rows(piece.keys, self.embedder.spread(vectors, errors), tuple(errors))
         if len(parts) == 1:
             self._count(piece.shard, piece.total)
         self.tally.images += len(piece.keys)
@@ -240,7 +238,9 @@ def _stream_from_ray(
     context.print_on_execution_start = False
     rows = ray.data.from_items
     if len(todo) >= 4 * cluster.decoders:  # enough for all decoders: each cuts its own
-        shards = rows([{"shard": pickle.dumps(each)} for each in todo], override_num_blocks=len(todo))
+        shards = rows(
+            [{"shard": pickle.dumps(each)} for each in todo], override_num_blocks=len(todo)
+        )
         pieces = shards.flat_map(_cut_rows, fn_kwargs={"size": embedder.batch_size})
     else:
         cut = [{"piece": pickle.dumps(piece)} for number, shard in todo
@@ -266,11 +266,14 @@ def start_ray(cluster: Cluster) -> Any:
     import os
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it retries is not ours to tell
     try:
         import ray
         import ray.data
     except ImportError:
-        raise ValueError("--engine ray needs one more package: pip install 'zerotprune[ray]'") from None
+        raise ValueError(
+            "--engine ray needs one more package: pip install 'zerotprune[ray]'"
+        ) from None
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}

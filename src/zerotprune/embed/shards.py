@@ -205,7 +205,9 @@ def import_parquet() -> Any:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        raise ValueError("parquet needs one more package: pip install 'zerotprune[embed]'") from None
+        raise ValueError(
+            "parquet needs one more package: pip install 'zerotprune[embed]'"
+        ) from None
     return parquet
 
 

@@ -48,7 +48,9 @@ def _panel(axis: Any, points: Sequence[Kept], field: str) -> None:
     axis.axhline(1, color="#444444", lw=1, ls=":")
     names = dict.fromkeys(point.name for point in points)
     lines = {
-        name: sorted((point.speedup, getattr(point, field)) for point in points if point.name == name)
+        name: sorted(
+            (point.speedup, getattr(point, field)) for point in points if point.name == name
+        )
         for name in names
     }
     named = choose_named({name: [(-x, y) for x, y in line[::-1]] for name, line in lines.items()})
