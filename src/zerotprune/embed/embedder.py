@@ -27,7 +27,6 @@ from ..schedule import Schedule
 from ..surgery import attach, current_plan, restore_, sharing_copy
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from PIL import Image
 

@@ -191,7 +191,7 @@ def _parquet(rows: Rows) -> bytes:
     parquet = import_parquet()
     import pyarrow as pa
 
-    count, width = rows.vectors.shape
+    width = rows.vectors.shape[1]
     values = pa.array(np.ascontiguousarray(rows.vectors).reshape(-1))
     failed = pa.array([error is not None for error in rows.errors], type=pa.bool_())
     vectors = pa.FixedSizeListArray.from_arrays(values, width, mask=failed)
