@@ -82,8 +82,8 @@ def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:
             run(there)
             calls.append(lambda repeat, run=run: clock(lambda: run(there), repeat))
         rounds = list(in_turn(calls, chosen.rounds))
-    alone = {label: chosen.batch / quartiles(seconds)[1]
-             for label, seconds in zip(embedders, zip(*rounds, strict=True), strict=True)}  # fmt: skip
+    by_model = zip(embedders, zip(*rounds, strict=True), strict=True)
+    alone = {label: chosen.batch / quartiles(seconds)[1] for label, seconds in by_model}
     loop: dict[str, list[float]] = {label: [] for label in embedders}
     for _ in range(5):
         for label, embedder in embedders.items():

@@ -16,8 +16,7 @@ from torch import Tensor
 
 import zerotprune as ztp
 from tests import hf_families
-from tests.families import images_for
-from zerotprune.backbones import featurize_, transformer
+from zerotprune.backbones import backbone, featurize_, transformer
 
 SIDE = 160
 SCHEDULE = ztp.Schedule((ztp.Stage(1, similar=20), ztp.Stage(3, similar=15)), method="tome")
@@ -51,7 +50,7 @@ def test_unpruned_vectors_are_the_librarys(
     model: Any, pictures: list[Image.Image], pool: Any
 ) -> None:
     found = embedder(model, pool=pool).embed(pictures).vectors
-    transform = ztp.embed.embedder.backbone(model).transform()
+    transform = backbone(model).transform()
     with torch.inference_mode():
         tokens = model.forward_features(torch.stack([transform(each) for each in pictures]))
         pooled = tokens[:, model.num_prefix_tokens :].mean(1) if pool == "mean" else tokens[:, 0]
@@ -163,7 +162,7 @@ def test_raw_vectors_keep_their_lengths(model: Any, pictures: list[Image.Image])
 ])  # fmt: skip
 def test_vectors_of_transformers(name: str, pool: Any, read: Any) -> None:
     model: Any = hf_families.build(name)
-    images = images_for(model)
+    images = hf_families.images_for(name)["pixel_values"]
     inner = model if read.__code__.co_names[0] == "image_embeds" else _base(model)
     with torch.inference_mode():
         expected = read(inner(images)).clone()
@@ -179,7 +178,7 @@ def _base(model: Any) -> Any:
 
 def test_merged_tokens_of_transformers_count_by_their_patches() -> None:
     model: Any = ztp.prune_(featurize_(hf_families.build("dinov2, base"), "mean"), SCHEDULE)
-    images, left = images_for(model), list[Any]()
+    images, left = hf_families.images_for("dinov2, base")["pixel_values"], list[Any]()
     with torch.inference_mode():
         found = model(images)
         base: Any = transformer(model)
