@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs test-lowest fuzz exports browser
+.PHONY: demo test docs test-lowest fuzz kills exports browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -27,6 +27,11 @@ FUZZ ?= 2000
 fuzz: .venv/installed
 	ZEROTPRUNE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/cli/test_fuzz.py tests/cli/test_valid_calls.py \
 		tests/cli/test_ctrl_c.py
+
+# `embed` killed so often at random moments, in this process and on Ray; every row is there once.
+KILLS ?= 30
+kills: .venv/installed
+	ZEROTPRUNE_KILLS=$(KILLS) $(BIN)/python -m pytest tests/embed/test_kills.py tests/embed/test_ray.py
 
 # Every static method in every runtime with DeiT-Ti's real weights, beside torch on so many images.
 EXPORTS ?= 100

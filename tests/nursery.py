@@ -28,10 +28,13 @@ import accelerate, cyclopts, matplotlib.figure, optuna, rich, timm, torch, torch
 import torch._dynamo, torch.export
 import zerotprune
 import zerotprune.cli.bench, zerotprune.cli.calibrate, zerotprune.cli.compare, zerotprune.cli.demo
+import zerotprune.cli.drift, zerotprune.cli.embed
 import zerotprune.cli.export, zerotprune.cli.finetune, zerotprune.cli.info
 import zerotprune.cli.search, zerotprune.cli.show
 with contextlib.suppress(ImportError):
     import psycopg
+with contextlib.suppress(ImportError):
+    import pyarrow.parquet
 torch.set_num_threads(1)
 optuna.storages.RDBStorage("sqlite://")  # it imports most of what it needs when it is first used
 torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # so does this

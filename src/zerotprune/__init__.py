@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from . import methods
     from .budgets import Budget, schedule_for
+    from .embed.embedder import Embedder
     from .export.exporting import export_model
     from .method import Method
     from .methods import ZeroTPrune
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Budget": "budgets",
+    "Embedder": "embed.embedder",
     "Method": "method",
     "Schedule": "schedule",
     "Stage": "schedule",
@@ -44,6 +46,7 @@ _HOME = {
 }
 __all__ = [
     "Budget",
+    "Embedder",
     "Method",
     "Schedule",
     "Stage",

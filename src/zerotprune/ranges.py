@@ -19,6 +19,7 @@ class Range(NamedTuple):
 #: By argument name. The upper bounds are far beyond any use: they catch typing errors that would
 #: take all memory, or for ever.
 RANGES = {
+    "actors": Range(1, 10_000),
     "batch": Range(1, 65536),
     "cache_gb": Range(0, 100_000),
     "classes": Range(1, 1_000_000),

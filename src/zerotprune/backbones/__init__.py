@@ -10,18 +10,35 @@ from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from torch import Tensor, nn
 
-from .contract import Backbone, BlockCall, Reading
+from .contract import Backbone, BlockCall, Pool, Reading
 
-__all__ = ["LIBRARIES", "Backbone", "BlockCall", "Reading", "backbone", "create", "image_tower",
-           "library_of", "own_weights", "read_folder", "reading", "refuse_unreachable", "shape_in",
-           "transformer", "unwrap", "write_folder"]  # fmt: skip
+__all__ = [
+    "LIBRARIES",
+    "Backbone",
+    "BlockCall",
+    "Pool",
+    "Reading",
+    "backbone",
+    "create",
+    "featurize_",
+    "image_tower",
+    "library_of",
+    "own_weights",
+    "read_folder",
+    "reading",
+    "refuse_unreachable",
+    "shape_in",
+    "transformer",
+    "unwrap",
+    "write_folder",
+]
 
 
 class Library(NamedTuple):
@@ -60,6 +77,31 @@ def reading(model: object) -> Reading:
         raise TypeError(f"{type(model).__name__} is not a supported vision-language model")
     result: Reading = read(model)
     return result
+
+
+def featurize_(model: object, pool: Pool = "own") -> nn.Module:
+    """Change a model so that it returns one vector for an image; in place.
+
+    Merged tokens count in a mean as often as there are patches in them, once it is pruned: prune
+    what this returns.
+
+    Args:
+        model: A model of any library, unpruned.
+        pool: "own" is what the library's head reads, or returns where it has no classifier; "cls"
+            the CLS token; "mean" the mean over the patches.
+    """
+    if pool not in get_args(Pool):
+        raise ValueError(f"pool must be one of {', '.join(get_args(Pool))}, got {pool!r}")
+    model = unwrap(_checked(model))
+    if type(model) is nn.Sequential:
+        supported = [child for child in model if _home_of(child) is not None]
+        model = supported[0] if len(supported) == 1 else model
+    change = getattr(_home_of(model), "featurize_", None)
+    if change is None:
+        backbone(model)  # which says what is wrong with it, if it is
+        raise TypeError(f"{type(model).__name__} cannot be made to return one vector for an image")
+    featurized: nn.Module = change(model, pool)
+    return featurized
 
 
 def unwrap(model: nn.Module) -> nn.Module:

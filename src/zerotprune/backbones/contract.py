@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -15,7 +15,11 @@ from ..cost import Geometry
 from ..tokens import Tokens
 from .ending import Ending, ending_of
 
-__all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Reading"]
+__all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Pool", "Reading"]
+
+#: the one vector of an image: what the library's own head reads, the CLS token, or the mean over
+#: the patches
+Pool = Literal["own", "cls", "mean"]
 
 #: the refusal of an attention mask, of whatever library
 NO_MASK = "a pruned model takes no attention mask: it would not fit the tokens that are left"

@@ -75,6 +75,8 @@ COMMANDS = {
     "calibrate": "Measure the rounds and the VHF range that suit a model, on your images.",
     "compare": "All methods at several budgets on the same images: table, CSV and plots.",
     "demo": "Prune the built-in model by five methods: a table and an image, offline, two minutes.",
+    "drift": "How far pruning moves a model's vectors, and their neighbours; no labels needed.",
+    "embed": "Vectors of many images, shard by shard; killed at any moment, it goes on.",
     "evaluate": "Accuracy, cost and speed of a pruned model on labelled images.",
     "export": "Write a pruned model for ONNX Runtime, OpenVINO, ExecuTorch or torch; timed there.",
     "finetune": "Train a model while its tokens are pruned; an interrupted run resumes.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import open_clip.transformer as clip
 from open_clip.model import resize_pos_embed
@@ -16,13 +16,22 @@ from torch import Tensor, nn
 
 from ...tokens import Tokens
 from ..attention import PackedBlock, why_not_packed
-from ..contract import NO_MASK, Backbone, BlockCall, Parts
+from ..contract import NO_MASK, Backbone, BlockCall, Parts, Pool
 from .create import create, own_weights, preprocess, preprocessing_of
 from .ending import ClipEnding
 from .geometry import AFTER_ATTENTION, geometry_of
 from .store import image_tower, read, write
 
-__all__ = ["create", "image_tower", "own_weights", "read", "take_apart", "tower", "write"]
+__all__ = [
+    "create",
+    "featurize_",
+    "image_tower",
+    "own_weights",
+    "read",
+    "take_apart",
+    "tower",
+    "write",
+]
 
 _PARTS = {"ln_1", "attn", "ln_2", "mlp", "ls_2", *AFTER_ATTENTION}
 _ATTENTION = {"ln_q", "ln_k", "attn_drop", "ln_inner", "out_proj", "out_drop"}
@@ -92,6 +101,24 @@ def tower(model: nn.Module) -> nn.Module:
         if isinstance(inner, nn.Module):
             return inner
     return model
+
+
+def featurize_(model: Any, pool: Pool) -> nn.Module:
+    """Return the image tower: its own vector is that of `encode_image`, which shares a space with
+    texts. The others are not projected to it."""
+    visual: Any = getattr(model, "visual", model)
+    if pool == "own":
+        if hasattr(visual, "output_tokens"):
+            visual.output_tokens = False
+        return cast(nn.Module, visual)
+    if hasattr(visual, "trunk"):
+        from ..timm import featurize_ as featurize_timm_
+
+        return featurize_timm_(visual.trunk, pool)
+    if getattr(visual, "attn_pool", None) is not None:
+        raise ValueError("the tower's last norm belongs to its attention pooling: use own")
+    visual.pool_type, visual.proj = {"cls": "tok", "mean": "avg"}[pool], None
+    return cast(nn.Module, visual)
 
 
 def take_apart(model: Any) -> ClipBackbone:

@@ -16,14 +16,14 @@ from timm.models._features import FeatureGetterNet
 from torch import Tensor, nn
 
 from ...tokens import Tokens
-from ..contract import NO_MASK, Backbone, BlockCall, Parts
+from ..contract import NO_MASK, Backbone, BlockCall, Parts, Pool
 from .blocks import ATTENTIONS, BLOCKS
 from .create import build, create, shape_in
-from .ending import TimmEnding, can_enter
+from .ending import TimmEnding, averages_prefix, can_enter
 from .geometry import attentions, geometry_of
 from .store import read, write
 
-__all__ = ["build", "create", "read", "shape_in", "take_apart", "tower", "write"]
+__all__ = ["build", "create", "featurize_", "read", "shape_in", "take_apart", "tower", "write"]
 
 _FAMILIES = (vit.VisionTransformer, eva.Eva, beit.Beit)
 
@@ -125,6 +125,20 @@ class TimmBackbone(Backbone):
 def tower(model: nn.Module) -> nn.Module:
     """Return the model inside what `features_only=True` makes."""
     return cast(nn.Module, model.model) if isinstance(model, FeatureGetterNet) else model
+
+
+def featurize_(model: Any, pool: Pool) -> nn.Module:
+    """Take the classifier off; pool as timm's `global_pool` does."""
+    model = tower(model)
+    if pool == "cls" and getattr(model, "cls_token", None) is None:
+        raise ValueError(f"{type(model).__name__} has no CLS token to pool: use own or mean")
+    if pool == "mean" and averages_prefix(model):
+        raise ValueError(f"the head of {type(model).__name__} reads no patches: use own or cls")
+    if pool == "own":
+        model.reset_classifier(0)
+    else:
+        model.reset_classifier(0, global_pool={"cls": "token", "mean": "avg"}[pool])
+    return cast(nn.Module, model)
 
 
 def take_apart(model: Any) -> TimmBackbone:

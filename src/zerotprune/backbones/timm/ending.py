@@ -55,6 +55,11 @@ def can_enter(model: Any) -> bool:
     return known and not replaced and "forward_features" not in attributes
 
 
+def averages_prefix(model: Any) -> bool:
+    """Is it a distilled model, whose head averages its CLS and distillation tokens?"""
+    return type(model).forward_head is _DISTILLED
+
+
 class TimmEnding(Ending):
     def last_block(self) -> nn.Module:
         block: nn.Module = self.model.blocks[-1]

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from ...cost import Geometry
 from ..attention import PackedBlock, why_not_packed
-from ..contract import Backbone, Parts
+from ..contract import Backbone, Parts, Pool
 from ..counting import linear_macs, module_macs, norm_values, packed_shape
 from ..ending import Ending
 from .create import create, entry_of, name_of, shape_in
 from .ending import TorchvisionEnding
 from .store import read, write
 
-__all__ = ["create", "read", "shape_in", "take_apart", "write"]
+__all__ = ["create", "featurize_", "read", "shape_in", "take_apart", "write"]
 
 _AFTER_ATTENTION = ("dropout",)
 
@@ -84,6 +84,14 @@ class TorchvisionBackbone(Backbone):
         self, *, prefix_only: bool = False, proportional: float | None = None
     ) -> Ending | None:
         return super().ending(prefix_only=prefix_only)  # the head pools nothing, whatever its size
+
+
+def featurize_(model: Any, pool: Pool) -> nn.Module:
+    """Take the classifier off: what it reads is the CLS token."""
+    if pool == "mean":
+        raise ValueError("torchvision's models read their CLS token alone: use own or cls")
+    model.heads = nn.Identity()
+    return cast(nn.Module, model)
 
 
 def take_apart(model: Any) -> TorchvisionBackbone:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..contract import Backbone, Parts
 from ..ending import Ending
 from .blocks import PreNorm, TransformersCall, attention_of
-from .create import Answer, create, read_state
+from .create import Answer, create, featurize_, read_state
 from .ending import RECORDING, TransformersEnding, pools
 from .families import (
     ATTENTIONS,
@@ -32,7 +32,7 @@ from .geometry import geometry_of, image_size, resize_
 from .preprocessing import Preprocessing
 from .store import read, saving, write
 
-__all__ = ["create", "read", "reading", "take_apart", "write"]
+__all__ = ["create", "featurize_", "read", "reading", "take_apart", "write"]
 
 #: the layout of its models changed often before this
 OLDEST = (5, 17)

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .. import refuse_unreachable
-from .families import FAMILIES
+from ..contract import Pool
+from .families import AVERAGED, FAMILIES, base_of, pooler_of
+from .geometry import prefix_of
 
 #: the class of the vision tower of a model that has a text tower as well
 _TOWERS = {
@@ -33,6 +35,42 @@ class Answer(nn.Module):
                 return output
         features: Tensor = outputs.last_hidden_state[:, 0]
         return features
+
+
+class Vector(nn.Module):
+    """Select one vector for an image from a base model's outputs.
+
+    Args:
+        pool: as in `featurize_`.
+        prefix: the number of tokens before the patches.
+    """
+
+    def __init__(self, pool: Pool, prefix: int) -> None:
+        super().__init__()
+        self.pool, self.prefix = pool, prefix
+
+    def forward(self, outputs: Any) -> Tensor:
+        if self.pool == "own":
+            for name in ("image_embeds", "pooler_output"):
+                output: Tensor | None = getattr(outputs, name, None)
+                if output is not None:
+                    return output
+        tokens: Tensor = outputs.last_hidden_state
+        return tokens[:, self.prefix :].mean(dim=1) if self.pool == "mean" else tokens[:, 0]
+
+
+def featurize_(model: Any, pool: Pool) -> nn.Module:
+    """Return the base model with a `Vector`: its own one is CLIP's projection, what the pooler
+    returns, or CLS."""
+    projects = pool == "own" and hasattr(model, "visual_projection")
+    base = model if projects else base_of(model)
+    prefix = prefix_of(base_of(model))
+    if pool == "cls" and not prefix:
+        raise ValueError(f"{type(model).__name__} has no CLS token to pool: use own or mean")
+    if pool == "own" and not prefix and pooler_of(base) is None:
+        pool = "mean"
+    setattr(base, AVERAGED, pool == "mean")
+    return nn.Sequential(base, Vector(pool, prefix))
 
 
 def create(name: str, pretrained: bool) -> nn.Module:

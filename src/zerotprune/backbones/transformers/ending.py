@@ -64,7 +64,8 @@ class TransformersEnding(Ending):
             return self.whole(*args, **kwargs, **({} if "left" in last else last))
         base = base_of(model)
         if reads_of(model) == "mean":
-            weighed: Any = functools.partial(_weighed, base)
+            run = self.whole if base is model else base
+            weighed: Any = functools.partial(_weighed, base, run)
         else:
             weighed = functools.partial(_pooled, base, proportional=self.proportional)
         if base is model:
@@ -74,10 +75,10 @@ class TransformersEnding(Ending):
         )
 
 
-def _weighed(base: Any, *args: Any, **kwargs: Any) -> Any:
+def _weighed(base: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run the Transformer for a classifier that takes the mean over patches."""
     left: list[Tokens] = []
-    out = base(*args, left=left, **kwargs)
+    out = run(*args, left=left, **kwargs)
     out.last_hidden_state = scaled_by_size(out.last_hidden_state, left[-1], prefix_of(base))
     return out
 

@@ -112,8 +112,14 @@ def is_map(pooler: nn.Module) -> bool:
     return hasattr(pooler, "probe")
 
 
+#: set on a base model whose patches are averaged by whoever called it
+AVERAGED = "zerotprune_averaged"
+
+
 def reads_of(model: Any) -> Reads:
     """Say what is read by the model as it is: a pooler may be absent, or read CLS."""
+    if getattr(model, AVERAGED, False):
+        return "mean"
     reads, named = family_of(model).reads, pooler_of(base_of(model))
     pools = named is not None and (
         is_map(named[1]) or getattr(named[1], "layernorm", None) is not None

@@ -1,0 +1,256 @@
+"""`zerotprune drift`: what pruning does to a model's vectors, without labels."""
+
+from __future__ import annotations
+
+import io
+import json as jsonlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from cyclopts import Parameter
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from ..backbones import Pool, featurize_
+from ..budgets import Budget, schedule_for
+from ..data.decoding import decode
+from ..data.images import ImageDataset, batches
+from ..data.models import load
+from ..measure import records
+from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
+from ..measure.drift import Drift, drifts_of, find_neighbours
+from ..methods import DEFAULT, Method, name_of, names, resolve
+from ..plots.drift import Kept, Moved, drift_figure, moved_figure
+from ..plots.figures import check_figure_file, save
+from .console import console_for, cut_short, left_out, new_table, progress_bar
+from .options import (
+    MODEL,
+    OUTPUT,
+    DataName,
+    JsonFlag,
+    MethodNames,
+    ModelName,
+    ModelPrecision,
+    ReadingOptions,
+    Several,
+    chosen_device,
+    refuse_torchrun,
+)
+from .report_accuracy import speedup_of
+from .vectors import VectorModelOptions
+
+SHOWN = 10  # images that moved most
+
+
+def drift(
+    model: ModelName,
+    data: DataName,
+    *,
+    cost: Several[float] = None,
+    method: MethodNames = None,
+    loading: VectorModelOptions | None = None,
+    reading: ReadingOptions | None = None,
+    precision: ModelPrecision = "float32",
+    pool: Annotated[Pool, Parameter(group=MODEL)] = "own",
+    plots: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    json: JsonFlag = False,
+) -> None:
+    """How far pruning moves vectors, and whether their nearest neighbours stay: without labels.
+
+    Example: `zerotprune drift vit_small_patch14_dinov2.lvd142m photos --cost 0.7 0.55 --plots .`
+
+    Parameters
+    ----------
+    cost
+        Budgets, as shares of the unpruned compute; default 0.7 and 0.55.
+    pool
+        The vector: what the library's own head reads, the CLS token, or the mean over the patches.
+    plots
+        Folder for `drift.png`, and `moved.png` with the ten images that moved most.
+    """
+    budgets = [Budget(cost=share) for share in cost or (0.7, 0.55)]
+    methods = [resolve(name) for name in method or names()]
+    refuse_torchrun("drift runs in one process")
+    loading, reading = loading or VectorModelOptions(), reading or ReadingOptions()
+    files = () if plots is None else (plots / "drift.png", plots / "moved.png")
+    for file in files:
+        check_figure_file(file)
+    device, console = chosen_device(loading.device), console_for(json)
+    built = load(**loading.named(model))
+    images = reading.open(data, built, loading.size, labelled=False)
+    vectors = featurize_(built, pool).eval()
+    setting = Setting(device, getattr(torch, precision), keep_outputs=True)
+    vectors.to(device, setting.precision)
+    contenders = _contenders(vectors, images, budgets, methods, setting, console)
+    results = _run(vectors, contenders, images, reading, setting, console)
+    drifts = drifts_of(results)
+    if json:
+        rows = [_row(model, result, drift, results[0], images)
+                for result, drift in zip(results, drifts, strict=True)]  # fmt: skip
+        print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
+    else:
+        console.print(_table(model, results, drifts))
+        _name_moved(console, images, *_default(results, drifts))
+    if files:
+        _draw(files, model, images, results, drifts)
+
+
+def _contenders(
+    model: nn.Module,
+    images: ImageDataset,
+    budgets: Sequence[Budget],
+    methods: Sequence[Method],
+    setting: Setting,
+    console: Console,
+) -> list[Contender]:
+    """Every method at every budget that it can meet, after the unpruned model."""
+    contenders, some = [UNPRUNED], None
+    for budget in budgets:
+        for each in methods:
+            if each.adaptive and some is None:
+                order = [at * len(images) // 32 for at in range(32)]
+                found = next(batches(images, 32, report=lambda name: None, order=order), None)
+                some = None if found is None else found[0].to(setting.device, setting.precision)
+            given = some if each.adaptive else None
+            try:
+                schedule = schedule_for(model, cost=budget.cost, method=each, images=given)
+                contenders.append(Contender(name_of(each), schedule))
+            except ValueError as error:
+                console.print(f"left out: {error}", style="yellow", markup=False)
+    if len(contenders) == 1:
+        raise ValueError("none of the methods can meet any of the budgets")
+    return contenders
+
+
+def _run(
+    model: nn.Module,
+    contenders: Sequence[Contender],
+    images: ImageDataset,
+    reading: ReadingOptions,
+    setting: Setting,
+    console: Console,
+) -> list[Result]:
+    turns = batches(images, reading.batch, report=left_out(console), workers=reading.workers,
+                    strict=reading.strict)  # fmt: skip
+    with progress_bar(console) as progress:
+        bar = progress.add_task("embedding", total=len(images), note="")
+
+        def advance(results: list[Result]) -> None:
+            note = f"{results[-1].images_per_second:.0f} images/s"
+            progress.update(bar, completed=len(results[0].index), note=note)
+
+        try:
+            results = compare(model, contenders, turns, advance, setting)
+        except KeyboardInterrupt:
+            seen = int(progress.tasks[bar].completed)
+            raise cut_short(seen, len(images)) from None
+    if not results[0].index:
+        raise ValueError(f"none of the images in {images.name} can be read")
+    return results
+
+
+def _table(model: str, results: Sequence[Result], drifts: Sequence[Drift]) -> Table:
+    table = new_table(f"{model}, {len(results[0].index)} images: cosine to the unpruned vector")
+    table.add_column("method", overflow="fold")
+    columns = ("GMACs", "speed-up", "cosine", "1st %", "recall@1", "@10", "query@1", "@10")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    reference = results[0]
+    for result, drift in zip(results, drifts, strict=True):
+        pruned = bool(result.contender.schedule.stages)
+        shares = [*drift.recall.values(), *drift.recall_unpruned_index.values()]
+        told = [f"{drift.mean:.4f}", f"{drift.first_percentile:.4f}", *map("{:.3f}".format, shares)]
+        table.add_row(
+            result.contender.name,
+            f"{result.gmacs():.3f}",
+            speedup_of(result, reference).partition(" ")[0] if pruned else "",
+            *(told if pruned else [""] * len(told)),
+        )
+    table.caption = "recall: queries and index pruned; query: pruned queries, unpruned index"
+    return table
+
+
+def _default(results: Sequence[Result], drifts: Sequence[Drift]) -> tuple[Result, Drift]:
+    """The first of the default method, or else of whichever came first."""
+    pairs = list(zip(results, drifts, strict=True))[1:]
+    return next((pair for pair in pairs if pair[0].contender.name == DEFAULT), pairs[0])
+
+
+def _name_moved(console: Console, images: ImageDataset, result: Result, drift: Drift) -> None:
+    told = f"moved most by {result.contender.name} at {result.gmacs():.3f} GMACs:"
+    console.print(told, highlight=False)
+    for at in drift.moved(SHOWN):
+        path = images.paths[result.index[at]]
+        console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
+
+
+def _row(
+    model: str, result: Result, drift: Drift, reference: Result, images: ImageDataset
+) -> dict[str, Any]:
+    low, middle, high = result.speedup(reference)
+    return {
+        "model": model,
+        "data": Path(images.name).name,
+        "images": len(result.index),
+        "name": result.contender.name,
+        "schedule": result.contender.schedule.one_line(),
+        "gmacs": round(result.gmacs(), 6),
+        "speedup": round(middle, 4),
+        "speedup_quartiles": [round(low, 4), round(high, 4)],
+        "images_per_second": round(result.images_per_second, 1),
+        "cosine": round(drift.mean, 6),
+        "cosine_first_percentile": round(drift.first_percentile, 6),
+        **{f"recall_at_{count}": round(share, 5) for count, share in drift.recall.items()},
+        **{f"recall_at_{count}_unpruned_index": round(share, 5)
+           for count, share in drift.recall_unpruned_index.items()},
+        "moved_most": [[images.paths[result.index[at]], round(drift.cosines[at].item(), 5)]
+                       for at in drift.moved(SHOWN)],
+    }  # fmt: skip
+
+
+def _draw(
+    files: Sequence[Path],
+    model: str,
+    images: ImageDataset,
+    results: Sequence[Result],
+    drifts: Sequence[Drift],
+) -> None:
+    points = [
+        Kept(result.contender.name, result.speedup(results[0])[1], result.gmacs(),
+             drift.recall[10], drift.recall_unpruned_index[10])
+        for result, drift in list(zip(results, drifts, strict=True))[1:]
+    ]  # fmt: skip
+    title = f"{model}, {len(results[0].index)} images"
+    save(drift_figure(points, title), files[0])
+    result, drift = _default(results, drifts)
+    before, after = (_nearest(each) for each in (results[0], result))
+    moved = [
+        Moved(
+            _thumbnail(images, result.index[at]),
+            Path(images.paths[result.index[at]]).name,
+            drift.cosines[at].item(),
+            _thumbnail(images, result.index[before[at]]),
+            _thumbnail(images, result.index[after[at]]),
+        )
+        for at in drift.moved(SHOWN)
+    ]
+    about = f"{title}: moved most by {result.contender.name} at {result.gmacs():.3g} GMACs"
+    save(moved_figure(moved, about), files[1])
+
+
+def _nearest(result: Result) -> list[int]:
+    vectors = nn.functional.normalize(torch.cat(result.outputs).double(), dim=-1)
+    return find_neighbours(vectors, vectors, 1)[:, 0].tolist()
+
+
+def _thumbnail(images: ImageDataset, at: int) -> Image.Image:
+    """The middle of an image: all that a small square has room for."""
+    path, read, _ = images.items[at]
+    image = decode(io.BytesIO(read()), path)
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side)).resize((160, 160))

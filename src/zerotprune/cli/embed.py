@@ -1,0 +1,292 @@
+"""`zerotprune embed`: vectors of many images, shard by shard."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from cyclopts import Parameter
+from rich.console import Console
+from torch import Tensor
+
+from ..backbones import Pool
+from ..embed.embedder import Embedder, VectorType
+from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
+from ..embed.shards import Shard, find_shards
+from ..embed.writing import Form, VectorFolder, opened, read_manifest
+from ..methods import resolve
+from ..schedule import Schedule
+from .console import console_for, progress_bar
+from .options import (
+    DATA,
+    MODEL,
+    OUTPUT,
+    BudgetOptions,
+    Flag,
+    JsonFlag,
+    MethodName,
+    ModelName,
+    ModelPrecision,
+    chosen_device,
+)
+from .vectors import VectorModelOptions
+
+Engine = Literal["local", "ray"]
+
+
+@Parameter(name="*", group=DATA)
+@dataclass(frozen=True)
+class ShardOptions:
+    """How the images are found, and how many are run at a time."""
+
+    batch: int = 256
+    "Images at a time."
+    workers: int = 2
+    "Processes that decode images; under Ray, tasks."
+    images: int = 10_000
+    "Of a folder: so many images make a shard, whose vectors go to one file."
+    column: str | None = None
+    "Of parquet files: the column with the bytes of images, or their paths."
+    key: str | None = None
+    "Of parquet files: the column with their keys. Default: a usual name, or the row's number."
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True)
+class VectorOptions:
+    """What a vector is."""
+
+    pool: Pool = "own"
+    "What the library's own head reads, the CLS token, or the mean over the patches."
+    raw: Flag = False
+    "Leave vectors as long as they are; else each is divided by its length."
+    vectors: VectorType = "float32"
+    "Type of their values."
+    form: Form = "parquet"
+    "Of the files: parquet, or NumPy's with the fields key, vector and error."
+
+
+@Parameter(name="*", group="Engine")
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where it runs."""
+
+    engine: Engine = "local"
+    "This process, and under torchrun its share of the shards; or Ray Data."
+    address: str | None = None
+    "Of a Ray cluster, such as auto. Default: one is started here, and stopped."
+    actors: int | None = None
+    "Under Ray: models at work at once. Default: one for each GPU, or one."
+
+    def check(self) -> None:
+        if self.engine != "ray" and (self.address is not None or self.actors is not None):
+            raise ValueError("--address and --actors are for --engine ray")
+        if self.engine == "ray" and _world() > 1:
+            raise ValueError("--engine ray starts its own processes: start it without torchrun")
+
+
+def embed(
+    model: ModelName,
+    data: Annotated[
+        str, Parameter(help="A folder of images, or tar or parquet files: one, a folder, a glob.")
+    ],
+    *,
+    out: Annotated[Path, Parameter(group=OUTPUT)],
+    budget: BudgetOptions | None = None,
+    method: MethodName | None = None,
+    loading: VectorModelOptions | None = None,
+    precision: ModelPrecision = "float32",
+    compile: Annotated[Flag, Parameter(group=MODEL)] = False,  # noqa: A002  the option's name
+    reading: ShardOptions | None = None,
+    vector: VectorOptions | None = None,
+    running: EngineOptions | None = None,
+    json: JsonFlag = False,
+) -> None:
+    """Embed images: a file of keys, vectors and errors for each shard. Killed at any moment and
+    started again, it goes on with the shards that are not finished.
+
+    Example: `zerotprune embed vit_base_patch14_dinov2.lvd142m 'tars/{000..123}.tar' --cost 0.7
+    --out vectors`
+
+    Parameters
+    ----------
+    out
+        Folder for the files, and for a manifest that says how they were made.
+    compile
+        Compile the model: worth its minute for many images.
+    """
+    budget, loading = budget or BudgetOptions(), loading or VectorModelOptions()
+    reading, vector = reading or ShardOptions(), vector or VectorOptions()
+    running = running or EngineOptions()
+    budget.check()
+    running.check()
+    if method is not None:
+        resolve(method)
+        if not budget.given:
+            raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+    console, rank, world = console_for(json), _rank(), _world()
+    shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
+    on_ray = running.engine == "ray"
+    device = loading.device if on_ray else _device(loading.device, world)
+    embedder = Embedder(
+        model, pool=vector.pool, normalize=not vector.raw, batch_size=reading.batch,
+        compile=compile, dtype=precision, vectors=vector.vectors, weights=loading.weights,
+        size=loading.size, device=chosen_device("auto") if on_ray and budget.time else
+        "cpu" if on_ray else device,
+    )  # fmt: skip
+    with opened(out, alone=rank == 0):
+        asked = {**budget.given, **({} if method is None else {"--method": method})}
+        embedder = _pruned(embedder, budget, method, out, asked, shards, console)
+        folder = VectorFolder(out, {**embedder.about(), "asked": _told(asked)}, vector.form)
+        _admit(folder, shards, rank)
+        todo = [(number, shard) for number, shard in enumerate(shards)
+                if number % world == rank and not folder.is_finished(shard.name)]  # fmt: skip
+        tally = Tally(sum(shard.weight for _, shard in todo))
+
+        def run(collector: Collector) -> None:
+            if on_ray:
+                cluster = Cluster(running.address, running.actors, max(1, reading.workers))
+                run_on_ray(replace(embedder, device=device), todo, collector, cluster)
+            else:
+                run_here(embedder, todo, collector, reading.workers)
+
+        failures = _run(run, folder, shards, embedder, tally, console, rank) if todo else {}
+    _report(tally, shards, failures, out, console, json, rank)
+
+
+def _pruned(
+    embedder: Embedder,
+    budget: BudgetOptions,
+    method: str | None,
+    out: Path,
+    asked: dict[str, Any],
+    shards: list[Shard],
+    console: Console,
+) -> Embedder:
+    """Fix the schedule: that of the folder, if the same was asked for before, so that what was
+    measured once holds for all of its vectors."""
+    held = read_manifest(out)
+    if held is not None and asked and held["settings"].get("asked") == _told(asked):
+        line = held["settings"].get("schedule")
+        return embedder.pruned_by(Schedule.from_json(line) if line else Schedule())
+    if budget.time is not None and _world() > 1:
+        raise ValueError(
+            "several processes would measure several speeds: start one without torchrun first, or "
+            "give --cost"
+        )
+
+    def some() -> Tensor:
+        built = embedder.build()
+        for number, shard in enumerate(shards):
+            for piece in shard.cut(number, embedder.batch_size):
+                images = Reader(built.decoder)[piece].images
+                if images is not None:
+                    return images.to(built.device, built.precision)
+        raise ValueError("none of the images can be read")
+
+    schedule = None
+    if budget.given:
+        say: Callable[[str], None] = lambda line: console.print(line, highlight=False)  # noqa: E731
+        schedule = budget.solve(embedder.build().model, method, some, say)
+    return embedder.settled() if schedule is None else embedder.pruned_by(schedule)
+
+
+def _told(asked: dict[str, Any]) -> str:
+    return " ".join(f"{name} {value}" for name, value in asked.items())
+
+
+def _admit(folder: VectorFolder, shards: list[Shard], rank: int) -> None:
+    """Of several processes the first writes the manifest, and the others wait for it."""
+    names = {shard.name for shard in shards}
+    while rank:
+        held = read_manifest(folder.path)
+        if held is not None and names <= held["shards"].keys():
+            break
+        time.sleep(0.1)
+    folder.admit(shards)
+
+
+def _run(
+    run: Callable[[Collector], None],
+    folder: VectorFolder,
+    shards: list[Shard],
+    embedder: Embedder,
+    tally: Tally,
+    console: Console,
+    rank: int,
+) -> dict[str, str]:
+    """Embed with a progress bar; return what could not be read, by shard."""
+    with progress_bar(console, disable=rank != 0) as progress:
+        bar = progress.add_task("embedding", total=None, note="")
+
+        def advance(tally: Tally) -> None:
+            note = f"{tally.images_per_second:.0f} images/s, bound by {tally.bound}"
+            progress.update(bar, completed=tally.images, total=tally.total, note=note)
+
+        collector = Collector(folder, shards, embedder, tally, advance)
+        try:
+            run(collector)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped after {tally.images} images: {tally.shards} shards were finished, and "
+                "the same command goes on"
+            ) from None
+    tally.ended = tally.seconds
+    return collector.failures
+
+
+def _report(
+    tally: Tally,
+    shards: list[Shard],
+    failures: dict[str, str],
+    out: Path,
+    console: Console,
+    json: bool,
+    rank: int,
+) -> None:
+    if json and rank == 0:
+        print(jsonlib.dumps({
+            "images": tally.images, "unreadable": tally.unreadable, "shards": tally.shards,
+            "shards_in_all": len(shards), "seconds": round(tally.ended, 3),
+            "images_per_second": round(tally.images / tally.ended, 2) if tally.images else None,
+            "bound": tally.bound if tally.images else None, "failed": failures, "out": str(out),
+        }, indent=2))  # fmt: skip
+    elif rank == 0:
+        line = f"all {len(shards)} shards were finished before"
+        if tally.images or tally.shards:
+            speed = tally.images / tally.ended
+            line = (f"{tally.images} images in {tally.ended:.1f} s: {speed:.1f} images/s, bound by "
+                    f"{tally.bound}; {tally.shards} shards in {out}")  # fmt: skip
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if tally.unreadable:
+            told = f"{tally.unreadable} images could not be read: their rows say why"
+            console.print(told, style="yellow")
+    if failures:
+        name, why = next(iter(failures.items()))
+        raise ValueError(
+            f"{len(failures)} of {len(shards)} shards could not be read, the others are finished: "
+            f"{name}: {why}"
+        )
+
+
+def _device(name: str, world: int) -> str:
+    """Under torchrun each process has a GPU of its own."""
+    device = chosen_device(name)
+    if world > 1 and device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        torch.cuda.set_device(device)
+    return device
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0")) if _world() > 1 else 0
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

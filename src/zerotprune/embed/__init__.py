@@ -1,0 +1,1 @@
+"""Vectors of many images: one callable, shards of images, and two engines that run it."""

@@ -1,0 +1,405 @@
+"""One vector for each image, by a pruned model: a callable that can be sent to other processes.
+
+An `Embedder` holds a recipe: a model, by its name or itself, and what it is to be pruned to. It is
+built in the process that first uses it, on the device that is found there. Everything between an
+image file and its vector belongs to it: decoding, the model's own transform, batches, pooling,
+normalization, and the type of what comes out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..backbones import Pool, backbone, featurize_
+from ..budgets import schedule_for
+from ..method import Method, name_of
+from ..ranges import check_range
+from ..schedule import Schedule
+from ..surgery import attach, current_plan, restore_, sharing_copy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL import Image
+
+Precision = Literal["float32", "bfloat16", "float16"]
+VectorType = Literal["float32", "float16"]
+
+#: columns that `__call__` takes for the images, if it is not told which
+COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "tif", "img", "path")
+
+
+class Vectors(NamedTuple):
+    """A row for each image: its vector, and None or what is wrong with it. The vector of an image
+    that cannot be read is NaN."""
+
+    vectors: NDArray[Any]
+    errors: list[str | None]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """From the bytes of images to a batch for the model: the half that needs no model."""
+
+    transform: Callable[[Image.Image], Tensor]
+    precision: torch.dtype
+
+    def __call__(
+        self, images: Sequence[Any], names: Sequence[str] | None = None
+    ) -> tuple[Tensor | None, list[str | None]]:
+        """Return those that can be read as one batch, or None if none can, and for each image None
+        or what is wrong with it."""
+        from ..data.decoding import BadImage
+
+        good, errors = list[Tensor](), list[str | None]()
+        for number, image in enumerate(images):
+            name = names[number] if names is not None else f"image {number}"
+            try:
+                good.append(self.transform(_opened(image, name)).to(self.precision))
+                errors.append(None)
+            except (BadImage, OSError) as error:
+                errors.append(" ".join(str(error).split()))
+        return (torch.stack(good) if good else None), errors
+
+
+def _opened(image: Any, name: str) -> Image.Image:
+    """An image from a path, bytes, an array of height × width × 3 bytes, or PIL's own."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    from ..data.decoding import BadImage, decode
+    from ..files import bytes_of
+
+    if isinstance(image, BaseException):  # whoever read it could not
+        raise BadImage(f"cannot read {name}: {getattr(image, 'strerror', None) or image}")
+    if isinstance(image, (str, Path)):
+        try:
+            return decode(io.BytesIO(bytes_of(Path(image))), str(image))
+        except OSError as error:
+            raise BadImage(f"cannot read {image}: {error.strerror or error}") from None
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return decode(io.BytesIO(image), name)
+    if isinstance(image, Image.Image):
+        return image.convert("RGB")
+    array = np.asarray(image)
+    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        raise BadImage(
+            f"{name} is an array of {array.dtype} and shape {array.shape}: give height × width × 3 "
+            "bytes"
+        )
+    return Image.fromarray(array).convert("RGB")
+
+
+@dataclass
+class _Built:
+    """What a recipe comes to in one process."""
+
+    model: nn.Module
+    run: Callable[[Tensor], Tensor]
+    decoder: Decoder
+    schedule: Schedule
+    device: torch.device
+    precision: torch.dtype
+    width: int
+
+
+@dataclass
+class Embedder:
+    """Embed images by a pruned model; in batches, in a plain loop or by an engine such as Ray Data.
+
+    It can be pickled: what is sent is the recipe, and each process builds the model for itself.
+    Under Ray Data give the class: `data.map_batches(ztp.Embedder, fn_constructor_args=("my-vit",),
+    fn_constructor_kwargs={"cost": 0.7}, batch_size=256)`.
+
+    Args:
+        model: A model, or its name or folder as on the command line. One that is pruned stays
+            pruned as it is, if no budget is given.
+        cost: The budget as a share of the unpruned model's compute.
+        speedup: The budget as times the unpruned model's speed, measured where it is built. Workers
+            that measure for themselves may prune differently: send them `settled()`.
+        schedule: Stages and their method, instead of a budget.
+        method: A method or its name, for a budget. Default: Fold.
+        pool: The vector: "own" is what the library's head reads, "cls" the CLS token, "mean" the
+            mean over the patches.
+        normalize: Divide each vector by its length.
+        batch_size: Images that the model gets at a time.
+        compile: Compile the model. Then the last batch is filled up, so that shapes stay the same.
+        dtype: Of the model: "float32", "bfloat16" or "float16".
+        vectors: Type of the vectors: "float32" or "float16".
+        device: "cpu", "cuda", or "auto": cuda if there is one.
+        weights: A local file of weights, for a model by name. Default: the published ones.
+        size: Side of the images in pixels, if not the model's own.
+        column: What `__call__` finds the images under. Default: the first of `COLUMNS`.
+
+    >>> import timm, numpy as np
+    >>> embedder = Embedder(timm.create_model("test_vit"), cost=0.7, device="cpu")
+    >>> embedder.embed(np.zeros((2, 160, 160, 3), np.uint8)).vectors.shape
+    (2, 64)
+    >>> rows = embedder({"id": np.array([7]), "bytes": np.array([b"no image"], object)})
+    >>> sorted(rows), rows["error"][0][:28]
+    (['error', 'id', 'vector'], 'image 0 is not an image of a')
+    """
+
+    model: str | os.PathLike[str] | nn.Module
+    cost: float | None = None
+    speedup: float | None = None
+    schedule: Schedule | None = None
+    method: Method | str | None = None
+    pool: Pool = "own"
+    normalize: bool = True
+    batch_size: int = 256
+    compile: bool = False
+    dtype: Precision = "float32"
+    vectors: VectorType = "float32"
+    device: str = "auto"
+    weights: str | os.PathLike[str] | None = None
+    size: int | None = None
+    column: str | None = None
+    _built: _Built | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_range("batch", self.batch_size, "batch_size")
+        for name, kinds in (("pool", Pool), ("dtype", Precision), ("vectors", VectorType)):
+            if getattr(self, name) not in get_args(kinds):
+                wanted = ", ".join(get_args(kinds))
+                raise ValueError(f"{name} must be one of {wanted}, got {getattr(self, name)!r}")
+        budgets = {"cost": self.cost, "speedup": self.speedup, "schedule": self.schedule}
+        given = [name for name, value in budgets.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one budget, not several: {' and '.join(given)}")
+        if self.method is not None and given not in (["cost"], ["speedup"]):
+            raise ValueError("a method needs a budget: give cost or speedup")
+        if isinstance(self.model, nn.Module) and self.weights is not None:
+            raise ValueError("weights are for a model by name: this one has its own")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_built": None}
+
+    def embed(self, images: Iterable[Any] | Tensor) -> Vectors:
+        """Embed images in order.
+
+        Args:
+            images: Paths, bytes of files, arrays of height × width × 3 bytes or PIL images; or a
+                tensor of images that went through the model's transform.
+        """
+        import numpy as np
+
+        built, step = self.build(), self.batch_size
+        if isinstance(images, Tensor):
+            found = list(self.stream(images.split(step)))
+            return Vectors(np.concatenate([self.empty(0), *found]), [None] * len(images))
+        images = list(images)
+        errors: list[str | None] = []
+
+        def decoded() -> Iterator[Tensor]:
+            for start in range(0, len(images), step):
+                part = images[start : start + step]
+                names = [str(each) if isinstance(each, (str, Path)) else f"image {start + at}"
+                         for at, each in enumerate(part)]  # fmt: skip
+                batch, wrong = built.decoder(part, names)
+                errors.extend(wrong)
+                if batch is not None:
+                    yield batch
+
+        found = list(self.stream(decoded()))
+        return Vectors(self.spread(np.concatenate([self.empty(0), *found]), errors), errors)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Embed a batch of columns; return the others with `vector` and `error`."""
+        import numpy as np
+
+        names = COLUMNS if self.column is None else (self.column,)
+        column = next((name for name in names if name in batch), None)
+        if column is None:
+            held = ", ".join(batch) or "no column"
+            raise ValueError(f"found {held}: the images must be under {' or '.join(names)}")
+        images = batch[column]
+        if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype != np.uint8:
+            images = torch.as_tensor(images)
+        vectors, errors = self.embed(images)
+        others = {name: values for name, values in batch.items() if name != column}
+        return {**others, "vector": vectors, "error": np.array(errors, dtype=object)}
+
+    def stream(self, batches: Iterable[Tensor]) -> Iterator[NDArray[Any]]:
+        """Embed batches that went through the transform; each of at most `batch_size` images.
+
+        On a GPU a batch is on its way there while the model runs the one before, and the vectors of
+        one come back while it runs the next.
+        """
+        built, running = self.build(), deque[tuple[Tensor, Any]]()
+        side = torch.cuda.Stream(built.device) if built.device.type == "cuda" else None
+        for images in batches:
+            running.append(self._run(built, images, side))
+            if len(running) > (0 if side is None else 1):
+                yield _arrived(*running.popleft())
+        while running:
+            yield _arrived(*running.popleft())
+
+    @torch.inference_mode()
+    def _run(self, built: _Built, images: Tensor, side: Any) -> tuple[Tensor, Any]:
+        count = len(images)
+        if side is None:
+            images = images.to(built.device)
+        else:
+            with torch.cuda.stream(side):
+                images = images.to(built.device, non_blocking=True)
+            current = torch.cuda.current_stream(built.device)
+            current.wait_stream(side)
+            images.record_stream(current)
+        images = images.to(built.precision)
+        if self.compile and count < self.batch_size:
+            images = torch.cat(
+                (images, images.new_zeros(self.batch_size - count, *images.shape[1:]))
+            )
+        vectors = built.run(images)[:count].float()
+        if self.normalize:
+            vectors = F.normalize(vectors, dim=-1)
+        vectors = vectors.to(getattr(torch, self.vectors))
+        if side is None:
+            return vectors.cpu(), None
+        host = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
+        host.copy_(vectors, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return host, done
+
+    @property
+    def width(self) -> int:
+        """Values in a vector."""
+        return self.build().width
+
+    @property
+    def decoder(self) -> Decoder:
+        """The half that needs no model: it can be sent to processes that decode."""
+        return self.build().decoder
+
+    def empty(self, count: int) -> NDArray[Any]:
+        """Return so many vectors of NaN."""
+        import numpy as np
+
+        return np.full((count, self.width), np.nan, dtype=self.vectors)
+
+    def spread(self, vectors: NDArray[Any], errors: Sequence[str | None]) -> NDArray[Any]:
+        """Return a row for each image: the vectors in order, and NaN where there is an error."""
+        import numpy as np
+
+        rows = self.empty(len(errors))
+        rows[np.array([error is None for error in errors], dtype=bool)] = vectors
+        return rows
+
+    def settled(self, images: Tensor | None = None) -> Embedder:
+        """Return the same with its schedule fixed: what was measured here holds everywhere.
+
+        Args:
+            images: For a `speedup`, or a method whose cost depends on the images. Default: noise.
+        """
+        return self.pruned_by(self.build(images).schedule)
+
+    def pruned_by(self, schedule: Schedule) -> Embedder:
+        """Return the same with another schedule. It takes over what is built: this one builds anew
+        if it is used again."""
+        fixed = replace(self, cost=None, speedup=None, method=None, schedule=schedule)
+        if self._built is not None:
+            attach(self._built.model, schedule)
+            fixed._built = replace(self._built, schedule=schedule)
+            self._built = None
+        return fixed
+
+    def about(self) -> dict[str, Any]:
+        """Return all that a vector depends on, as plain names and values: what must be the same
+        for two vectors to be compared."""
+        from ..data.fingerprint import fingerprint_model
+
+        built = self.build()
+        named = backbone(built.model).name if isinstance(self.model, nn.Module) else str(self.model)
+        shape = fingerprint_model(named or type(built.model).__name__, built.model)
+        return {
+            "model": shape,
+            "method": name_of(built.schedule.method) if built.schedule.stages else "unpruned",
+            "schedule": built.schedule.one_line(),
+            "pool": self.pool,
+            "normalize": self.normalize,
+            "width": built.width,
+            "dtype": self.dtype,
+            "vectors": self.vectors,
+        }
+
+    def build(self, images: Tensor | None = None) -> _Built:
+        """Build the model here, if it is not yet built."""
+        if self._built is None:
+            self._built = self._make(images)
+        return self._built
+
+    def _make(self, images: Tensor | None) -> _Built:
+        model, device = self._load(), torch.device(_device(self.device))
+        transform = backbone(model).transform(self.size)
+        held = current_plan(model)
+        schedule = held.schedule if held is not None else None
+        model = featurize_(restore_(model), self.pool)
+        model = model.eval().requires_grad_(False).to(device, getattr(torch, self.dtype))
+        if self.schedule is not None:
+            schedule = self.schedule
+        elif self.cost is not None or self.speedup is not None:
+            schedule = self._solve(model, images)
+        elif schedule is None and self.weights is not None:
+            from ..data.weights import schedule_in
+
+            schedule = schedule_in(Path(self.weights))
+        schedule = schedule or Schedule()
+        attach(model, schedule)
+        precision = getattr(torch, self.dtype)
+        with torch.inference_mode():
+            one = torch.zeros(1, *backbone(model).input_shape, device=device, dtype=precision)
+            width = int(model(one).shape[-1])
+        run: Any = model
+        if self.compile:
+            run = torch.compile(model, fullgraph=True, dynamic=False)
+        decoder = Decoder(transform, precision)
+        return _Built(model, run, decoder, schedule, device, precision, width)
+
+    def _load(self) -> nn.Module:
+        if isinstance(self.model, nn.Module):
+            return sharing_copy(self.model)
+        from ..data.models import load
+
+        weights = None if self.weights is None else Path(self.weights)
+        name = os.fspath(self.model)
+        return load(name, weights=weights, pretrained=weights is None, size=self.size)
+
+    def _solve(self, model: nn.Module, images: Tensor | None) -> Schedule:
+        from ..method import resolve
+        from ..methods import DEFAULT
+
+        method = resolve(self.method or DEFAULT)
+        parameter = next(model.parameters())
+        if images is None and (self.speedup is not None or method.adaptive):
+            shape = (self.batch_size, *backbone(model).input_shape)
+            images = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        if images is not None:
+            images = images.to(parameter.device, parameter.dtype)
+        if self.speedup is not None:
+            return schedule_for(model, speedup=self.speedup, example=images, method=method)
+        given = images if method.adaptive else None
+        return schedule_for(model, cost=self.cost, method=method, images=given)
+
+
+def _arrived(vectors: Tensor, done: Any) -> NDArray[Any]:
+    if done is not None:
+        done.synchronize()
+    return vectors.numpy()
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,327 @@
+"""Run an embedder over shards: in this process, with others that decode for it, or on Ray Data.
+
+Both engines do the same to the same pieces: one half reads and decodes them, the other runs the
+model, and a shard is written when its last piece has come. What they differ in is where the halves
+run.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ..clock import now
+from ..data.images import read_loader
+from ..interrupts import says_nothing
+from .embedder import Decoder, Embedder
+from .shards import Piece, Shard
+from .writing import Rows, VectorFolder
+
+Todo = Sequence[tuple[int, Shard]]
+
+
+class Decoded(NamedTuple):
+    """A piece as the model takes it."""
+
+    piece: Piece
+    images: Tensor | None  # None if none of them can be read
+    errors: list[str | None]
+
+    def pin_memory(self, device: Any = None) -> Decoded:
+        return self if self.images is None else self._replace(images=self.images.pin_memory())
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Read and decode pieces: as a data set, whose indices are pieces."""
+
+    decoder: Decoder
+
+    def __getitem__(self, piece: Piece) -> Decoded:
+        images, errors = self.decoder(piece.read(), piece.keys)
+        return Decoded(piece, images, errors)
+
+
+@dataclass
+class Tally:
+    """How far a run is, how fast, and what bounds it."""
+
+    total_weight: int
+    started: float = field(default_factory=lambda: now("cpu"))
+    images: int = 0
+    unreadable: int = 0
+    shards: int = 0
+    weight: int = 0  # of shards that were cut
+    known: int = 0  # images in those
+    model_seconds: float = 0.0  # in which a model was at work
+    models: int = 1
+    ended: float = 0.0  # seconds that it took; 0 while it runs
+
+    @property
+    def seconds(self) -> float:
+        return self.ended or now("cpu") - self.started
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds
+
+    @property
+    def total(self) -> int:
+        """Images in all: known of the shards that were cut, estimated of the others."""
+        return round(self.known * self.total_weight / self.weight) if self.weight else 0
+
+    @property
+    def bound(self) -> str:
+        """What the run waits for: whether the models were at work most of the time."""
+        busy = self.model_seconds / (self.seconds * self.models)
+        return "model" if busy > 0.5 else "decoding"
+
+
+class Collector:
+    """Put pieces together, in any order they come, and write each shard when it is whole."""
+
+    def __init__(
+        self, folder: VectorFolder, shards: Sequence[Shard], embedder: Embedder, tally: Tally,
+        advance: Callable[[Tally], None],
+    ) -> None:  # fmt: skip
+        self.folder, self.shards, self.embedder = folder, shards, embedder
+        self.tally, self.advance = tally, advance
+        self.failures: dict[str, str] = {}
+        self._open: dict[int, dict[int, Rows]] = {}
+
+    def add(self, piece: Piece, vectors: Any, errors: Sequence[str | None]) -> None:
+        """Take the vectors of a piece; one that comes twice counts once."""
+        name = self.shards[piece.shard].name
+        if piece.failure:
+            self.failures[name] = piece.failure
+            self._count(piece.shard, 0)
+            return
+        if piece.shard not in self._open:
+            if self.folder.is_finished(name):  # a piece that was run again after it was written
+                return
+            self._open[piece.shard] = {}
+        parts = self._open[piece.shard]
+        if piece.number in parts:
+            return
+        vectors = self.embedder.empty(0) if vectors is None else vectors
+        parts[piece.number] = Rows(piece.keys, self.embedder.spread(vectors, errors), tuple(errors))
+        if len(parts) == 1:
+            self._count(piece.shard, piece.total)
+        self.tally.images += len(piece.keys)
+        self.tally.unreadable += sum(error is not None for error in errors)
+        if len(parts) == piece.pieces:
+            self.folder.write(name, [parts[number] for number in range(piece.pieces)])
+            del self._open[piece.shard]
+            self.tally.shards += 1
+        self.advance(self.tally)
+
+    def _count(self, shard: int, images: int) -> None:
+        self.tally.weight += self.shards[shard].weight
+        self.tally.known += images
+
+
+def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int) -> None:
+    """Embed in this process.
+
+    Args:
+        embedder: What embeds.
+        todo: The shards that are not finished, with their numbers.
+        collector: What takes the vectors.
+        workers: Processes that decode; with 0 this one does it.
+    """
+    failed = list[Piece]()
+
+    def pieces() -> Iterator[Piece]:
+        for number, shard in todo:
+            for piece in shard.cut(number, embedder.batch_size):
+                if piece.failure:
+                    failed.append(piece)
+                else:
+                    yield piece
+
+    tally, waiting = collector.tally, deque[Decoded]()
+    loader: DataLoader[Any] = DataLoader(
+        Reader(embedder.decoder),  # type: ignore[arg-type]  # what it needs of a data set
+        batch_size=None,
+        sampler=pieces(),
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        worker_init_fn=_start_worker,
+        pin_memory=embedder.build().device.type == "cuda",
+        generator=torch.Generator(),  # else the loader would move the global random state
+    )
+
+    def batches() -> Iterator[Tensor]:
+        turns = read_loader(loader)
+        while True:
+            asked = now("cpu")
+            decoded = next(turns, None)
+            tally.model_seconds -= now("cpu") - asked  # it is part of the time between vectors
+            if decoded is None:
+                return
+            waiting.append(decoded)
+            if decoded.images is not None:
+                yield decoded.images
+
+    vectors = embedder.stream(batches())
+    while True:
+        asked = now("cpu")
+        found = next(vectors, None)
+        tally.model_seconds += now("cpu") - asked
+        while waiting and waiting[0].images is None:
+            piece, _, errors = waiting.popleft()
+            collector.add(piece, None, errors)
+        if found is None:
+            break
+        piece, _, errors = waiting.popleft()
+        collector.add(piece, found, errors)
+    for piece in failed:
+        collector.add(piece, None, ())
+
+
+def _as_it_is(decoded: Decoded) -> Decoded:
+    return decoded
+
+
+def _start_worker(worker: int) -> None:
+    says_nothing(worker)
+    torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Ray runs, and with how much.
+
+    Args:
+        address: Of a running cluster; None starts one on this machine, and stops it.
+        actors: Models at work at once; None is one for each GPU, or one if there is none.
+        decoders: Tasks that decode at once.
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    decoders: int = 2
+
+
+def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cluster) -> None:
+    """Embed on Ray Data: tasks that read and decode wherever there is a processor, actors that
+    hold a model each, and this process, which writes.
+
+    Ray runs again what was on a worker or node that died. Its own `write_parquet` names files by
+    task, so that shards would be mixed and a second run would double them: rows come back here
+    instead. `read_images` is not used, as it stops at the first broken image.
+    """
+    ray = start_ray(cluster)
+    try:
+        _stream_from_ray(ray, embedder, todo, collector, cluster)
+    finally:
+        if cluster.address is None:
+            ray.shutdown()
+
+
+def _stream_from_ray(
+    ray: Any, embedder: Embedder, todo: Todo, collector: Collector, cluster: Cluster
+) -> None:
+    gpus = int(ray.cluster_resources().get("GPU", 0)) if embedder.device in ("auto", "cuda") else 0
+    actors = cluster.actors or max(1, gpus)
+    if gpus and actors > gpus:
+        raise ValueError(f"{actors} actors want a GPU each, and the cluster has {gpus}")
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    rows = ray.data.from_items
+    if len(todo) >= 4 * cluster.decoders:  # enough for all decoders: each cuts its own
+        shards = rows(
+            [{"shard": pickle.dumps(each)} for each in todo], override_num_blocks=len(todo)
+        )
+        pieces = shards.flat_map(_cut_rows, fn_kwargs={"size": embedder.batch_size})
+    else:
+        cut = [{"piece": pickle.dumps(piece)} for number, shard in todo
+               for piece in shard.cut(number, embedder.batch_size)]  # fmt: skip
+        pieces = rows(cut, override_num_blocks=min(len(cut), 2000))
+    decoded = pieces.map(_decode_row, fn_kwargs={"decoder": embedder.decoder}, num_cpus=1,
+                         concurrency=cluster.decoders)  # fmt: skip
+    embedded = decoded.map(
+        RowEmbedder, fn_constructor_args=(embedder,), concurrency=actors,
+        num_gpus=1 if gpus else None, num_cpus=0 if gpus else 1,
+    )  # fmt: skip
+    collector.tally.models = actors
+    collector.tally.started = now("cpu")  # starting Ray is not embedding
+    for row in embedded.iter_rows():
+        piece, vectors, errors, seconds = pickle.loads(row["rows"])
+        collector.tally.model_seconds += seconds
+        collector.add(piece, vectors, errors)
+
+
+def start_ray(cluster: Cluster) -> Any:
+    """Start Ray here, or connect to where it runs; quietly, and without reports to its makers."""
+    import logging
+    import os
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it retries is not ours to tell
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise ValueError(
+            "--engine ray needs one more package: pip install 'zerotprune[ray]'"
+        ) from None
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if cluster.address is None:
+        # Processors are a promise to Ray: actors and decoders must fit, however few there are.
+        wanted = cluster.decoders + (cluster.actors or 1) + 1
+        options |= {"num_cpus": max(wanted, os.cpu_count() or 1), "include_dashboard": False}
+        address = "local"
+    else:
+        address = cluster.address
+    try:
+        ray.init(address, ignore_reinit_error=True, **options)
+    except (ConnectionError, ValueError) as error:
+        raise ValueError(f"no Ray cluster at {address}: {error}") from None
+    return ray
+
+
+def _cut_rows(row: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    number, shard = pickle.loads(row["shard"])
+    return [{"piece": pickle.dumps(piece)} for piece in shard.cut(number, size)]
+
+
+def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
+    """Decode a piece; its images travel as plain bytes, which the model's side maps and does not
+    copy."""
+    piece: Piece = pickle.loads(row["piece"])
+    torch.set_num_threads(1)
+    _, images, errors = Reader(decoder)[piece]
+    shape = () if images is None else tuple(images.shape)
+    raw = b"" if images is None else images.contiguous().view(torch.uint8).numpy().tobytes()
+    return {"head": pickle.dumps((piece, shape, errors)), "images": raw}
+
+
+class RowEmbedder:
+    """What an actor does: hold a model, and embed decoded pieces."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        embedder.build()
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        piece, shape, errors = pickle.loads(row["head"])
+        started, vectors = now("cpu"), None
+        if shape:
+            raw = torch.frombuffer(bytearray(row["images"]), dtype=torch.uint8)
+            images = raw.view(self.embedder.build().precision).view(shape)
+            (vectors,) = self.embedder.stream([images])
+        seconds = now("cpu") - started
+        small = Piece(piece.shard, piece.number, piece.pieces, piece.total, piece.keys,
+                      failure=piece.failure)  # fmt: skip
+        return {"rows": pickle.dumps((small, vectors, errors, seconds))}

@@ -1,0 +1,295 @@
+"""Images in shards, and shards in pieces: what is finished as a whole, and what is run at a time.
+
+A shard is a tar file, a parquet file, or a run of the images in a folder; its vectors go to one
+file. A piece is a batch of a shard's images by where they lie, small enough to be sent to another
+process that reads and decodes it. Pieces depend on the data and the batch size alone, never on the
+engine: so every engine gives the model the same batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..data.sources import index_tar, is_image, spelled_out, tar_shards, visible_files
+from ..files import bytes_of
+
+#: names of the columns that hold images and keys, where nobody says which
+IMAGE_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "path",
+                 "image_path", "file_name", "filename")  # fmt: skip
+KEY_COLUMNS = ("key", "__key__", "id", "image_id", "path", "image_path", "file_name", "filename")
+_ENDS = 65536  # bytes at both ends of a file by which it is known again
+
+
+class Place(NamedTuple):
+    """Where the bytes of an image lie: in a file, or in a row of a parquet file."""
+
+    path: str
+    offset: int = 0
+    size: int = -1
+    column: str = ""  # of a parquet file; then `offset` is the row
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A batch of a shard: keys, and where the images lie."""
+
+    shard: int
+    number: int
+    pieces: int  # in the shard
+    total: int = 0  # images in the shard
+    keys: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    failure: str = ""  # why the shard could not be cut
+
+    def read(self) -> list[bytes | OSError]:
+        """Return the bytes of each image, or why they cannot be read."""
+        return [_read(place) for place in self.places]
+
+
+def _read(place: Place) -> bytes | OSError:
+    try:
+        if not place.column:
+            return bytes_of(Path(place.path), place.offset, place.size)
+        return _cell(place)
+    except OSError as error:
+        return OSError(error.strerror or str(error))
+
+
+@dataclass(frozen=True)
+class Shard(ABC):
+    """Images whose vectors go to one file, called `name`."""
+
+    name: str
+
+    @abstractmethod
+    def places(self) -> tuple[list[str], list[Place]]:
+        """Return the keys, in order, and where their images lie."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Return what tells the shard from others of its name, cheaply."""
+
+    @property
+    @abstractmethod
+    def weight(self) -> int:
+        """Bytes or images, in which the shards of one run can be compared."""
+
+    def cut(self, shard: int, size: int) -> Iterator[Piece]:
+        """Cut the shard, whose number this is, into pieces; one at least."""
+        try:
+            keys, places = self.places()
+            _check_unique(keys, self.name)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            yield Piece(shard, 0, 1, failure=" ".join(reason.split()))
+            return
+        starts = range(0, len(keys), size) or range(1)
+        for number, start in enumerate(starts):
+            part = slice(start, start + size)
+            keyed = tuple(keys[part])
+            yield Piece(shard, number, len(starts), len(keys), keyed, tuple(places[part]))
+
+
+def _check_unique(keys: Sequence[str], name: str) -> None:
+    seen = set[str]()
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"{name} has the key {key} twice: keys must be unique in a shard")
+        seen.add(key)
+
+
+@dataclass(frozen=True)
+class FolderShard(Shard):
+    """A run of the images in a folder; their keys are their paths in it."""
+
+    folder: Path
+    keys: tuple[str, ...]
+
+    def places(self) -> tuple[list[str], list[Place]]:
+        return list(self.keys), [Place(str(self.folder / key)) for key in self.keys]
+
+    def identity(self) -> str:
+        return _hashed("\n".join(self.keys).encode("utf-8", "surrogateescape"))
+
+    @property
+    def weight(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class FileShard(Shard):
+    """A file that holds images."""
+
+    path: Path
+
+    def identity(self) -> str:
+        size = self.weight
+        ends = bytes_of(self.path, 0, _ENDS) + bytes_of(self.path, max(0, size - _ENDS))
+        return _hashed(f"{size} ".encode() + ends)
+
+    @cached_property
+    def weight(self) -> int:  # type: ignore[override]
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True)
+class TarShard(FileShard):
+    """A tar file as WebDataset has it: the key is a name up to its first dot."""
+
+    def places(self) -> tuple[list[str], list[Place]]:
+        held = {key: parts["image"] for key, parts in index_tar(self.path).items()
+                if "image" in parts}  # fmt: skip
+        return list(held), [
+            Place(str(self.path), info.offset_data, info.size) for info in held.values()
+        ]
+
+
+@dataclass(frozen=True)
+class ParquetShard(FileShard):
+    """A parquet file with the bytes of images, or their paths, in a column."""
+
+    column: str | None = None
+    key: str | None = None
+
+    def places(self) -> tuple[list[str], list[Place]]:
+        file = _parquet(str(self.path))
+        names, count = file.schema_arrow.names, file.metadata.num_rows
+        column = _chosen(self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images")
+        key = _chosen(self.key, KEY_COLUMNS, names, None) if self.key is None else _chosen(
+            self.key, (), names, f"{self.path} has no column of keys")  # fmt: skip
+        keys = [f"{row:09d}" for row in range(count)]
+        if key:
+            keys = [str(each) for each in file.read([key]).column(key).to_pylist()]
+        if _holds_text(file.schema_arrow.field(column).type):
+            paths = file.read([column]).column(column).to_pylist()
+            return keys, [Place(str(self.path.parent / (each or ""))) for each in paths]
+        return keys, [Place(str(self.path), row, -1, column) for row in range(count)]
+
+
+def _chosen(given: str | None, usual: Sequence[str], names: Sequence[str], problem: Any) -> str:
+    """The column that is meant; "" if there is none and that is no problem."""
+    found = next((name for name in ((given,) if given else usual) if name in names), "")
+    if not found and problem is not None:
+        wanted = f"none is called {given}" if given else "name one"
+        raise ValueError(f"{problem}: {wanted}; it has {', '.join(names) or 'none at all'}")
+    return found
+
+
+def _holds_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+@lru_cache(maxsize=4)
+def _parquet(path: str) -> Any:
+    parquet = import_parquet()
+    import pyarrow as pa
+
+    try:
+        return parquet.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a whole parquet file: {error}") from None
+
+
+def import_parquet() -> Any:
+    """Import pyarrow's parquet, or say what to install."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ValueError(
+            "parquet needs one more package: pip install 'zerotprune[embed]'"
+        ) from None
+    return parquet
+
+
+@lru_cache(maxsize=2)
+def _row_group(path: str, column: str, group: int) -> Any:
+    """One column of a row group: pieces that follow each other find it read."""
+    return _parquet(path).read_row_group(group, [column]).column(column)
+
+
+def _cell(place: Place) -> bytes | OSError:
+    metadata, first = _parquet(place.path).metadata, 0
+    for group in range(metadata.num_row_groups):
+        count = metadata.row_group(group).num_rows
+        if place.offset < first + count:
+            value = _row_group(place.path, place.column, group)[place.offset - first].as_py()
+            break
+        first += count
+    if isinstance(value, dict):  # as Hugging Face's datasets write it
+        data, path = value.get("bytes"), value.get("path")
+        value = bytes_of(Path(place.path).parent / path) if data is None and path else data
+    if not isinstance(value, bytes):
+        return OSError("the row holds no image")
+    return value
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+def find_shards(
+    data: str, *, images: int = 10_000, column: str | None = None, key: str | None = None
+) -> list[Shard]:
+    """Find the shards that `data` names.
+
+    Args:
+        data: A folder of images, at any depth; tar or parquet files: one, a folder of them, a
+            glob, or with braces.
+        images: Images of a folder that make a shard.
+        column: The column of images in parquet files.
+        key: The column of keys there.
+    """
+    parquet = _parquet_files(data)
+    if not parquet and (column or key):
+        raise ValueError("--column and --key are for parquet files, and there are none")
+    if parquet:
+        import_parquet()
+        return [ParquetShard(name, path, column, key) for name, path in _names(parquet).items()]
+    tars = tar_shards(data)
+    if tars:
+        return [TarShard(name, path) for name, path in _names(tars).items()]
+    folder = Path(data)
+    keys = [path.relative_to(folder).as_posix() for path in visible_files(folder) if is_image(path)]
+    if not keys:
+        raise ValueError(f"no images in {data}")
+    return [
+        FolderShard(f"images-{number:05d}", folder, tuple(keys[start : start + images]))
+        for number, start in enumerate(range(0, len(keys), images))
+    ]
+
+
+def _parquet_files(data: str) -> list[Path]:
+    place = Path(data)
+    if place.is_dir():
+        held = sorted(each for each in place.iterdir() if not each.name.startswith("."))
+        return [each for each in held if each.suffix == ".parquet" and each.is_file()]
+    if not data.endswith(".parquet"):
+        return []
+    found = [place] if place.exists() else spelled_out(data) if re.search(r"[*?\[{]", data) else []
+    for each in found:
+        if not each.is_file():
+            raise FileNotFoundError(f"no file {each}, which {data} names")
+    return list(dict.fromkeys(found))
+
+
+def _names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Give each file a name of its own: its path below the folder that holds them all."""
+    whole = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  links stay as they are
+    home = Path(os.path.commonpath([path.parent for path in whole]))
+    named: dict[str, Path] = {}
+    for given, path in zip(paths, whole, strict=True):
+        name = "-".join(path.relative_to(home).with_suffix("").parts)
+        if name in named:
+            raise ValueError(f"{named[name]} and {given} would both be called {name}: rename one")
+        named[name] = given
+    return named

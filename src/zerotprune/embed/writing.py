@@ -1,0 +1,221 @@
+"""The folder that vectors go to: a file for each shard, and a manifest that says what they are.
+
+A file is there if and only if its shard is finished: it is written under another name and renamed.
+So whoever is killed at any moment has lost at most the shards that were under way. The manifest is
+written before the first file; a run with other settings, or with other images under the name of a
+finished shard, is refused, and so vectors of two settings never meet in a folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.fingerprint import check_same
+from ..files import parsed, replacing, text_of
+from .shards import Shard, import_parquet
+
+try:
+    import fcntl
+except ImportError:  # no such locks there: two runs in one folder do the work twice
+    fcntl = None  # type: ignore[assignment]
+
+Form = Literal["parquet", "npy"]
+MANIFEST, VERSION = "manifest.json", 1
+_LOCK = ".lock"
+
+
+class Busy(ValueError):  # noqa: N818  it says what the folder is
+    """Another process writes to the folder."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The vectors of some images; NaN, and a reason, where there is none."""
+
+    keys: tuple[str, ...]
+    vectors: NDArray[Any]
+    errors: tuple[str | None, ...]
+
+
+@dataclass
+class VectorFolder:
+    """A folder of vectors, and how they were made."""
+
+    path: Path
+    settings: dict[str, Any]  # what a vector depends on
+    form: Form = "parquet"
+    shards: dict[str, str] = field(default_factory=dict)  # identity by name
+
+    def file(self, name: str) -> Path:
+        return self.path / f"{name}.{self.form}"
+
+    def admit(self, shards: Sequence[Shard]) -> None:
+        """Add shards to the manifest, or say why they cannot be added.
+
+        Shards may be new, or the same as before; what changed under an old name is refused.
+        """
+        found = {shard.name: shard.identity() for shard in shards}
+        held = read_manifest(self.path)
+        if held is None:
+            strange = [each.name for each in self.path.iterdir() if not each.name.startswith(".")]
+            if strange:
+                raise ValueError(
+                    f"{self.path} holds {strange[0]} and no manifest: give a new or empty folder"
+                )
+        else:
+            advice = "give another --out"
+            what = f"{self.path} holds other vectors"
+            check_same(_flat(held["settings"]), _flat(self.settings), what, advice)
+            check_same({"form": held["form"]}, {"form": self.form}, what, advice)
+            for name, identity in held["shards"].items():
+                if found.get(name, identity) != identity:
+                    raise ValueError(
+                        f"{self.path} holds vectors of another {name}: its images have changed "
+                        f"since; {advice}"
+                    )
+            found = {**held["shards"], **found}
+        self.shards = found
+        if held is None or held["shards"] != found:
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        data = {"version": VERSION, "form": self.form, "settings": self.settings,
+                "shards": self.shards}  # fmt: skip
+        _put(self.path / MANIFEST, (json.dumps(data, indent=1) + "\n").encode())
+
+    def is_finished(self, name: str) -> bool:
+        return self.file(name).exists()
+
+    def write(self, name: str, parts: Sequence[Rows]) -> None:
+        """Write the vectors of a whole shard, at once or not at all."""
+        keys = tuple(_text(key) for part in parts for key in part.keys)
+        errors = tuple(error and _text(error) for part in parts for error in part.errors)
+        vectors = np.concatenate([part.vectors for part in parts])
+        encode = _parquet if self.form == "parquet" else _npy
+        _put(self.file(name), encode(Rows(keys, vectors, errors)))
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder's manifest says; None if it has none."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        data = parsed(text_of(path, "manifest"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    keys = {"version", "form", "settings", "shards"}
+    if not isinstance(data, Mapping) or set(data) != keys or data["version"] != VERSION:
+        raise ValueError(f"{path} is not a manifest of vectors that this release can read")
+    if data["form"] not in get_args(Form) or not all(
+        isinstance(data[name], Mapping) for name in ("settings", "shards")
+    ):
+        raise ValueError(f"{path} is not a manifest of vectors that this release can read")
+    return dict(data)
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Name by name, so that the first difference is one of single values."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name} {inner}": each for inner, each in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+@contextmanager
+def opened(path: Path, alone: bool = True) -> Iterator[None]:
+    """Make the folder if need be, and keep other runs out of it until this one ends.
+
+    Args:
+        path: The folder.
+        alone: Take the lock, and clear what a killed run left. Of several processes of one run,
+            the first does so.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{path} is a file: --out must be a folder") from None
+    if not alone:
+        yield
+        return
+    with (path / _LOCK).open("w") as file:
+        # A lock that forked processes do not inherit: with this process it is gone, although the
+        # processes that decode for it may live a little longer.
+        if fcntl is not None:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Busy(
+                    f"another process is writing to {path}: wait for it, or give another --out"
+                ) from None
+        for left in path.glob(".zerotprune-*.tmp"):
+            left.unlink(missing_ok=True)
+        yield
+
+
+def _put(path: Path, data: bytes) -> None:
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason += ": free some space and start again; finished shards stay"
+        raise OSError(f"cannot write {path}: {reason}") from None
+
+
+def _text(name: str) -> str:
+    """A name that need not be UTF-8 as text that is; no two become one."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _parquet(rows: Rows) -> bytes:
+    """Encode as parquet with the columns `key`, `vector` and `error`; no vector where there is an
+    error."""
+    parquet = import_parquet()
+    import pyarrow as pa
+
+    width = rows.vectors.shape[1]
+    values = pa.array(np.ascontiguousarray(rows.vectors).reshape(-1))
+    failed = pa.array([error is not None for error in rows.errors], type=pa.bool_())
+    vectors = pa.FixedSizeListArray.from_arrays(values, width, mask=failed)
+    table = pa.table({
+        "key": pa.array(rows.keys, type=pa.string()),
+        "vector": vectors,
+        "error": pa.array(rows.errors, type=pa.string()),
+    })  # fmt: skip
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer, compression="none", use_dictionary=False)
+    return buffer.getvalue()
+
+
+def _npy(rows: Rows) -> bytes:
+    """Encode as one structured array: it can be mapped to memory, and its vectors are a field."""
+    count, width = rows.vectors.shape
+    errors = [error or "" for error in rows.errors]
+    kind = np.dtype([
+        ("key", f"U{max((1, *map(len, rows.keys)))}"),
+        ("vector", rows.vectors.dtype, (width,)),
+        ("error", f"U{max((1, *map(len, errors)))}"),
+    ])  # fmt: skip
+    table = np.empty(count, kind)
+    table["key"], table["vector"], table["error"] = rows.keys, rows.vectors, errors
+    buffer = io.BytesIO()
+    np.save(buffer, table, allow_pickle=False)
+    return buffer.getvalue()

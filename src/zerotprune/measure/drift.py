@@ -1,0 +1,105 @@
+"""What pruning does to vectors, without labels: how far they move, and whether their nearest
+neighbours stay the same.
+
+Neighbours are by cosine, and an image is never its own. Their recall is told in two settings: both
+queries and index pruned, as after embedding everything anew; and pruned queries against the index
+of the unpruned model, as where an index is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..shapes import Float, Int
+from .accuracy import Result
+
+NEIGHBOURS = (1, 10)
+_ROWS = 1024  # of the table of cosines that are in memory at once
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the vectors of a pruned model differ from those of the unpruned one."""
+
+    cosines: Float[Tensor, " images"]  # of each image's vector to its unpruned one
+    recall: dict[int, float]  # by the number of neighbours; queries and index pruned
+    recall_unpruned_index: dict[int, float]  # pruned queries, unpruned index
+
+    @property
+    def mean(self) -> float:
+        return self.cosines.mean().item()
+
+    @property
+    def first_percentile(self) -> float:
+        """The cosine that one image in a hundred is below."""
+        return self.cosines.quantile(0.01).item()
+
+    def moved(self, count: int = 10) -> list[int]:
+        """Return the images that moved most, the farthest first."""
+        return self.cosines.argsort(stable=True)[:count].tolist()
+
+
+def measure_drift(
+    vectors: Float[Tensor, "images width"], reference: Float[Tensor, "images width"]
+) -> Drift:
+    """Compare the vectors of a pruned model with those of the unpruned one, image by image.
+
+    >>> same = torch.eye(3)
+    >>> measure_drift(same, same).mean
+    1.0
+    """
+    if vectors.shape != reference.shape or vectors.dim() != 2:
+        raise ValueError(
+            f"drift needs one vector for each image, got {tuple(vectors.shape)} and "
+            f"{tuple(reference.shape)}"
+        )
+    if len(reference) < 3:
+        raise ValueError(f"drift needs at least 3 images, got {len(reference)}")
+    own, true = _unit(vectors), _unit(reference)
+    near = find_neighbours(true, true, max(NEIGHBOURS))
+    pruned, mixed = (find_neighbours(own, index, max(NEIGHBOURS)) for index in (own, true))
+    return Drift(
+        (own * true).sum(dim=-1),
+        {count: recall(pruned, near, count) for count in NEIGHBOURS},
+        {count: recall(mixed, near, count) for count in NEIGHBOURS},
+    )
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return F.normalize(vectors.double(), dim=-1)
+
+
+def find_neighbours(
+    queries: Float[Tensor, "images width"], index: Float[Tensor, "images width"], count: int
+) -> Int[Tensor, "images count"]:
+    """Return the nearest images of each query by cosine, the nearest first; never itself. Vectors
+    have length 1. There are fewer than `count` where there are not so many other images."""
+    return torch.cat(list(_nearest(queries, index, min(count, len(index) - 1))))
+
+
+def _nearest(queries: Tensor, index: Tensor, count: int) -> Iterator[Tensor]:
+    for start in range(0, len(queries), _ROWS):
+        cosines = queries[start : start + _ROWS] @ index.T
+        rows = torch.arange(len(cosines))
+        cosines[rows, rows + start] = -torch.inf
+        yield cosines.topk(count, dim=-1).indices
+
+
+def recall(
+    found: Int[Tensor, "images neighbours"], true: Int[Tensor, "images neighbours"], count: int
+) -> float:
+    """Return which share of the true first `count` neighbours is among the first `count` found."""
+    count = min(count, true.shape[1])
+    same = found[:, :count].unsqueeze(2) == true[:, :count].unsqueeze(1)
+    return same.any(dim=1).double().mean().item()
+
+
+def drifts_of(results: Sequence[Result]) -> list[Drift]:
+    """Measure the drift of every result from the first one, whose model is unpruned."""
+    reference = torch.cat(results[0].outputs)
+    return [measure_drift(torch.cat(result.outputs), reference) for result in results]

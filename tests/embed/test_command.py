@@ -1,0 +1,198 @@
+"""The command: rows for every image, finished shards skipped, nothing mixed, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.commands import quickly
+from tests.data.files import refusal, write_tar
+from tests.nursery import Done, nursery
+from tests.waiting import wait_until
+from zerotprune.embed.shards import FolderShard
+from zerotprune.embed.writing import Rows, VectorFolder, opened
+
+pytest.importorskip("pyarrow")
+from tests.embed.runs import BROKEN, MAIN, arguments, assert_same, embed, make_images, rows_in
+
+COUNT = 10
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_images(tmp_path_factory.mktemp("embed") / "images", COUNT)
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path) -> Path:
+    """What an undisturbed run leaves."""
+    out = images.parent / "whole"
+    embed(images, out)
+    return out
+
+
+def again(images: Path, out: Path, *more: str) -> Done:
+    return quickly(*arguments(images, out, *more))
+
+
+def test_rows(whole: Path) -> None:
+    rows = rows_in(whole)
+    assert list(rows) == [f"{number:02d}.png" for number in range(COUNT)]
+    for key, (vector, error) in rows.items():
+        assert (vector is None) == (error is not None) == (key == BROKEN)
+        if vector is not None:
+            assert abs(np.linalg.norm(vector) - 1) < 1e-5
+    assert str(rows[BROKEN][1]).startswith(f"{BROKEN} is not an image of a kind")
+
+
+def test_finished_shards_are_skipped_and_lost_ones_made_again(
+    whole: Path, images: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    (out / "images-00001.parquet").unlink()
+    (out / ".zerotprune-0123.tmp").write_bytes(b"left by a killed run")
+    before = {each.name: each.stat().st_mtime_ns for each in out.glob("*.parquet")}
+    done = again(images, out, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert (told["images"], told["unreadable"], told["shards"]) == (4, 1, 1)
+    assert told["shards_in_all"] == 3
+    assert_same(out, whole)
+    assert before.items() <= {each.name: each.stat().st_mtime_ns
+                              for each in out.glob("*.parquet")}.items()  # fmt: skip
+    done = again(images, out)
+    assert done.stdout.strip() == "all 3 shards were finished before"
+
+
+def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None:
+    files = sorted(images.iterdir())
+    for number in range(2):
+        members = [(each.name, each.read_bytes()) for each in files[number * 5 : number * 5 + 5]]
+        write_tar(tmp_path / "tars" / f"{number}.tar", members)
+    done = again(tmp_path / "tars", tmp_path / "out", "--form", "npy")
+    assert done.returncode == 0, done.stderr
+    rows = np.concatenate([np.load(tmp_path / "out" / f"{number}.npy") for number in range(2)])
+    wanted = rows_in(whole)
+    assert [f"{key}.png" for key in rows["key"]] == list(wanted)
+    for row, (vector, error) in zip(rows, wanted.values(), strict=True):
+        assert bool(row["error"]) == (error is not None)
+        if vector is None:
+            assert np.isnan(row["vector"]).all()
+        else:
+            np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (("--cost", "0.7"), "holds other vectors: schedule"),
+    (("--method", "tome"), "holds other vectors: method fold there, tome here"),
+    (("--pool", "mean"), "holds other vectors: pool own there, mean here"),
+    (("--raw",), "holds other vectors: normalize True there, False here"),
+    (("--precision", "bfloat16"), "holds other vectors: model weights"),
+    (("--form", "npy"), "holds other vectors: form parquet there, npy here"),
+    (("--images", "5"), "holds vectors of another images-00000"),
+])  # fmt: skip
+def test_other_settings_are_refused(
+    whole: Path, images: Path, options: tuple[str, ...], said: str
+) -> None:
+    before = {each.name: each.read_bytes() for each in whole.iterdir()}
+    done = again(images, whole, *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "give another --out" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {each.name: each.read_bytes() for each in whole.iterdir()} == before
+
+
+def test_a_bad_shard_is_named_and_the_others_are_finished(images: Path, tmp_path: Path) -> None:
+    one = images / "00.png"
+    for name in ("0", "1"):
+        write_tar(tmp_path / "tars" / f"{name}.tar", [("a.png", one.read_bytes())])
+    bad = tmp_path / "tars" / "0.tar"
+    data = bad.read_bytes()
+    bad.write_bytes(data[:600])
+    out = tmp_path / "out"
+    done = again(tmp_path / "tars", out)
+    assert done.returncode == 2
+    assert (
+        "1 of 2 shards could not be read, the others are finished: 0: cannot index" in done.stderr
+    )
+    assert [each.name for each in out.glob("*.parquet")] == ["1.parquet"]
+
+
+def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("")
+    for data, out, more, said in (
+        (tmp_path / "empty", tmp_path / "new", (), "no images in"),
+        (images, tmp_path / "file", (), "is a file: --out must be a folder"),
+        (images, tmp_path / "other", (), "holds mine.txt and no manifest"),
+        (images, tmp_path / "new", ("--actors", "2"), "are for --engine ray"),
+        (images, tmp_path / "new", ("--key", "x"), "--column and --key are for parquet"),
+    ):
+        done = again(data, out, *more)
+        assert done.returncode == 2, done.stderr
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_torchrun_splits_the_shards(whole: Path, images: Path, tmp_path: Path) -> None:
+    code = "import os, sys\nos.environ.update(RANK=sys.argv.pop(), WORLD_SIZE='2')\n" + MAIN
+    born = nursery()
+    given = arguments(images, tmp_path / "out")
+    running = [born.start(code, *given, rank) for rank in ("1", "0")]  # the second waits
+    for each in running:
+        done = born.wait(each)
+        assert done.returncode == 0, done.stderr
+    assert_same(tmp_path / "out", whole)
+
+
+def test_two_runs_do_not_meet_in_a_folder(whole: Path, images: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom zerotprune.embed.writing import opened"
+    )
+    script += "\nwith opened(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(600)"
+    born = nursery()
+    other = born.start(script, str(out))
+    wait_until(lambda: again(images, out).returncode == 2, "the refusal")
+    assert "another process is writing to" in again(images, out).stderr
+    os.kill(other, signal.SIGKILL)
+    born.wait(other)
+    assert again(images, out).returncode == 0
+
+
+def test_a_full_disk_is_told_and_nothing_half_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = VectorFolder(tmp_path, {"pool": "own"})
+    shard = FolderShard("a", tmp_path, ("x.png",))
+    with opened(tmp_path):
+        folder.admit([shard])
+
+        def full(number: int) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        rows = Rows(("x.png",), np.zeros((1, 2), np.float32), (None,))
+        with refusal(
+            OSError, "a.parquet: No space left on device: free some space and start again"
+        ):
+            folder.write("a", [rows])
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "manifest.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 9}', "\x00"])
+def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with refusal(ValueError, "manifest.json"):
+        VectorFolder(tmp_path, {}).admit([])
