@@ -41,14 +41,22 @@ from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
 from .console import left_out, new_table, progress_bar
-from .options import ModelOptions, ReadingOptions, chosen_device, preset_or_file, refuse_torchrun
+from .options import (
+    DataName,
+    ModelName,
+    ModelOptions,
+    ReadingOptions,
+    chosen_device,
+    preset_or_file,
+    refuse_torchrun,
+)
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
 
 
 def calibrate(
-    model: str,
-    data: str,
+    model: ModelName,
+    data: DataName,
     *,
     out: Path,
     figures: Path | None = None,
@@ -69,10 +77,6 @@ def calibrate(
 
     Parameters
     ----------
-    model
-        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
-    data
-        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     out
         The calibration, a JSON file.
     figures

@@ -42,6 +42,8 @@ from .console import new_table, progress_bar
 from .options import (
     BatchOptions,
     BudgetOptions,
+    DataName,
+    ModelName,
     ModelOptions,
     Precision,
     chosen_device,
@@ -50,8 +52,8 @@ from .options import (
 
 
 def search(
-    model: str,
-    data: str,
+    model: ModelName,
+    data: DataName,
     *,
     budget: BudgetOptions | None = None,
     method: str = DEFAULT,
@@ -81,10 +83,6 @@ def search(
 
     Parameters
     ----------
-    model
-        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
-    data
-        A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET.
     method
         A method with stages to search: zero-tprune, fold, tome and others; or FILE.py:CLASS.
     labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,16 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     if count > outputs or (dataset.exact and count != outputs):
         came = f"{count}" if dataset.exact else f"at least {count}"
         raise ValueError(f"the data has {came} classes, the model's head has {outputs}")
+
+
+def read_sample(dataset: ImageDataset, count: int = 32) -> Tensor:
+    """Read `count` images, spread evenly over the data, without those that cannot be read."""
+    items = [dataset.items[number * len(dataset) // count] for number in range(count)]
+    sample = replace(dataset, items=items)
+    batch = next(batches(sample, count, report=lambda message: None), None)
+    if batch is None:
+        raise ValueError(f"none of the images in {dataset.name} can be read")
+    return batch[0]
 
 
 def batches(

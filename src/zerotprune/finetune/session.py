@@ -7,7 +7,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from accelerate.utils import broadcast_object_list, set_seed
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..data.images import ImageDataset, batches, open_data
+from ..data.images import ImageDataset, batches, open_data, read_sample
 from ..data.models import load, outline
 from ..data.weights import weights_hash
 from ..measure import records
@@ -241,7 +241,8 @@ def open_session(config: TrainingConfig, file: Path, report: Callable[[str], Non
         "processes": accelerator.num_processes,
     }
     checkpoint = Checkpoint.load(file, identity) if file.exists() else None
-    sample = _read_sample(train, backbone(model).transform(config.size)).to(accelerator.device)
+    plain = replace(train, transform=backbone(model).transform(config.size))  # not augmented
+    sample = read_sample(plain).to(accelerator.device)
     model.to(accelerator.device)
     if checkpoint is None:
         solved = config.schedule_for(model, sample)
@@ -351,16 +352,6 @@ def check_teacher(student: nn.Module, teacher: nn.Module, tokens: bool) -> None:
     for noun, of_student, of_teacher, hint in pairs:
         if of_student != of_teacher:
             raise ValueError(f"the teacher has {of_teacher} {noun}, the model {of_student}{hint}")
-
-
-def _read_sample(images: ShownImages, transform: Any, count: int = 32) -> Tensor:
-    """Read a few images, spread over the data, without augmentation."""
-    items = [images.items[index * len(images) // count] for index in range(count)]
-    plain = ImageDataset(images.name, items, images.classes, images.exact, transform)
-    batch = next(batches(plain, count, report=lambda message: None), None)
-    if batch is None:
-        raise ValueError(f"none of the images in {images.name} can be read")
-    return batch[0]
 
 
 def _read_schedule(checkpoint: Checkpoint, file: Path) -> Schedule:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batching import Batch
-from ..data.images import ImageDataset, batches
+from ..data.images import ImageDataset, batches, read_sample
 from ..schedule import Schedule
 from . import records
 from .accuracy import Contender, Result, Setting, compare
@@ -66,13 +66,7 @@ class Evaluator:
 
     def some_images(self, count: int = 32) -> Tensor:
         """Read a few images, spread over the data, for methods whose cost depends on them."""
-        items = self.dataset.items
-        chosen = [items[index * len(items) // count] for index in range(count)]
-        stream = batches(replace(self.dataset, items=chosen), count, report=lambda message: None)
-        batch = next(stream, None)
-        if batch is None:
-            raise ValueError(f"none of the images in {self.data} can be read")
-        return batch[0].to(self.setting.device, self.setting.precision)
+        return read_sample(self.dataset, count).to(self.setting.device, self.setting.precision)
 
     def run(self, contenders: Sequence[Contender]) -> list[Result]:
         """Run every contender on every image; with a probe, on the training images first."""
