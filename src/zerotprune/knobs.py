@@ -103,9 +103,13 @@ def merge_evenly(
     geometry: Geometry, method: Method, cut: float, inflect: float = 0.0, most: float = 0.5
 ) -> Schedule:
     """A stage at every block that merges the same number of tokens, at most the share `most` of the
-    patches; or with `inflect` a number that grows or falls along a line, with this as its mean."""
-    counts = spread_evenly(cut * most * geometry.patches, geometry.depth, inflect)
-    stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
+    patches; or with `inflect` a number that grows or falls along a line, with this as its mean. No
+    stage can merge more than half of its tokens."""
+    left, stages = geometry.patches, []
+    counts = spread_evenly(cut * most * left, geometry.depth, inflect)
+    for block, count in enumerate(counts, start=1):
+        stages.append(Stage(block, 1.0, min(count, left // 2)))
+        left -= stages[-1].similar
     return Schedule(tuple(stages), method)
 
 
