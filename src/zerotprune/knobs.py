@@ -122,5 +122,6 @@ def spread_evenly(each: float, blocks: int, inflect: float = 0.0) -> list[int]:
     """
     lean = inflect / max(blocks - 1, 1)
     steps = (block + lean * block * (block - blocks) for block in range(blocks + 1))
-    sums = [int(each * step + 1e-9) for step in steps]
+    total = int(each * blocks + 1e-9)  # which rounding must not let an earlier sum exceed
+    sums = [min(int(each * step + 1e-9), total) for step in steps]
     return [after - before for before, after in pairwise(sums)]
