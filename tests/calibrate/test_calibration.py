@@ -80,6 +80,21 @@ def test_it_fills_in_rounds_that_are_open_and_the_range_of_zero_tprune_alone() -
         assert SOME.applied(schedule.by(method)) == schedule.by(method)
 
 
+def test_one_that_no_schedule_uses_is_refused() -> None:
+    stages, unpruned = (Stage(1, similar=3),), Schedule()
+    merging, plain = Schedule(stages, "tome"), Schedule(stages, ZeroTPrune(vhf=None))
+    used = SOME.applied_to([unpruned, merging, Schedule(stages)])
+    assert used == [SOME.applied(unpruned), merging, SOME.applied(Schedule(stages))]
+    for schedules, says in (
+        ([unpruned], "nothing is pruned here"),
+        ([unpruned, merging], "tome has no rounds and no VHF"),
+        ([merging, Schedule(stages, "fold")], "tome, fold has no rounds and no VHF"),
+        ([plain], "zero-tprune has no rounds and no VHF"),
+    ):
+        with pytest.raises(ValueError, match=f"{says}: leave --calibration out, or give"):
+            SOME.applied_to(schedules)
+
+
 def test_that_of_another_model_is_refused_by_its_weights_and_an_outline_has_none(
     tmp_path: Path,
 ) -> None:
