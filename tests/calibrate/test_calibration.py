@@ -87,9 +87,9 @@ def test_one_that_no_schedule_uses_is_refused() -> None:
     assert used == [SOME.applied(unpruned), merging, SOME.applied(Schedule(stages))]
     for schedules, says in (
         ([unpruned], "nothing is pruned here"),
-        ([unpruned, merging], "tome has no rounds and no VHF"),
-        ([merging, Schedule(stages, "fold")], "tome, fold has no rounds and no VHF"),
-        ([plain], "zero-tprune has no rounds and no VHF"),
+        ([unpruned, merging], "is not used by tome"),
+        ([merging, Schedule(stages, "fold")], "is not used by tome, fold"),
+        ([plain], "is not used by zero-tprune"),
     ):
         with pytest.raises(ValueError, match=f"{says}: leave --calibration out, or give"):
             SOME.applied_to(schedules)
