@@ -13,6 +13,7 @@ import zerotprune as ztp
 from tests.families import build, images_for
 from zerotprune.tracing import Fate
 
+TOME = ztp.methods.ToMe()
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
 
 
@@ -108,7 +109,7 @@ def test_bad_images(model: Any, spoil: Any, error: type[Exception], says: str) -
 @pytest.mark.parametrize("family", ["deit", "mae, average pooling"])
 def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
     """What it keeps is what leaves the model."""
-    schedule = ztp.Schedule((ztp.Stage(2, similar=6), ztp.Stage(5, similar=9)), "tome")
+    schedule = ztp.Schedule((ztp.Stage(2, similar=6), ztp.Stage(5, similar=9)), TOME)
     model: Any = ztp.prune_(build(family), schedule, compute="all")
     images = images_for(model, 2)
     first, last = ztp.trace(model, images)
@@ -121,11 +122,11 @@ def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
 
 
 def test_a_stage_at_the_last_block_that_does_not_run_is_not_traced() -> None:
-    model: Any = ztp.prune_(build("deit"), ztp.Schedule([ztp.Stage(5, similar=9)], "tome"))
+    model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(5, similar=9),), TOME))
     images = images_for(model, 2)
     with pytest.raises(ValueError, match="nothing to trace: the only stage is at the last block"):
         ztp.trace(model, images)
-    ztp.prune_(model, ztp.Schedule([ztp.Stage(2, similar=3), ztp.Stage(5, similar=9)], "tome"))
+    ztp.prune_(model, ztp.Schedule((ztp.Stage(2, similar=3), ztp.Stage(5, similar=9)), TOME))
     assert [stage.block for stage in ztp.trace(model, images)] == [2]
 
 

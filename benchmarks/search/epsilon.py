@@ -61,8 +61,8 @@ def count(model: nn.Module, images: list[Tensor], epsilon: float) -> None:
     """Run the images one by one."""
     TAKEN.clear()
     geometry = backbone(model).geometry
-    stages = [Stage(block, keep=1 - 1 / geometry.patches) for block in range(1, geometry.depth)]
-    prune_(model, Schedule(stages, Counting(epsilon=epsilon)))
+    stages = (Stage(block, keep=1 - 1 / geometry.patches) for block in range(1, geometry.depth))
+    prune_(model, Schedule(tuple(stages), Counting(epsilon=epsilon)))
     with torch.inference_mode():
         for image in images:
             model(image)

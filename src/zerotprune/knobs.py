@@ -103,9 +103,13 @@ def merge_evenly(
     geometry: Geometry, method: Method, cut: float, inflect: float = 0.0, most: float = 0.5
 ) -> Schedule:
     """A stage at every block that merges the same number of tokens, at most the share `most` of the
-    patches; or with `inflect` a number that grows or falls along a line, with this as its mean."""
-    counts = spread_evenly(cut * most * geometry.patches, geometry.depth, inflect)
-    stages = (Stage(block, 1.0, count) for block, count in enumerate(counts, start=1))
+    patches; or with `inflect` a number that grows or falls along a line, with this as its mean. No
+    stage can merge more than half of its tokens."""
+    left, stages = geometry.patches, []
+    counts = spread_evenly(cut * most * left, geometry.depth, inflect)
+    for block, count in enumerate(counts, start=1):
+        stages.append(Stage(block, 1.0, min(count, left // 2)))
+        left -= stages[-1].similar
     return Schedule(tuple(stages), method)
 
 
@@ -118,5 +122,6 @@ def spread_evenly(each: float, blocks: int, inflect: float = 0.0) -> list[int]:
     """
     lean = inflect / max(blocks - 1, 1)
     steps = (block + lean * block * (block - blocks) for block in range(blocks + 1))
-    sums = [int(each * step + 1e-9) for step in steps]
+    total = int(each * blocks + 1e-9)  # which rounding must not let an earlier sum exceed
+    sums = [min(int(each * step + 1e-9), total) for step in steps]
     return [after - before for before, after in pairwise(sums)]

@@ -164,7 +164,7 @@ class Method(ABC):
 
     def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
         """Return the multiply-accumulates of the block that the published method leaves out for
-        tokens that do not stay, for one image. They count for a budget, whoever computes them."""
+        tokens that do not stay, for one image. A budget does not count them, though they run."""
         return 0
 
     def bind(self, model: nn.Module, blocks: Collection[int], geometry: Geometry) -> Method:

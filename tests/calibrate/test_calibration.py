@@ -13,7 +13,7 @@ from zerotprune import Schedule, Stage, ZeroTPrune
 from zerotprune.calibrate.calibration import Calibration
 from zerotprune.data import demo
 from zerotprune.data.fingerprint import fingerprint_model
-from zerotprune.methods import ToMe
+from zerotprune.methods import Fold, ToMe
 
 FINGERPRINT = {"name": "some_vit", "depth": 4, "heads": 3, "patches": 16, "weights": "ab" * 32}
 SOME = Calibration(FINGERPRINT, (30, 10, 5, 1), (0.02, 1.5), {"threshold": 0.01},
@@ -78,6 +78,21 @@ def test_it_fills_in_rounds_that_are_open_and_the_range_of_zero_tprune_alone() -
     ]
     for method in (ToMe(), ZeroTPrune(vhf=None)):
         assert SOME.applied(schedule.by(method)) == schedule.by(method)
+
+
+def test_one_that_no_schedule_uses_is_refused() -> None:
+    stages, unpruned = (Stage(1, similar=3),), Schedule()
+    merging, plain = Schedule(stages, ToMe()), Schedule(stages, ZeroTPrune(vhf=None))
+    used = SOME.applied_to([unpruned, merging, Schedule(stages)])
+    assert used == [SOME.applied(unpruned), merging, SOME.applied(Schedule(stages))]
+    for schedules, says in (
+        ([unpruned], "nothing is pruned here"),
+        ([unpruned, merging], "is not used by tome"),
+        ([merging, Schedule(stages, Fold())], "is not used by tome, fold"),
+        ([plain], "is not used by zero-tprune"),
+    ):
+        with pytest.raises(ValueError, match=f"{says}: leave --calibration out, or give"):
+            SOME.applied_to(schedules)
 
 
 def test_that_of_another_model_is_refused_by_its_weights_and_an_outline_has_none(

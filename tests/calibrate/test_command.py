@@ -146,11 +146,9 @@ def test_one_that_nothing_uses_is_refused(calibrated: Path, digits: Path) -> Non
     use = ("--calibration", str(calibrated / "c.json"))
     data = ("--model", "demo", "--data", str(digits), "--limit", "4")
     for call, says in (
-        (("evaluate", *data, "--cost", "0.7"), "fold has no rounds and no VHF"),
-        (("evaluate", *data), "nothing is pruned here"),
-        (("compare", *data, "--method", "tome", "ats"), "tome, ats has no rounds and no VHF"),
-        (("info", "demo", "--cost", "0.7", "--method", "tome"), "tome has no rounds and no VHF"),
-        (("search", *data, "--cost", "0.7", "--method", "tome"), "tome has no rounds and no VHF"),
+        (("evaluate", *data, "--cost", "0.7"), "is not used by fold"),
+        (("info", "demo", "--cost", "0.7", "--method", "tome"), "is not used by tome"),
+        (("search", *data, "--cost", "0.7", "--method", "tome"), "is not used by tome"),
     ):
         done = quickly(*call, *use)
         assert done.returncode == 2, done

@@ -42,7 +42,7 @@ def test_it_is_a_stage_with_as_many_rounds() -> None:
     for epsilon, rounds in ((2.0, 1), (1e-30, MOST)):
         logits = []
         for method, votes in ((ztp.ZeroTPrune(epsilon=epsilon), None), (ztp.ZeroTPrune(), rounds)):
-            stages = [ztp.Stage(2, 0.6, 5, votes), ztp.Stage(4, 0.5, 0, votes)]
+            stages = (ztp.Stage(2, 0.6, 5, votes), ztp.Stage(4, 0.5, 0, votes))
             ztp.prune_(model, ztp.Schedule(stages, method))
             with torch.inference_mode():
                 logits.append(model(image))
@@ -52,14 +52,14 @@ def test_it_is_a_stage_with_as_many_rounds() -> None:
 @pytest.mark.parametrize("batch", [2, 9])
 def test_a_batch_is_refused(batch: int) -> None:
     method = ztp.ZeroTPrune(epsilon=0.01)
-    model: Any = ztp.prune_(build("deit"), ztp.Schedule([ztp.Stage(2, 0.6)], method))
+    model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.6),), method))
     with pytest.raises(ValueError, match="give one image at a time, got"):
         model(images_for(model, batch))
 
 
 def test_an_export_is_refused() -> None:
     method = ztp.ZeroTPrune(epsilon=0.01)
-    model: Any = ztp.prune_(build("deit"), ztp.Schedule([ztp.Stage(2, 0.6)], method))
+    model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.6),), method))
     with pytest.raises(ValueError, match="a compiled or exported model cannot: leave epsilon out"):
         torch.export.export(model, (images_for(model, 1),), strict=False)
 

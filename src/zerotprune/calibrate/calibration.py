@@ -136,7 +136,7 @@ def check_used(methods: Iterable[Method]) -> None:
     if any(isinstance(method, ZeroTPrune) and method.vhf is not None for method in methods):
         return
     names = ", ".join(dict.fromkeys(map(name_of, methods)))
-    why = f"{names} has no rounds and no VHF" if names else "nothing is pruned here"
+    why = f"is not used by {names}" if names else "nothing is pruned here"
     raise ValueError(
         f"a calibration is for Zero-TPrune with VHF, and {why}: leave --calibration out, or give "
         "--method zero-tprune and a budget"

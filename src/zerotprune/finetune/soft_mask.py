@@ -1,7 +1,7 @@
 """Zero-TPrune in training: a soft threshold on importance, through which the scores learn too.
 
 As in the paper (supplement C), a Zero-TPrune that is trained has I-stages alone, in training and in
-use: its S-stage cannot be made differentiable.
+use: to make its S-stage differentiable would be too expensive.
 """
 
 from __future__ import annotations

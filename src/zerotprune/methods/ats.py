@@ -25,8 +25,8 @@ class ATS(Method):
     to. The stage's own numbers are not used, only its place.
 
     The points lie in the middles of `samples` equal steps, and each draws the first token at which
-    the distribution reaches it. The authors' code spaces its points otherwise and draws the token
-    nearest to each: our reading of the paper's text, which changes little.
+    the distribution reaches it, as the paper's text has it. The authors' code spaces its points
+    otherwise and draws the token nearest to each; the difference is small.
     """
 
     name = "ats"

@@ -19,8 +19,8 @@ class EViT(Method):
     """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
     token more: the sum of all others, each times the attention that CLS pays to it.
 
-    fuses: is there that token? Without it ("evit-drop") the others are dropped, which untrained
-           models like a little better.
+    fuses: is there that token? Without it ("evit-drop") the others are dropped: off the shelf that
+           is a little nearer to the unpruned model.
 
     Where the head pools, that token counts as one. Its parts are weighed by attention already, and
     most of them hardly; to count all patches in it would give the rest more say than what was kept.

@@ -14,8 +14,8 @@ from ..method import Method, Seen
 from ..schedule import Stage
 from ..tokens import Reduction
 
-#: the mean of r, as a share of the patches, up to which it is best to merge more in later blocks
-LATE = 0.09
+#: the mean of r, as a share of the patches, above which it is better to merge earlier
+MEAN = 0.085
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ToMe(Method):
 
     inflect: how a budget is spread over the blocks, as in ToMe's own code: 0 merges the same number
              in all of them, 1 a number that grows along a line from 0 to twice the mean, −1 one
-             that falls. None takes the best of the three at each budget: 1 while the mean is at
-             most `LATE` of the patches, else 0 (benchmarks.search.rivals, on two models).
+             that falls. None takes the best of the three at each budget (benchmarks.search.rivals):
+             the first of 1, 0 and −1 whose mean number is at most `MEAN` of the patches, else −1.
     """
 
     name = "tome"
@@ -51,8 +51,9 @@ class ToMe(Method):
         if self.inflect is not None:
             return [partial(merge_evenly, geometry, self, inflect=self.inflect)]
         return [
-            partial(merge_evenly, geometry, self, inflect=1.0, most=LATE),
-            partial(merge_evenly, geometry, self),
+            partial(merge_evenly, geometry, self, inflect=1.0, most=MEAN),
+            partial(merge_evenly, geometry, self, most=MEAN),
+            partial(merge_evenly, geometry, self, inflect=-1.0),
         ]
 
     def kept(self, stage: Stage, patches: int) -> int:
