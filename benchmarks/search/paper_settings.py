@@ -80,8 +80,9 @@ def main() -> None:
                 print(name, cost, f'"{setting}"', f"{top1:.2f}", f"{top1 - unpruned:+.2f}",
                       f"{kl:.4f}", f"{rank:.0f}", told(schedule), sep=",", flush=True)  # fmt: skip
             mean, deviation = statistics.mean(drawn), statistics.pstdev(drawn)
+            kl = statistics.mean(kls)
             print(name, cost, '"mean of the draws"', f"{mean:.2f}", f"{mean - unpruned:+.2f}",
-                  f"{statistics.mean(kls):.4f}", f"±{deviation:.2f}", sep=",", flush=True)  # fmt: skip
+                  f"{kl:.4f}", f"±{deviation:.2f}", sep=",", flush=True)  # fmt: skip
 
 
 def settings(model: nn.Module, cost: float, count: int) -> Iterator[tuple[str, Schedule]]:

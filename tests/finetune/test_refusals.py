@@ -19,6 +19,7 @@ from zerotprune.cli import main
 from zerotprune.data.images import open_data
 from zerotprune.finetune.checkpoint import ROW, Checkpoint
 from zerotprune.finetune.images import seen_in_training
+from zerotprune.schedule import Schedule, Stage
 
 OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--epochs": "2",
            "--out": "new.safetensors", "--cost": "0.7"}  # fmt: skip
@@ -80,6 +81,19 @@ def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path)
     assert done.returncode == 2, done
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert sorted(home.iterdir()) == before
+
+
+def test_a_zero_tprune_with_s_stages_is_not_trained(home: Path, tmp_path: Path) -> None:
+    Schedule((Stage(1, 0.8), Stage(3, 0.7, similar=9))).save(tmp_path / "s.json")
+    given = [word for word in options(["train", "val"]) if word not in ("--cost", "0.7")]
+    before = sorted(home.iterdir())
+    for named in ([], ["--method", "zero-tprune-uni"]):
+        done = zerotprune("finetune", "test_vit", *given, *named, "--schedule",
+                          str(tmp_path / "s.json"), cwd=home)  # fmt: skip
+        assert done.returncode == 2, done
+        assert "trained with I-stages alone, and the stage at block 3 prunes 9" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
     assert sorted(home.iterdir()) == before
 
 

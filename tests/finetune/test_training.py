@@ -20,10 +20,12 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from zerotprune.backbones import backbone
 from zerotprune.data.images import open_data
+from zerotprune.finetune.forms import form_for
 from zerotprune.finetune.images import Feed, ShownImages
 from zerotprune.finetune.recipe import Recipe
 from zerotprune.finetune.tally import top1
 from zerotprune.finetune.training import Trainer
+from zerotprune.methods import resolve
 
 RECIPE = Recipe(epochs=3, lr=1e-3)
 
@@ -43,7 +45,9 @@ def batches_(number: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
 def trainer_(recipe: Recipe = RECIPE, method: str = "fold", **given: object) -> Trainer:
     model = model_()
     images, _ = next(batches_())
-    schedule = ztp.schedule_for(model.eval(), cost=0.7, method=method, images=images)
+    acting = resolve(method)
+    acting = form_for(acting).budgeted(acting)
+    schedule = ztp.schedule_for(model.eval(), cost=0.7, method=acting, images=images)
     options = {"teacher": model_(), **given}
     return Trainer(model, schedule, recipe, Accelerator(cpu=True), steps=2, **options)  # type: ignore[arg-type]
 

@@ -92,7 +92,7 @@ class MCTF(Method):
         # Tokens are dealt out with the prefix counted in, as in ToMe.
         first = seen.prefix % 2
         group_a, group_b = place[first::2], place[1 - first :: 2]
-        worth = self._worth(seen.x_pre[:, seen.prefix :], received, size)[:, group_a][:, :, group_b]
+        worth = _worth(seen.x_pre[:, seen.prefix :], received, size, first)
         # There: some of A into B. Back: some of B into what is left of A.
         best, choice = ordering.largest(worth)
         gone_a, stay_a = ordering.parted(best, count // 2, seen.scorer.descending)
@@ -116,21 +116,24 @@ class MCTF(Method):
             weight=received if size is None else received * size,
         )
 
-    def _worth(
-        self,
-        x: Float[Tensor, "batch patches width"],
-        received: Float[Tensor, "batch patches"],
-        size: Float[Tensor, "batch patches"] | None,
-    ) -> Float[Tensor, "batch patches patches"]:
-        """The logarithm of the product of the three criteria, for each pair."""
-        unit = F.normalize(widened(x), dim=-1)
-        alike = (1 + unit @ unit.transpose(-2, -1)).clamp_min(0) / 2
-        tiny = torch.finfo(received.dtype).tiny
-        single = -INFORMATIVE * received.clamp_min(tiny).log()
-        if size is not None:
-            single = single - SIZE * size.log()
-        return alike.clamp_min(tiny).log() + single.unsqueeze(2) + single.unsqueeze(1)
-
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         pairs = (patches // 2) * (patches - patches // 2)
         return geometry.votes(stage.block, patches) + pairs * geometry.dim
+
+
+def _worth(
+    x: Float[Tensor, "batch patches width"],
+    received: Float[Tensor, "batch patches"],
+    size: Float[Tensor, "batch patches"] | None,
+    first: int,
+) -> Float[Tensor, "batch group_a group_b"]:
+    """The logarithm of the product of the three criteria, for each pair of every second token, from
+    place `first` on, and one of the others."""
+    a, b = slice(first, None, 2), slice(1 - first, None, 2)
+    unit = F.normalize(widened(x), dim=-1)
+    alike = (1 + unit[:, a] @ unit[:, b].transpose(-2, -1)) / 2
+    tiny = torch.finfo(received.dtype).tiny
+    single = -INFORMATIVE * received.clamp_min(tiny).log()
+    if size is not None:
+        single = single - SIZE * size.log()
+    return alike.clamp_min(tiny).log() + single[:, a, None] + single[:, None, b]

@@ -15,7 +15,7 @@ from ..schedule import Stage
 from ..tokens import Reduction
 
 #: the mean of r, as a share of the patches, up to which it is best to merge more in later blocks
-LATE = 0.09
+LATE = 0.085
 
 
 @dataclass(frozen=True)
