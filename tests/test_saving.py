@@ -445,7 +445,9 @@ def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
     assert "60.0%" in done.stdout
     done = command("info", "hf:it", "--cost", "0.5", "--method", "tome", cwd=tmp_path)
     assert "50." in done.stdout, done.stderr
-    done = command("export", "it", "--to", "torch", "--out", "it.pt2", "--samples", "0", cwd=tmp_path)
+    done = command(
+        "export", "it", "--to", "torch", "--out", "it.pt2", "--samples", "0", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "fold" in done.stdout + done.stderr
     for words, why in (
