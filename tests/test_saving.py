@@ -6,7 +6,6 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,9 +56,9 @@ def torchvision_model() -> nn.Module:
 
 
 def clip_model() -> nn.Module:
-    from open_clip.model import CLIP as Clip
+    import open_clip
 
-    model: nn.Module = Clip(**CLIP).eval()
+    model: nn.Module = open_clip.model.CLIP(**CLIP).eval()
     return model
 
 
@@ -244,6 +243,8 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
         ztp.save(clip_model(), tmp_path / "clip")
     with pytest.raises(TypeError, match="cannot save Linear"):
         ztp.save(nn.Linear(2, 2), tmp_path / "linear")
+    with pytest.raises(TypeError, match=r"features_only=True made: save its \.model"):
+        ztp.save(timm.create_model("test_vit", features_only=True), tmp_path / "features")
     with pytest.raises(ValueError, match="not a plain tensor"):
         ztp.save(timm_model().to("meta"), tmp_path / "meta")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it"]
@@ -360,12 +361,19 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Hub.called == [("token", "t"), ("me/it", True)]
     images = torch.rand(1, 3, 160, 160)
     assert torch.equal(ztp.load(tmp_path / "me/it")(images), model(images))
+    assert "ztp.load('me/it')" in (tmp_path / "me/it/README.md").read_text()
     with pytest.raises(ValueError, match="no name on the Hub"):
         ztp.push_to_hub(model, "me/forbidden")
+    monkeypatch.setattr(Hub, "upload_folder", _offline)
+    with pytest.raises(OSError, match=r"cannot push to me/it: no network$"):
+        ztp.push_to_hub(model, "me/it")
+
+
+def _offline(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("no network\nand much more")
 
 
 _OWN = """
-from dataclasses import dataclass
 import zerotprune as ztp
 from zerotprune.tokens import Reduction
 
