@@ -92,7 +92,8 @@ def save(
     >>> torch.equal(again(images), model(images))
     True
     """
-    return _write(model, folder, measured or {}, config, Path(folder).name)
+    name = Path(os.path.realpath(folder)).name
+    return _write(model, folder, measured or {}, config, name)
 
 
 def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) -> nn.Module:
