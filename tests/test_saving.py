@@ -460,6 +460,7 @@ def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
     assert "fold" in done.stdout + done.stderr
     for words, why in (
         (["info", "it", "--classes", "3"], "--classes is not for a saved model"),
+        (["info", "it", "--method", "tome"], "--method tome needs a budget"),
         (["info", "./images"], f"holds no {FILE}"),
     ):
         done = command(*words, cwd=tmp_path)
