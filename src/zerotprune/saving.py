@@ -105,6 +105,13 @@ def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) 
         folder: The folder, or the name of a model on the Hugging Face Hub.
         method: The model's method, if it is one of your own: `FILE.py:CLASS`, or an object. Its
             file is imported only because you name it here.
+
+    >>> import tempfile, timm, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit", num_classes=5), cost=0.7)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     again = load(save(model, f"{place}/my-vit"))
+    >>> "pruned by fold" in repr(again), again.training
+    (True, False)
     """
     saved = read_saved(folder_named(os.fspath(folder)), method)
     model = read_model(saved.folder)
@@ -138,6 +145,8 @@ def push_to_hub(
         private: Make a new repository private; default: your account's setting.
         token: Your token, if not the one that you have logged in with.
         message: The subject of the commit.
+
+    >>> push_to_hub(model, "user/my-vit", private=True)  # doctest: +SKIP
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError
