@@ -56,9 +56,9 @@ def torchvision_model() -> nn.Module:
 
 
 def clip_model() -> nn.Module:
-    from open_clip.model import CLIP as Clip
+    import open_clip
 
-    model: nn.Module = Clip(**CLIP).eval()
+    model: nn.Module = open_clip.model.CLIP(**CLIP).eval()
     return model
 
 
@@ -243,6 +243,8 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
         ztp.save(clip_model(), tmp_path / "clip")
     with pytest.raises(TypeError, match="cannot save Linear"):
         ztp.save(nn.Linear(2, 2), tmp_path / "linear")
+    with pytest.raises(TypeError, match=r"features_only=True made: save its \.model"):
+        ztp.save(timm.create_model("test_vit", features_only=True), tmp_path / "features")
     with pytest.raises(ValueError, match="not a plain tensor"):
         ztp.save(timm_model().to("meta"), tmp_path / "meta")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it"]
@@ -359,12 +361,19 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Hub.called == [("token", "t"), ("me/it", True)]
     images = torch.rand(1, 3, 160, 160)
     assert torch.equal(ztp.load(tmp_path / "me/it")(images), model(images))
+    assert "ztp.load('me/it')" in (tmp_path / "me/it/README.md").read_text()
     with pytest.raises(ValueError, match="no name on the Hub"):
         ztp.push_to_hub(model, "me/forbidden")
+    monkeypatch.setattr(Hub, "upload_folder", _offline)
+    with pytest.raises(OSError, match=r"cannot push to me/it: no network$"):
+        ztp.push_to_hub(model, "me/it")
+
+
+def _offline(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("no network\nand much more")
 
 
 _OWN = """
-from dataclasses import dataclass
 import zerotprune as ztp
 from zerotprune.tokens import Reduction
 
@@ -425,32 +434,33 @@ def test_a_method_of_ones_own_is_named_again(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
-    import numpy as np
     from PIL import Image
 
-    from zerotprune.data import demo
-
-    ztp.save(ztp.prune_(demo.model(), cost=0.6), tmp_path / "it")
-    shown, labels = demo.images(4, seed=0)
-    for number, (image, label) in enumerate(zip(shown, labels, strict=True)):
-        place = tmp_path / "images" / str(int(label))
-        place.mkdir(parents=True, exist_ok=True)
-        pixels = ((image + 1) * 127.5).round().byte().permute(1, 2, 0)
-        Image.fromarray(np.asarray(pixels)).save(place / f"{number}.png")
-    for digit in range(10):
-        (tmp_path / "images" / str(digit)).mkdir(exist_ok=True)
+    model = timm.create_model("test_vit", num_classes=2, depth=3).eval()
+    ztp.save(ztp.prune_(model, cost=0.75), tmp_path / "it")
+    for name in ("dark", "light"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (160, 160), "black" if name == "dark" else "white").save(
+            tmp_path / "images" / name / "1.png"
+        )
     done = command("info", "it", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "60.0%" in done.stdout
-    done = command("info", "hf:it", "--cost", "0.5", "--method", "tome", cwd=tmp_path)
-    assert "50." in done.stdout, done.stderr
-    done = command(
-        "export", "it", "--to", "torch", "--out", "it.pt2", "--samples", "0", cwd=tmp_path
-    )
+    assert "pruned by fold" in done.stdout
+    assert "75." in done.stdout
+    done = command("info", "hf:it", "--cost", "0.8", "--method", "tome", cwd=tmp_path)
+    assert "pruned by tome" in done.stdout, done.stderr
+    done = command("evaluate", "it", "images", "--workers", "0", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fold" in done.stdout + done.stderr
+    unpruned, pruned = json.loads(done.stdout)
+    assert pruned["name"] == "fold"
+    assert pruned["gmacs"] / unpruned["gmacs"] == pytest.approx(0.75, rel=0.01)
+    done = command("export", "it", "--to", "torch", "--out", "it.pt2", "--samples", "0",
+                   cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "it.pt2: fold" in done.stdout + done.stderr
     for words, why in (
         (["info", "it", "--classes", "3"], "--classes is not for a saved model"),
+        (["info", "it", "--method", "tome"], "--method tome needs a budget"),
         (["info", "./images"], f"holds no {FILE}"),
     ):
         done = command(*words, cwd=tmp_path)

@@ -100,7 +100,7 @@ def test_bad_stages(arguments: dict[str, object], error: type[Exception], says: 
     [
         ("{", "bad JSON"),
         ("[]", "exactly"),
-        ('{"version": 3, "stages": []}', "version 3 is unknown"),
+        ('{"version": 4, "stages": []}', "version 4 is unknown"),
         ('{"version": 2, "stages": []}', "exactly"),
         ('{"version": 1, "stages": [], "more": 1}', "exactly"),
         ('{"version": 1, "stages": 3}', "must be a list"),

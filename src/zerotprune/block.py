@@ -90,7 +90,7 @@ class PrunedBlock:
     task:  what it has to do
     plan:  of the whole model, for `gmacs` and `repr`; the forward does not read it
     call:  how the library calls its blocks
-    sizes: what it has to do for images of other sizes; None where it meets no others
+    sizes: what it has to do for images of other sizes; None refuses them
     """
 
     def __init__(
@@ -129,8 +129,13 @@ class PrunedBlock:
         """Return the block as it is for images of this size: itself, or one with another task."""
         geometry = self.task.geometry
         patches = x.whole if isinstance(x, Tokens) else x.shape[1] - geometry.prefix
-        if self.sizes is None or patches is None or patches == geometry.patches:
+        if patches is None or patches == geometry.patches:
             return self
+        if self.sizes is None:
+            raise ValueError(
+                f"the model was pruned for images of {geometry.patches} patches and got some of "
+                f"{patches}, and this run is for one size: set the model to theirs first"
+            )
         # A compiler must take the number for a constant: it makes a graph for each.
         pruned = self.sizes.block(self.task.block, operator.index(patches))
         if pruned.task.last == self.task.last:

@@ -92,33 +92,8 @@ def save(
     >>> torch.equal(again(images), model(images))
     True
     """
-    held = _whole(model)
-    library, vit = library_of(held), backbone(held)
-    plan = current_plan(held) or Plan(Schedule(), vit.geometry)
-    blocks = pruned_blocks(held)
-    note = note_of(plan, blocks[0].task.compute if blocks else "needed")
-    unpruned = Plan(Schedule(), plan.geometry).gmacs()
-    data = {
-        "format": FORMAT,
-        "library": library,
-        "model": printable(vit.name) or type(transformer(held)).__name__,
-        **note,
-        "depth": plan.geometry.depth,
-        "gmacs": None if plan.method.adaptive else round(plan.gmacs(), 6),
-        "gmacs_unpruned": round(unpruned, 6),
-        "versions": _versions(library),
-    }
-    target = _writable(folder)
-    with _replacing(target) as temporary:
-        write_folder(held, temporary, config)
-        learned = getattr(transformer(held), LEARNED, None)
-        if isinstance(learned, nn.Module):
-            write_weights(temporary / LEARNED_WEIGHTS, learned.state_dict())
-        card = _card(data, plan, vit.outputs > 0, measured or {}, target.name)
-        (temporary / CARD).write_text(card, encoding="utf-8")
-        files = sorted(path.name for path in temporary.iterdir())
-        write_config(temporary / FILE, {**data, "files": [*files, FILE]})
-    return target
+    name = Path(os.path.realpath(folder)).name
+    return _write(model, folder, measured or {}, config, name)
 
 
 def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) -> nn.Module:
@@ -130,6 +105,13 @@ def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) 
         folder: The folder, or the name of a model on the Hugging Face Hub.
         method: The model's method, if it is one of your own: `FILE.py:CLASS`, or an object. Its
             file is imported only because you name it here.
+
+    >>> import tempfile, timm, zerotprune as ztp
+    >>> model = ztp.prune_(timm.create_model("test_vit", num_classes=5), cost=0.7)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     again = load(save(model, f"{place}/my-vit"))
+    >>> "pruned by fold" in repr(again), again.training
+    (True, False)
     """
     saved = read_saved(folder_named(os.fspath(folder)), method)
     model = read_model(saved.folder)
@@ -163,23 +145,61 @@ def push_to_hub(
         private: Make a new repository private; default: your account's setting.
         token: Your token, if not the one that you have logged in with.
         message: The subject of the commit.
+
+    >>> push_to_hub(model, "user/my-vit", private=True)  # doctest: +SKIP
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError
 
     api = HfApi(token=token)
-    try:
-        with private_folder() as place:
-            folder = save(model, place / name.rpartition("/")[2], measured=measured, config=config)
+    with private_folder() as place:
+        folder = _write(model, place / "model", measured or {}, config, name)
+        try:
             api.create_repo(name, private=private, exist_ok=True)
             done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-    except HFValidationError as error:
-        raise ValueError(f"{name!r} is no name on the Hub: {error}") from None
-    except HfHubHTTPError as error:
-        raise OSError(
-            f"cannot push to {name}: {str(error).strip().partition(chr(10))[0]}"
-        ) from None
+        except HFValidationError as error:
+            raise ValueError(f"{name!r} is no name on the Hub: {error}") from None
+        except Exception as error:  # of whatever HTTP library the client uses
+            reason = str(error).strip().partition("\n")[0]
+            raise OSError(f"cannot push to {name}: {reason or type(error).__name__}") from None
     return str(getattr(done, "repo_url", None) or name)
+
+
+def _write(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    measured: Mapping[str, object],
+    config: Mapping[str, Any] | None,
+    called: str,
+) -> Path:
+    """Write the folder; `called` is the name by which the card says to load it."""
+    held = _whole(model)
+    library, vit = library_of(held), backbone(held)
+    plan = current_plan(held) or Plan(Schedule(), vit.geometry)
+    blocks = pruned_blocks(held)
+    note = note_of(plan, blocks[0].task.compute if blocks else "needed")
+    unpruned = Plan(Schedule(), plan.geometry).gmacs()
+    data = {
+        "format": FORMAT,
+        "library": library,
+        "model": printable(vit.name) or type(transformer(held)).__name__,
+        **note,
+        "depth": plan.geometry.depth,
+        "gmacs": None if plan.method.adaptive else round(plan.gmacs(), 6),
+        "gmacs_unpruned": round(unpruned, 6),
+        "versions": _versions(library),
+    }
+    target = _writable(folder)
+    with _replacing(target) as temporary:
+        write_folder(held, temporary, config)
+        learned = getattr(transformer(held), LEARNED, None)
+        if isinstance(learned, nn.Module):
+            write_weights(temporary / LEARNED_WEIGHTS, learned.state_dict())
+        card = _card(data, plan, vit.outputs > 0, measured, called)
+        (temporary / CARD).write_text(card, encoding="utf-8")
+        files = sorted(path.name for path in temporary.iterdir())
+        write_config(temporary / FILE, {**data, "files": [*files, FILE]})
+    return target
 
 
 def is_saved(name: str | os.PathLike[str]) -> bool:

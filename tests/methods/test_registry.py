@@ -83,7 +83,7 @@ def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
         ({"name": 3, "options": {}}, "must be a string"),
         ({"name": "tome", "options": []}, "a JSON object"),
         ({"name": "tomee", "options": {}}, "unknown method 'tomee'"),
-        ({"name": "mine.py:Mine", "options": {}}, "unknown method 'mine.py:Mine'"),
+        ({"name": "mine.py:Mine", "options": {}}, "'mine.py:Mine' is one of your own"),
         ({"name": "tome", "options": {"ratio": 1}}, "'ratio'.*proportional"),
         ({"name": "zero-tprune", "options": {"vhf": [2.0, 1.0]}}, "vhf must be two variances"),
     ],
@@ -120,7 +120,10 @@ def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     unpruned, pruned = json.loads(done.stdout)
     assert pruned["name"] == "every-other"
-    assert json.loads(pruned["method"]) == {"name": "every-other", "options": {}}
+    assert json.loads(pruned["method"]) == {
+        "name": "every_other_patch.py:EveryOther",
+        "options": {},
+    }
     assert pruned["gmacs"] == pytest.approx(0.7 * unpruned["gmacs"], rel=0.01)
     done = quickly("compare", *data, "--cost", "0.7", "--method", own, "random")
     assert done.returncode == 0, done.stderr
@@ -129,7 +132,7 @@ def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Pat
                    "--limit", "12", cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "schedule.json").read_text())
-    assert written["method"] == {"name": "every-other", "options": {}}
+    assert written["method"] == {"name": "every_other_patch.py:EveryOther", "options": {}}
     done = quickly("show", "--model", "demo", "--limit", "1", "--method", own, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "show.png").is_file()

@@ -203,7 +203,11 @@ class BudgetOptions:
             return fit(schedule, geometry)
         if not self.given:
             saved = saved_with(model, method)
-            return None if saved is None else fit(saved.schedule, geometry, saved.outputs)
+            if saved is None:
+                return None
+            if method is not None and not _is_named(saved.schedule.method, method):
+                raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+            return fit(saved.schedule, geometry, saved.outputs)
         chosen = resolve(method or DEFAULT)
         if self.time is None:
             return schedule_for(model, cost=self.cost, gmacs=self.gmacs, method=chosen,

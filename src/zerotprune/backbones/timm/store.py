@@ -40,6 +40,10 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
         folder: Where to.
         config: timm's `model_args`, if they cannot be told from the model.
     """
+    if not hasattr(model, "patch_embed"):
+        raise TypeError(
+            f"cannot save {type(model).__name__}, which features_only=True made: save its .model"
+        )
     published = dict(getattr(model, "pretrained_cfg", None) or {})
     architecture = published.get("architecture") or _PLAIN
     args = _model_args(model, architecture) if config is None else dict(config)
