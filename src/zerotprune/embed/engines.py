@@ -34,9 +34,6 @@ class Decoded(NamedTuple):
     images: Tensor | None  # None if none of them can be read
     errors: list[str | None]
 
-    def pin_memory(self, device: Any = None) -> Decoded:
-        return self if self.images is None else self._replace(images=self.images.pin_memory())
-
 
 @dataclass(frozen=True)
 class Reader:
