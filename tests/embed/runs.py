@@ -33,9 +33,13 @@ def make_images(home: Path, count: int) -> Path:
     return home
 
 
+USUAL = {"--cost": "0.6", "--batch": "2", "--images": "4", "--workers": "0"}
+
+
 def arguments(data: Path, out: Path, *more: str) -> tuple[str, ...]:
-    return ("embed", "demo", str(data), "--out", str(out), "--cost", "0.6", "--batch", "2",
-            "--images", "4", "--workers", "0", *more)  # fmt: skip
+    """A call with these options, and the usual ones that are not among them."""
+    usual = [word for pair in USUAL.items() if pair[0] not in more for word in pair]
+    return ("embed", "demo", str(data), "--out", str(out), *usual, *more)
 
 
 def embed(data: Path, out: Path, *more: str) -> Done:
