@@ -136,7 +136,7 @@ class FileShard(Shard):
         return _hashed(f"{size} ".encode() + ends)
 
     @cached_property
-    def weight(self) -> int:  # type: ignore[override]
+    def weight(self) -> int:
         return self.path.stat().st_size
 
 
