@@ -75,6 +75,9 @@ COMMANDS = {
                                              "seed", "strict"),
                  ("--workers", "0", "--limit", "2", "--batch", "2", "--epochs", "1", "--cost",
                   "0.5", "--out", "new.safetensors")),
+    "drift": (("MODEL", "DATA"), ("weights", "size", "device", *READING, "cost", "method", "plots",
+                                  "precision", "json"),
+              ("--workers", "0", "--limit", "1", "--method", "slicing")),
     "export": (("MODEL",), (*SHARED, *BUDGET, "method", "to", "out", "batch", "samples", "threads",
                             "data", "limit", "int8", "random-weights"),
                ("--to", "torch", "--samples", "0", "--out", "new.pt2")),
@@ -84,6 +87,7 @@ COMMANDS = {
 #: mistakes that keep a command from its work; the page would never end
 LAST = {
     "info": (), "show": (), "evaluate": (), "compare": ("--cost", "2"),
+    "drift": ("--cost", "2"),
     "calibrate": ("--threshold", "nan"), "search": ("--finalists", "0"),
     "finetune": ("--cost", "0.001"), "bench": ("--threads", "0"),
     "export": ("--data", "images", "--limit", "1", "--batch", "2"),

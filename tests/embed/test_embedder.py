@@ -17,9 +17,10 @@ from torch import Tensor
 import zerotprune as ztp
 from tests import hf_families
 from zerotprune.backbones import backbone, featurize_, transformer
+from zerotprune.methods import ToMe
 
 SIDE = 160
-SCHEDULE = ztp.Schedule((ztp.Stage(1, similar=20), ztp.Stage(3, similar=15)), method="tome")
+SCHEDULE = ztp.Schedule((ztp.Stage(1, similar=20), ztp.Stage(3, similar=15)), ToMe())
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def in_bytes(home: Path) -> str:
 def in_structs(home: Path) -> str:
     """As Hugging Face's datasets write them: bytes, or else a path."""
     folder(home)
-    cells = [{"bytes": data, "path": None} for data in IMAGES.values()]
+    cells: list[dict[str, Any]] = [{"bytes": data, "path": None} for data in IMAGES.values()]
     cells[1] = {"bytes": None, "path": "images/b.png"}
     return table(home, id=list(IMAGES), image=cells)
 

@@ -19,7 +19,7 @@ from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards
-from ..embed.writing import Form, VectorFolder, opened, read_manifest
+from ..embed.writing import Form, VectorFolder, check_folder, opened, read_manifest
 from ..methods import resolve
 from ..schedule import Schedule
 from .console import console_for, progress_bar
@@ -130,6 +130,7 @@ def embed(
         resolve(method)
         if not budget.given:
             raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+    check_folder(out)
     console, rank, world = console_for(json), _rank(), _world()
     shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
     on_ray = running.engine == "ray"
@@ -140,9 +141,9 @@ def embed(
         size=loading.size, device=chosen_device("auto") if on_ray and budget.time else
         "cpu" if on_ray else device,
     )  # fmt: skip
+    asked = {**budget.given, **({} if method is None else {"--method": method})}
+    embedder = _pruned(embedder, budget, method, out, asked, shards, console)
     with opened(out, alone=rank == 0):
-        asked = {**budget.given, **({} if method is None else {"--method": method})}
-        embedder = _pruned(embedder, budget, method, out, asked, shards, console)
         folder = VectorFolder(out, {**embedder.about(), "asked": _told(asked)}, vector.form)
         _admit(folder, shards, rank)
         todo = [(number, shard) for number, shard in enumerate(shards)

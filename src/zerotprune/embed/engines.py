@@ -34,9 +34,6 @@ class Decoded(NamedTuple):
     images: Tensor | None  # None if none of them can be read
     errors: list[str | None]
 
-    def pin_memory(self, device: Any = None) -> Decoded:
-        return self if self.images is None else self._replace(images=self.images.pin_memory())
-
 
 @dataclass(frozen=True)
 class Reader:
@@ -152,7 +149,7 @@ def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int)
         batch_size=None,
         sampler=pieces(),
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=_as_it_is,  # type: ignore[arg-type]  # a piece is a batch already
         worker_init_fn=_start_worker,
         pin_memory=embedder.build().device.type == "cuda",
         generator=torch.Generator(),  # else the loader would move the global random state

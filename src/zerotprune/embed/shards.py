@@ -136,7 +136,7 @@ class FileShard(Shard):
         return _hashed(f"{size} ".encode() + ends)
 
     @cached_property
-    def weight(self) -> int:  # type: ignore[override]
+    def weight(self) -> int:
         return self.path.stat().st_size
 
 
@@ -189,8 +189,14 @@ def _holds_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-@lru_cache(maxsize=4)
 def _parquet(path: str) -> Any:
+    about = Path(path).stat()
+    return _opened(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str, size: int, changed: int) -> Any:
+    """Open a file once, and again if another has taken its place."""
     parquet = import_parquet()
     import pyarrow as pa
 
@@ -212,17 +218,18 @@ def import_parquet() -> Any:
 
 
 @lru_cache(maxsize=2)
-def _row_group(path: str, column: str, group: int) -> Any:
+def _row_group(file: Any, column: str, group: int) -> Any:
     """One column of a row group: pieces that follow each other find it read."""
-    return _parquet(path).read_row_group(group, [column]).column(column)
+    return file.read_row_group(group, [column]).column(column)
 
 
 def _cell(place: Place) -> bytes | OSError:
-    metadata, first = _parquet(place.path).metadata, 0
+    file = _parquet(place.path)
+    metadata, first = file.metadata, 0
     for group in range(metadata.num_row_groups):
         count = metadata.row_group(group).num_rows
         if place.offset < first + count:
-            value = _row_group(place.path, place.column, group)[place.offset - first].as_py()
+            value = _row_group(file, place.column, group)[place.offset - first].as_py()
             break
         first += count
     if isinstance(value, dict):  # as Hugging Face's datasets write it

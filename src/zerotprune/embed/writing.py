@@ -67,13 +67,7 @@ class VectorFolder:
         """
         found = {shard.name: shard.identity() for shard in shards}
         held = read_manifest(self.path)
-        if held is None:
-            strange = [each.name for each in self.path.iterdir() if not each.name.startswith(".")]
-            if strange:
-                raise ValueError(
-                    f"{self.path} holds {strange[0]} and no manifest: give a new or empty folder"
-                )
-        else:
+        if held is not None:
             advice = "give another --out"
             what = f"{self.path} holds other vectors"
             check_same(_flat(held["settings"]), _flat(self.settings), what, advice)
@@ -136,6 +130,18 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def check_folder(path: Path) -> None:
+    """Say at once, before any work is done, that vectors cannot go there."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file: --out must be a folder")
+    if path.is_dir() and read_manifest(path) is None:
+        strange = sorted(each.name for each in path.iterdir() if not each.name.startswith("."))
+        if strange:
+            raise ValueError(
+                f"{path} holds {strange[0]} and no manifest: give a new or empty folder"
+            )
+
+
 @contextmanager
 def opened(path: Path, alone: bool = True) -> Iterator[None]:
     """Make the folder if need be, and keep other runs out of it until this one ends.
@@ -145,10 +151,7 @@ def opened(path: Path, alone: bool = True) -> Iterator[None]:
         alone: Take the lock, and clear what a killed run left. Of several processes of one run,
             the first does so.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ValueError(f"{path} is a file: --out must be a folder") from None
+    path.mkdir(parents=True, exist_ok=True)
     if not alone:
         yield
         return

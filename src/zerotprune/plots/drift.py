@@ -57,9 +57,11 @@ def _panel(axis: Any, points: Sequence[Kept], field: str) -> None:
     ends = {}
     for name, line in lines.items():
         shown = name in named
-        style: dict[str, Any] = style_of(named.index(name)) if shown else {"color": GREY}
+        style: dict[str, Any] = (
+            style_of(named.index(name)) if shown else {"color": GREY, "marker": "."}
+        )
         width = 2.4 if name == DEFAULT else 1.4
-        axis.plot(*zip(*line, strict=True), lw=width, ms=5, zorder=3 if shown else 1.5, **style)
+        axis.plot(*zip(*line, strict=True), lw=width, ms=5, zorder=5 if shown else 1.5, **style)
         if shown:
             ends[name] = (*line[-1], style["color"])
     low, high = axis.get_xlim()
