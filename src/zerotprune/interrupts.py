@@ -122,7 +122,7 @@ class Interrupts:
 
 def _is_handled() -> bool:
     """Whether this thread is in an `except`, a `finally` or a `with` that an interrupt has left."""
-    error = sys.exception()
+    error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

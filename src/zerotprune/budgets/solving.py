@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -251,7 +251,8 @@ def _why_unmet(
     return reason
 
 
-class Hit(NamedTuple, Generic[Setting]):
+@dataclass(frozen=True)
+class Hit(Generic[Setting]):
     """A setting, its value, and how far that is from the target, relative to the target."""
 
     setting: Setting

@@ -95,9 +95,12 @@ class Evaluation:
 
             def advance(results: list[Result]) -> None:
                 best = "  ".join(f"{each.top1:.1f}" for each in results[:4])
-                note = f"{results[-1].images_per_second:.0f} images/s"
+                told = []
+                if self.setting.timed:
+                    told.append(f"{results[-1].images_per_second:.0f} images/s")
                 if self.probe is None:
-                    note += f", top-1 so far {best}"
+                    told.append(f"top-1 so far {best}")
+                note = ", ".join(told)
                 progress.update(bar, completed=len(results[0].index), note=note)
 
             try:
@@ -145,6 +148,7 @@ def prepare(
     *,
     precision: Precision = "float32",
     calibration: Path | None = None,
+    speed: bool = True,
     json: bool = False,
 ) -> Evaluation:
     """Load the model and open the data, and find the place of this process among the others."""
@@ -165,9 +169,12 @@ def prepare(
     else:
         check_classes(dataset, vit.outputs)
     dtype: torch.dtype = getattr(torch, precision)
-    setting = Setting(device, dtype, keep_outputs=train is not None)
+    setting = Setting(device, dtype, keep_outputs=train is not None, timed=speed)
+    console = console_for(json)
+    if loading.random_weights and rank == 0:
+        console.print("random weights: cost and speed are right, accuracy is not", style="yellow")
     return Evaluation(model, data, reading, probing.probe, built.to(device, dtype), dataset, train,
-                      setting, console_for(json), rank, world, calibration=calibrated)  # fmt: skip
+                      setting, console, rank, world, calibration=calibrated)  # fmt: skip
 
 
 def _process(device: str) -> tuple[int, int, str]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from ...scoring.ordering import is_exporting
 from ...tokens import Tokens
 from ..contract import NO_MASK
 from ..ending import Ending, Proxy
@@ -152,7 +153,7 @@ def read_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
         if call.get(name) is not None:
             _refuse_padding(name, call[name])
             call[name] = None
-    if torch.compiler.is_exporting():
+    if is_exporting():
         # Then the library makes a mask that masks nothing: tell its blocks that it is this one.
         call["unmasked"] = True
     return call
