@@ -142,22 +142,28 @@ def bench(
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
-    rows: list[dict[str, object]] = []
-    for each in budgets:
-        schedule = each.solve(
+    schedules = [
+        each.solve(
             built,
             None if each.schedule is not None and method is None else static[0],
             lambda: core.noise(built, batches[0], device, torch.float32),
             console.print,
         )
+        for each in budgets
+    ]
+    rows: list[dict[str, object]] = []
+    for schedule in schedules:
         assert schedule is not None
         with console.status("setting every method to the same cost") as status:
             entered = core.entrants(built, schedule, names, images, outputs)
             groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
-        for group in groups:
-            rows += rows_of(group, about, options, measuring.data, accuracy)
+        measured = [row for group in groups for row in
+                    rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip
+        rows += measured
+        if csv is not None:
+            records.append(csv, measured)
         if not json:
             for group in groups:
                 console.print(table_of(group, model, accuracy))
@@ -166,8 +172,6 @@ def bench(
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))
         if not whole:
             break
-    if csv is not None:
-        records.append(csv, rows)
     if json:
         print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
     if plot is not None:
