@@ -178,12 +178,12 @@ def fast(rows: list[Row], docs: Path) -> list[str]:
     found = {(row["name"], row["precision"], row["mode"]): row for row in rows}
     cells = []
     for name in dict.fromkeys(row["name"] for row in rows):
-        gmacs = found[name, *cases[0]]["gmacs_paper"]
+        gmacs = found[(name, *cases[0])]["gmacs_paper"]
         line = [name, f"{float(gmacs):.2f}" if gmacs else ""]
         for case in cases:
             row = found.get((name, *case), {})
             own = row.get("images_per_second")
-            unpruned = found[UNPRUNED, *case]["images_per_second"]
+            unpruned = found[(UNPRUNED, *case)]["images_per_second"]
             faster = f"{float(own) / float(unpruned):.2f}×" if own and unpruned else ""
             line.append(f"{float(own):.0f} ({faster})" if own else row.get("failure", ""))
         paper = TABLE_2_FASTER.get(name)

@@ -284,7 +284,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
     )
     yield "|---" * (3 + len(ways)) + "|"
     for name in dict.fromkeys(row["name"] for row in own):
-        cells = [f"{rates[name, *way] / rates['unpruned', *way]:.2f}×"
+        cells = [f"{rates[(name, *way)] / rates[('unpruned', *way)]:.2f}×"
                  if (name, *way) in rates else "" for way in ways]  # fmt: skip
         gmacs = next(row["gmacs_paper"] for row in own if row["name"] == name)
         paper = TABLE_2_FASTER.get(name)

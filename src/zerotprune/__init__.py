@@ -1,4 +1,4 @@
-"""Zero-TPrune: faster pre-trained Vision Transformers by pruning tokens, with no training.
+"""Faster pre-trained Vision Transformers by merging and pruning tokens, with no training.
 
 The public names are imported on first use, so that ``import zerotprune`` and the command line's
 ``--help`` answer at once.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .schedule import Schedule, Stage
     from .tracing import patches_left, trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Budget": "budgets",

@@ -121,7 +121,7 @@ class Interrupts:
 
 def _is_handled() -> bool:
     """Return whether this thread is in an `except`, `finally` or `with` because of an interrupt."""
-    error = sys.exception()
+    error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

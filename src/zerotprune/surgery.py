@@ -41,6 +41,11 @@ _STALE = (
 _HOOKED = "see tokens with their places (a tuple, x first) instead of a tensor while it is pruned"
 _BYPASSED = "are not called while it is pruned: put them on its parts, or on the block"
 _LEFT_IN_PLACE = ': prune_ leaves it in place with compute="all"'
+_PREPARED = "accelerate has replaced the model's forward: prune before accelerator.prepare"
+_DISPATCHED = (
+    "accelerate has replaced the forward of the blocks: prune before it dispatches the model, or "
+    "load it without device_map"
+)
 _TELLS_NO_SIZES = ", and would not tell the head how many patches were merged into each token"
 
 
@@ -208,8 +213,12 @@ def _is_foreign(model: Any) -> bool:
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     for number, block in enumerate(vit.blocks, start=1):
         if "forward" in block.__dict__ and pruned_block(block) is None:
+            if hasattr(block, "_hf_hook"):
+                raise TypeError(_DISPATCHED)
             raise TypeError(f"block {number} has a forward that was replaced by something else")
     if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
+        if hasattr(vit.model, "_original_forward"):
+            raise TypeError(_PREPARED)
         raise TypeError(
             "the model has a forward that was replaced by something else"
             + (_LEFT_IN_PLACE if prefix_only else _TELLS_NO_SIZES)

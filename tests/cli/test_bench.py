@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.commands import zerotprune
 from zerotprune.cli import main
+from zerotprune.cli.report_speed import remarks, speedup_of, table_of
+from zerotprune.measure.accuracy import Contender
+from zerotprune.measure.speed import Entrant, Group, Speed
 
 COMMON = ("bench", "--model", "demo", "--device", "cpu", "--threads", "1", "--mode", "eager")
 
@@ -49,16 +54,39 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
 
 
 def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
-    few = (*COMMON, "--batch", "1", "--rounds", "1", "--method", "zero-tprune")
-    done = zerotprune(*few, "--json", cwd=tmp_path)
+    """Several costs, one after the other."""
+    few = (*COMMON, "--batch", "1", "--rounds", "1", "--method", "zero-tprune", "--cost", "0.8")
+    done = zerotprune(*few, "0.6", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert [row["name"] for row in rows] == ["unpruned", "slicing", "zero-tprune"]
+    assert [row["name"] for row in rows] == 2 * ["unpruned", "slicing", "zero-tprune"]
+    costs = [row["gmacs"] / rows[0]["gmacs"] for row in rows if row["name"] == "zero-tprune"]
+    assert costs == pytest.approx([0.8, 0.6], rel=0.01)
     assert all("top1" not in row for row in rows)
     assert rows[0]["speedup"] == rows[1]["of_limit"] == 1.0
     plain = zerotprune(*few, cwd=tmp_path)
     assert "accuracy not measured: give --data" in plain.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ratio_within_its_spread_is_inconclusive() -> None:
+    """0.90× with quartiles of 106 ms at 174 ms was noise; 1.25× of quiet rounds is a result."""
+    unpruned = _speed("unpruned", [0.100, 0.100, 0.101, 0.102, 0.100])
+    quick = _speed("tome", [0.080, 0.080, 0.081, 0.082, 0.080])
+    noisy = _speed("fold", [0.060, 0.174, 0.200, 0.111, 0.090])
+    group = Group([unpruned, quick, noisy])
+    assert speedup_of(unpruned, group) == "1.00×"
+    assert speedup_of(quick, group) == "1.25×"
+    assert speedup_of(noisy, group) == "inconclusive\n(0.57–1.11)"
+    assert any("Inconclusive" in line for line in remarks([group], {}, None, True))
+    assert not any("Inconclusive" in line for line in remarks([Group([quick])], {}, None, True))
+    console = Console(width=80, file=io.StringIO())
+    console.print(table_of(group, "demo", {}))
+    assert "inconclusive" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def _speed(name: str, seconds: list[float]) -> Speed:
+    return Speed(Entrant(Contender(name), 1.0, 1.0), "eager", 1, "float32", seconds)
 
 
 @pytest.mark.filterwarnings("ignore:Cyclopts")  # it would rather be told its arguments in a test
@@ -74,7 +102,9 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
         (("--schedule", "nope"), "neither a preset"),
         (("--cost", "0.001"), "cannot be met"),
         (("--weights", "w.safetensors", "--random-weights"), "not both"),
-        (("--data", ".", "--random-weights"), "random weights have no accuracy"),
+        (("--random-weights",), "the built-in model has weights of its own"),
+        (("--cost", "0.7", "0.5", "--plot", "a.png"), "--plot draws one cost, got 2"),
+        (("--cost", "0.7", "0.001"), "cannot be met"),
         (("--csv", "no/folder/rows.csv"), "no folder"),
         (("--plot", "speed.xyz"), "speed.xyz"),
         (("--device", "toaster"), "unknown device 'toaster'"),
@@ -88,7 +118,7 @@ def test_mistakes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process: fourteen others would take half a minute to import torch."""
+    """In this process: sixteen others would take half a minute to import torch."""
     device = () if "--device" in extra else ("--device", "cpu")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

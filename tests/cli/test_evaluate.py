@@ -53,19 +53,31 @@ def rows_of(text: str) -> list[dict[str, object]]:
 def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "rows.csv"
     common = ("evaluate", "--model", "demo", "--data", str(folder), "--workers", "0")
-    done = zerotprune(*common, "--cost", "0.7", "--csv", str(target), "--json")
+    done = zerotprune(*common, "--cost", "0.7", "0.5", "--csv", str(target), "--json")
     assert done.returncode == 0, done.stderr
-    plain, pruned = rows_of(done.stdout)
+    plain, pruned, less = rows_of(done.stdout)
     assert plain["images"] == images_in(folder)
     assert float(str(plain["top1"])) > 80
     ratio = float(str(pruned["gmacs"])) / float(str(plain["gmacs"]))
     assert ratio == pytest.approx(0.7, rel=0.01)
-    again = zerotprune(*common, "--method", "tome", "--gmacs", "0.25", "--csv", str(target))
+    assert float(str(less["gmacs"])) == pytest.approx(0.5 * float(str(plain["gmacs"])), rel=0.01)
+    again = zerotprune(*common, "--method", "tome", "--gmacs", "0.25", "--csv", str(target),
+                       "--no-speed")  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "tome" in again.stdout
+    assert "speed-up" not in again.stdout
     with target.open(newline="") as file:
-        names = [row["name"] for row in csv.DictReader(file)]
-    assert names == ["unpruned", "fold", "unpruned", "tome"]
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == ["unpruned", "fold", "fold", "unpruned", "tome"]
+    assert [bool(row["images_per_second"]) for row in rows] == [True, True, True, False, False]
+    assert all(row["top1"] for row in rows)
+
+
+def test_random_weights_are_told(folder: Path) -> None:
+    done = quickly("evaluate", "test_vit", str(folder), "--classes", "10", "--random-weights",
+                   "--no-speed", "--workers", "0")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "random weights: cost and speed are right, accuracy is not" in done.stdout
 
 
 def test_two_processes_count_every_image_once(folder: Path) -> None:

@@ -44,7 +44,7 @@ VALUES = {
     "storage": (*hostile.OUTPUTS, "postgresql://", "sqlite:///", "a://b"),
     **dict.fromkeys(("out", "csv", "plot", "figure", "plots", "figures"), hostile.OUTPUTS),
 }  # fmt: skip
-SHARED = ("weights", "size", "device", "classes", "pool")
+SHARED = ("weights", "size", "device", "classes", "pool", "random-weights")
 READING = ("limit", "batch", "workers", "mapping", "split", "strict")
 BUDGET = ("cost", "gmacs", "schedule", "tuned")
 #: for each command: what it begins with, its options, and what keeps it short
@@ -54,7 +54,7 @@ COMMANDS = {
                          "grid", "heads"),
              ("--model", "demo", "--limit", "1")),
     "evaluate": (("MODEL", "DATA"), (*SHARED, *READING, *BUDGET, "method", "precision", "csv",
-                                     "calibration", "probe", "train", "json"),
+                                     "calibration", "probe", "train", "json", "no-speed"),
                  ("--workers", "0", "--limit", "1", "--batch", "1")),
     "compare": (("MODEL", "DATA"), (*SHARED, *READING, "cost", "method", "csv", "plots"),
                 ("--workers", "0", "--limit", "1", "--method", "slicing")),
@@ -79,7 +79,7 @@ COMMANDS = {
                                   "precision", "json"),
               ("--workers", "0", "--limit", "1", "--method", "slicing")),
     "export": (("MODEL",), (*SHARED, *BUDGET, "method", "to", "out", "batch", "samples", "threads",
-                            "data", "limit", "int8", "random-weights"),
+                            "data", "limit", "int8"),
                ("--to", "torch", "--samples", "0", "--out", "new.pt2")),
     "demo": ((), ("out", "csv"), ("--images", "1")),
     "app": ((), ("model", "weights", "names"), ()),
@@ -94,7 +94,8 @@ LAST = {
     "demo": ("--images", "0"),
     "app": ("--port", "0"),
 }  # fmt: skip
-FLAGS = ("strict", "tuned", "lines", "grid", "heads", "json", "int8", "random-weights", "frozen")
+FLAGS = ("strict", "tuned", "lines", "grid", "heads", "json", "int8", "random-weights", "frozen",
+         "no-speed")  # fmt: skip
 LONG = ("bench", "export", "demo")
 PLACES = {
     "MODEL": MODELS,

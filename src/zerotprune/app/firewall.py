@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import anyio
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
@@ -106,7 +107,7 @@ class QueueGuard:
 
     async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            with anyio.fail_after(PATIENCE):
                 body = await _read_body(receive)
         except TimeoutError:
             await PlainTextResponse("the request body is incomplete", 408)(scope, receive, send)

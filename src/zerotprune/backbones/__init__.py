@@ -62,6 +62,8 @@ LIBRARIES: dict[str, Library] = {
 def backbone(model: object) -> Backbone:
     """Take a model apart, or say in one sentence why it cannot be pruned."""
     model = transformer(_checked(model))
+    if (wrapper := _wrapper_of(model)) is not None:
+        raise TypeError(f"cannot prune a model after {wrapper}: prune it before")
     home = _home_of(model)
     if home is None:
         raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
@@ -126,6 +128,25 @@ def transformer(model: nn.Module) -> nn.Module:
     tower = getattr(_home_of(model), "tower", None)
     inner = model if tower is None else tower(model)
     return model if inner is model else transformer(inner)
+
+
+#: what wraps a model or changes its classes, by the names of these classes
+_WRAPPERS = {
+    "PeftModel": "get_peft_model",
+    "FSDPModule": "fully_shard",
+    "FullyShardedDataParallel": "FullyShardedDataParallel, or accelerator.prepare,",
+    "DeepSpeedEngine": "deepspeed.initialize, or accelerator.prepare,",
+}
+
+
+def _wrapper_of(model: nn.Module) -> str | None:
+    """Name what has wrapped the model, or a part of it, in a way that pruning does not look
+    through."""
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WRAPPERS:
+                return _WRAPPERS[kind.__name__]
+    return None
 
 
 def create(name: str, pretrained: bool, **options: Any) -> nn.Module:

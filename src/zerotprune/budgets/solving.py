@@ -8,8 +8,8 @@ Everything below `schedule_for` works with any such pair.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -262,7 +262,8 @@ def _why_unmet(
     return reason
 
 
-class Hit(NamedTuple, Generic[Setting]):
+@dataclass(frozen=True)
+class Hit(Generic[Setting]):
     """A setting, its value, and how far that is from the target, relative to the target."""
 
     setting: Setting

@@ -44,7 +44,9 @@ def _app(arguments: list[str]) -> Any:
     try:
         from cyclopts import App
     except ImportError:
-        sys.exit("the command line needs more than torch: pip install 'zerotprune[cli]'")
+        raise ValueError(
+            "the command line needs more than torch: pip install 'zerotprune[cli]'"
+        ) from None
 
     from .. import __version__
 

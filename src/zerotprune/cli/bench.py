@@ -27,8 +27,8 @@ from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     DATA,
     BudgetOptions,
+    BudgetsOptions,
     DataOptions,
-    Flag,
     ModelOptions,
     ReadingOptions,
     Several,
@@ -60,10 +60,9 @@ class AccuracyOptions(DataOptions):
 def bench(
     model: str,
     *,
-    budget: BudgetOptions | None = None,
+    budget: BudgetsOptions | None = None,
     method: Several[str] = None,
     loading: ModelOptions | None = None,
-    random_weights: Flag = False,
     measuring: AccuracyOptions | None = None,
     probing: ProbeOptions | None = None,
     batch: Several[int] = None,
@@ -81,7 +80,8 @@ def bench(
     """Images per second, latency and memory of pruned and unpruned models, measured in turn.
 
     Beside the methods stand the unpruned model and slicing: the same numbers of tokens with nothing
-    computed to choose them, the limit of what any method can reach.
+    computed to choose them, the limit of what any method can reach. Several costs are measured one
+    after the other.
 
     Example: `zerotprune bench deit_small_patch16_224 --random-weights --cost 0.6 --batch 1 64`
 
@@ -91,8 +91,6 @@ def bench(
         `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
     method
         Which methods, all at the cost of the first; default fold, zero-tprune and tome.
-    random_weights
-        Random weights instead of the published ones: they are as quick as any.
     batch
         Batch sizes; default 1 and 8 on a CPU, 1, 8, 64, 256 and 512 on a GPU.
     precision
@@ -117,11 +115,11 @@ def bench(
         Print the rows as JSON, for scripts; all else goes to the error stream.
     """
     loading, measuring = loading or ModelOptions(), measuring or AccuracyOptions()
-    budget = budget or BudgetOptions()
-    if not budget.given:
-        budget = replace(budget, cost=COST)
+    budgets = (budget or BudgetsOptions()).each()
+    if not budgets[0].given:
+        budgets = [replace(budgets[0], cost=COST)]
     names = list(dict.fromkeys(name_of(resolve(name)) for name in method or METHODS))
-    _check(budget, loading, measuring, random_weights, csv, plot)
+    _check(budgets, csv, plot)
     device = chosen_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
@@ -135,65 +133,63 @@ def bench(
                              probing or ProbeOptions(), json=json)  # fmt: skip
         built, images = evaluation.model, evaluation.some_images()
     else:
-        given = loading.named(model)
-        given["pretrained"] = given["pretrained"] and not random_weights
-        built = load(**given).to(device)
+        built = load(**loading.named(model)).to(device)
         images = core.noise(built, 8, device, torch.float32)
     batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
     usual: Precision = "bfloat16" if gpu else "float32"
     precisions = list(dict.fromkeys(precision or [usual]))
     # All cost what the first of the methods does whose cost is known before an image is seen.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
-    schedule = budget.solve(
-        built,
-        None if budget.schedule is not None and method is None else static[0],
-        lambda: core.noise(built, batches[0], device, torch.float32),
-        console.print,
-    )
-    assert schedule is not None
-    with console.status("setting every method to the same cost") as status:
-        entered = core.entrants(built, schedule, names, images, outputs)
-        groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
-    whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
-    accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
-
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
-    rows = [row for group in groups
-            for row in rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip
-    if csv is not None:
-        records.append(csv, rows)
+    schedules = [
+        each.solve(
+            built,
+            None if each.schedule is not None and method is None else static[0],
+            lambda: core.noise(built, batches[0], device, torch.float32),
+            console.print,
+        )
+        for each in budgets
+    ]
+    rows: list[dict[str, object]] = []
+    for schedule in schedules:
+        assert schedule is not None
+        with console.status("setting every method to the same cost") as status:
+            entered = core.entrants(built, schedule, names, images, outputs)
+            groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
+        whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
+        accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
+        measured = [row for group in groups for row in
+                    rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip
+        rows += measured
+        if csv is not None:
+            records.append(csv, measured)
+        if not json:
+            for group in groups:
+                console.print(table_of(group, model, accuracy))
+            for line in remarks(groups, accuracy, measuring.data, whole):
+                console.print(line, style="dim", highlight=False)
+        whole = whole and (evaluation is None or len(accuracy) == len(precisions))
+        if not whole:
+            break
     if json:
         print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
-    else:
-        for group in groups:
-            console.print(table_of(group, model, accuracy))
-        for line in remarks(groups[0], accuracy, measuring.data, whole):
-            console.print(line, style="dim", highlight=False)
     if plot is not None:
         save(plot_of(groups, model), plot)
-    if not whole or (evaluation is not None and len(accuracy) < len(precisions)):
+    if not whole:
         raise KeyboardInterrupt("stopped: what is told is of whole rounds alone")
 
 
-def _check(
-    budget: BudgetOptions,
-    loading: ModelOptions,
-    measuring: AccuracyOptions,
-    random_weights: bool,
-    csv: Path | None,
-    plot: Path | None,
-) -> None:
+def _check(budgets: Sequence[BudgetOptions], csv: Path | None, plot: Path | None) -> None:
     refuse_torchrun("bench measures one process")
-    budget.check()
-    if loading.weights is not None and random_weights:
-        raise ValueError("give --weights or --random-weights, not both")
-    if measuring.data is not None and random_weights:
-        raise ValueError("random weights have no accuracy: give --data or --random-weights")
+    for budget in budgets:
+        budget.check()
     if csv is not None:
         records.check_rows_fit(csv)
     if plot is not None:
         check_figure_file(plot)
+        if len(budgets) > 1:
+            raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
 
 
 def _use_threads(threads: int | None, gpu: bool) -> None:

@@ -13,6 +13,7 @@ from ..methods import name_of, resolve
 from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     BudgetOptions,
+    BudgetsOptions,
     CalibrationFile,
     CsvFile,
     DataName,
@@ -21,6 +22,7 @@ from .options import (
     ModelName,
     ModelOptions,
     ModelPrecision,
+    NoSpeedFlag,
     ReadingOptions,
 )
 from .report_accuracy import table_of
@@ -30,33 +32,37 @@ def evaluate(
     model: ModelName,
     data: DataName,
     *,
-    budget: BudgetOptions | None = None,
+    budget: BudgetsOptions | None = None,
     method: MethodName | None = None,
     loading: ModelOptions | None = None,
     reading: ReadingOptions | None = None,
     probing: ProbeOptions | None = None,
     precision: ModelPrecision = "float32",
     calibration: CalibrationFile = None,
+    no_speed: NoSpeedFlag = False,
     csv: CsvFile = None,
     json: JsonFlag = False,
 ) -> None:
     """Accuracy, cost and speed of a pruned model, beside the unpruned one on the same images.
 
-    Example: `zerotprune evaluate deit_small_patch16_224 imagenet/val --cost 0.6 --method tome`
+    Several costs are evaluated side by side, on the same batches.
+
+    Example: `zerotprune evaluate deit_small_patch16_224 imagenet/val --cost 0.7 0.5 --method tome`
     """
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
+    budgets, loading = (budget or BudgetsOptions()).each(), loading or ModelOptions()
     reading, probing = reading or ReadingOptions(), probing or ProbeOptions()
-    budget.check()
+    for each in budgets:
+        each.check()
     if method is not None:
         resolve(method)
-        if not budget.given and not is_model_folder(model):
+        if not budgets[0].given and not is_model_folder(model):
             raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if csv is not None:
         records.check_rows_fit(csv)
     evaluation = prepare(model, data, loading, reading, probing, precision=precision,
-                         calibration=calibration, json=json)  # fmt: skip
-    chosen = _chosen(evaluation, budget, method, loading.weights)
-    results = evaluation.run([UNPRUNED, *([] if chosen is None else [chosen])])
+                         calibration=calibration, speed=not no_speed, json=json)  # fmt: skip
+    found = [_chosen(evaluation, each, method, loading.weights) for each in budgets]
+    results = evaluation.run([UNPRUNED, *(chosen for chosen in found if chosen is not None)])
     if not evaluation.leads:
         return
     rows = [evaluation.row(result, results[0]) for result in results]

@@ -49,10 +49,13 @@ class Evaluation(Evaluator):
             bar = progress.add_task(description, total=share, note="")
 
             def advance(results: list[Result]) -> None:
-                note = f"{results[-1].images_per_second:.0f} images/s"
+                parts = []
+                if self.setting.timed:
+                    parts.append(f"{results[-1].images_per_second:.0f} images/s")
                 if self.probe is None:
                     first = "  ".join(f"{result.top1:.1f}" for result in results[:4])
-                    note += f", top-1 so far {first}"
+                    parts.append(f"top-1 so far {first}")
+                note = ", ".join(parts)
                 progress.update(bar, completed=len(results[0].index), note=note)
 
             try:
@@ -71,6 +74,7 @@ def prepare(
     *,
     precision: Precision = "float32",
     calibration: Path | None = None,
+    speed: bool = True,
     json: bool = False,
 ) -> Evaluation:
     """Load the model, open the data, and join the other processes under torchrun."""
@@ -92,12 +96,15 @@ def prepare(
     else:
         check_classes(dataset, vit.outputs)
     dtype: torch.dtype = getattr(torch, precision)
+    console = console_for(json)
+    if loading.random_weights and rank == 0:
+        console.print("random weights: cost and speed are right, accuracy is not", style="yellow")
     return Evaluation(
         model_name=model,
         data=data,
         model=built.to(device, dtype),
         dataset=dataset,
-        setting=Setting(device, dtype, keep_outputs=train is not None),
+        setting=Setting(device, dtype, keep_outputs=train is not None, timed=speed),
         batch=reading.batch,
         workers=reading.workers,
         strict=reading.strict,
@@ -106,5 +113,5 @@ def prepare(
         adjust=adjust,
         rank=rank,
         world=world,
-        console=console_for(json),
+        console=console,
     )

@@ -64,7 +64,6 @@ def export(
     budget: BudgetOptions | None = None,
     method: MethodName | None = None,
     loading: ModelOptions | None = None,
-    random_weights: Flag = False,
     reading: ImageOptions | None = None,
     batch: int | Literal["dynamic"] = 1,
     int8: Flag = False,
@@ -84,8 +83,6 @@ def export(
     ----------
     to
         onnx (for ONNX Runtime), openvino, executorch (with XNNPACK), torch.
-    random_weights
-        Random weights instead of the published ones: they are as quick as any.
     batch
         Images at a time, or dynamic.
     int8
@@ -113,9 +110,7 @@ def export(
     if budget.given:
         check_method(budget.acting(method))
     console = console_for()
-    given = loading.named(model)
-    given["pretrained"] = given["pretrained"] and not random_weights
-    built = load(**given)
+    built = load(**loading.named(model))
     images = reading.read(built, loading.size)
     schedule = budget.solve(
         built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print

@@ -28,6 +28,7 @@ from ..schedule import Schedule, Stage
 from ..scoring.backends import used_on
 from .options import (
     BudgetOptions,
+    BudgetsOptions,
     CalibrationFile,
     MethodName,
     ModelName,
@@ -40,7 +41,7 @@ from .options import (
 def info(
     model: ModelName,
     *,
-    budget: BudgetOptions | None = None,
+    budget: BudgetsOptions | None = None,
     method: MethodName | None = None,
     calibration: CalibrationFile = None,
     batch: int = 8,
@@ -48,32 +49,35 @@ def info(
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.
 
-    Of a file that `zerotprune export` wrote, print what it says of itself.
+    Several costs get a table each. Of a file that `zerotprune export` wrote, print what it says of
+    itself.
 
-    Example: `zerotprune info deit_small_patch16_224 --cost 0.6 --method tome`
+    Example: `zerotprune info deit_small_patch16_224 --cost 0.7 0.5 --method tome`
 
     Parameters
     ----------
     batch
         Images at a time, where --speedup or --latency-ms has to be measured.
     """
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    budget.check()
+    budgets, loading = (budget or BudgetsOptions()).each(), loading or ModelOptions()
+    for each in budgets:
+        each.check()
     chosen = None if method is None else resolve(method)
-    if chosen is not None and chosen.adaptive and budget.schedule is None:
+    if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
         raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
     if (exported := target_of(model)) is not None:
-        if budget.given or method or calibration or loading != ModelOptions():
+        if budgets[0].given or method or calibration or loading != ModelOptions():
             raise ValueError(f"{model} is an exported file, and says what it is: give no options")
         _print_file(console, Path(model), exported)
         return
     built = outline(**loading.outlined(model))
     if loading.size is not None:
         resize_(built, loading.size)
-    if budget.time is not None:
-        budget = _measure_cost(model, budget, method, batch, loading, console)
-    schedule = budget.solve(built, method, lambda: torch.empty(0), lambda line: None)
+    if budgets[0].time is not None:  # then there is one
+        budgets = [_measure_cost(model, budgets[0], method, batch, loading, console)]
+    solved = [each.solve(built, method, torch.Tensor, lambda line: None) for each in budgets]
+    schedules = [schedule for schedule in solved if schedule is not None]
     found = None
     if calibration is not None:
         # An outline has no weights to compare with: where they are at hand, the model is loaded.
@@ -81,23 +85,24 @@ def info(
         found = Calibration.load_for(
             calibration, model, load(**loading.named(model)) if held else built
         )
-    if schedule is not None and found is not None:
-        (schedule,) = found.applied_to([schedule])
+        schedules = found.applied_to(schedules)
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)
-    plan = full if schedule is None else Plan(schedule, geometry)
-    plan.check()
+    plans = [Plan(schedule, geometry) for schedule in schedules] or [full]
+    for plan in plans:
+        plan.check()
     _print_model(console, model, built, full)
-    console.print(_table(full, plan))
-    if plan is not full:
-        _print_pruned(console, full, plan)
+    for plan in plans:
+        console.print(_table(full, plan))
+        if plan is not full:
+            _print_pruned(console, full, plan)
     if found is not None:
         low, high = found.vhf
         console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
         if loading.weights is None and model != DEMO:
             console.print("  whether it was calibrated with the published weights was not looked "
                           "at: give --weights", highlight=False)  # fmt: skip
-    if schedule is None:
+    if plans == [full]:
         console.print(f"  methods: {', '.join(names())}", highlight=False)
 
 

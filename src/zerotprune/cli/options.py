@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from ..backbones import backbone
 from ..budgets import Budget, fit, schedule_for
 from ..budgets.speed import TimeBudget, Timed, cost_for
 from ..data.images import ImageDataset, open_data
-from ..data.models import saved_with
+from ..data.models import DEMO, saved_with
 from ..data.weights import schedule_in
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
@@ -56,6 +56,8 @@ _CALIBRATION = "Rounds for stages without rounds, and the VHF range: a file that
 CalibrationFile = Annotated[Path | None, Parameter(group=BUDGET, help=_CALIBRATION)]
 CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, help="Append the rows to this file.")]
 _JSON = "Print the rows as JSON, for scripts; all else goes to the error stream."
+_NO_SPEED = "Measure no speed: every image runs once, with no batch to warm up on."
+NoSpeedFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_NO_SPEED)]
 JsonFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_JSON)]
 
 
@@ -74,15 +76,26 @@ class ModelOptions:
     "How a timm model's head pools: token, avg, avgmax, max or map. Default: the model's own way."
     device: str = "auto"
     "cpu, cuda, or auto: cuda if there is one."
+    random_weights: Flag = False
+    "Random weights instead of the published ones: cost and speed are right, predictions are not."
 
     def named(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.load`."""
-        return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
+        self._check_weights(model)
+        pretrained = self.weights is None and not self.random_weights
+        return {"name": model, "weights": self.weights, "pretrained": pretrained,
                 "size": self.size, "classes": self.classes, "pool": self.pool}  # fmt: skip
 
     def outlined(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.outline`."""
+        self._check_weights(model)
         return {"name": model, "classes": self.classes, "pool": self.pool}
+
+    def _check_weights(self, model: str) -> None:
+        if self.random_weights and self.weights is not None:
+            raise ValueError("give --weights or --random-weights, not both")
+        if self.random_weights and model == DEMO:
+            raise ValueError("the built-in model has weights of its own: omit --random-weights")
 
 
 @Parameter(name="*", group=DATA)
@@ -215,6 +228,21 @@ class BudgetOptions:
         cost, timed = cost_for(model, self.time, images(), chosen)
         say(told(cost, timed))
         return schedule_for(model, cost=cost, method=chosen, images=_needed(chosen, images))
+
+
+@Parameter(name="*", group=BUDGET)
+@dataclass(frozen=True)
+class BudgetsOptions(BudgetOptions):
+    """… or several costs, for commands that put their results side by side."""
+
+    cost: Several[float] = None  # type: ignore[assignment]
+    "Shares of the unpruned model's compute, one or several, such as 0.7 0.5."
+
+    def each(self) -> list[BudgetOptions]:
+        """One budget for each cost; one in all where it is not a cost that is given."""
+        given = {option.name: getattr(self, option.name) for option in fields(BudgetOptions)}
+        costs = list(dict.fromkeys(self.cost or ())) or [None]
+        return [BudgetOptions(**given | {"cost": cost}) for cost in costs]
 
 
 def told(cost: float, timed: Timed) -> str:

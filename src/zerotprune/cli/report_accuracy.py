@@ -16,7 +16,8 @@ def table_of(evaluation: Evaluation, results: list[Result]) -> Table:
     table = new_table(f"{evaluation.model_name}, {len(results[0].hits)} images")
     table.add_column("method", overflow="fold")  # what gives way on a narrow screen
     gpu = any(result.peak_memory for result in results)
-    columns = ["GMACs", f"{measure} %", "change", "top-5 %", "speed-up (quartiles)"]
+    timed = evaluation.setting.timed
+    columns = ["GMACs", f"{measure} %", "change", "top-5 %"] + ["speed-up (quartiles)"] * timed
     for column in columns + ["MiB"] * gpu:
         width = 14 if column == "change" else max(6, len(column))
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
@@ -29,8 +30,9 @@ def table_of(evaluation: Evaluation, results: list[Result]) -> Table:
             f"{result.top1:.2f}",
             f"{change:+.2f} ± {error:.2f}" if number else "",
             f"{result.top5:.2f}",
-            speedup_of(result, reference) if number else "",
         ]
+        if timed:
+            cells.append(speedup_of(result, reference) if number else "")
         table.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
     return table
 

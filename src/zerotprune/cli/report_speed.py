@@ -15,6 +15,7 @@ from ..methods import DEFAULT
 from ..plots.comparison import Pace, speed_figure
 from .console import new_table
 
+INCONCLUSIVE = "inconclusive"
 Accuracy = dict[Precision, list[Result]]  # of the contenders that could be set up
 
 
@@ -83,13 +84,13 @@ def table_of(group: Group, model: str, accuracy: Accuracy) -> Table:
 def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[str]:
     cells = [speed.name, speed.mode, f"{speed.entrant.gmacs:.3f}" if speed.entrant.gmacs else ""]
     if speed.seconds:
-        speedup, share = group.speedup(speed), group.of_limit(speed)
+        speedup, share = speedup_of(speed, group), group.of_limit(speed)
         cells += [
             f"{speed.images_per_second:.{0 if speed.images_per_second >= 100 else 1}f}",
             f"{1e3 * speed.latency:.3f}",
             f"{1e3 * speed.spread:.3f}",
-            "" if speedup is None else f"{speedup:.2f}×",
-            "" if share is None else f"{100 * share:.0f} %",
+            speedup,
+            "" if share is None or speedup.startswith(INCONCLUSIVE) else f"{100 * share:.0f} %",
         ]
         cells += [f"{speed.peak_memory / 2**20:.0f}"] * gpu
     else:
@@ -103,13 +104,31 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
     return cells
 
 
-def remarks(group: Group, accuracy: Accuracy, data: str | None, whole: bool) -> list[str]:
+def speedup_of(speed: Speed, group: Group) -> str:
+    """The speed-up, unless the rounds differ more among themselves than the two models do; then
+    its quartiles stand for it."""
+    speedup, found = group.speedup(speed), group.speedup_range(speed)
+    if speedup is None or found is None:
+        return ""
+    low, high = found
+    if high - low > abs(speedup - 1):
+        return f"{INCONCLUSIVE}\n({low:.2f}–{high:.2f})"  # a cell of 80 columns
+    return f"{speedup:.2f}×"
+
+
+def remarks(
+    groups: Sequence[Group], accuracy: Accuracy, data: str | None, whole: bool
+) -> list[str]:
     """What a reader of the tables has to know."""
     said = [
-        f"Speed-up: over the unpruned model ({group.base}). Of limit: share of the speed of "
+        f"Speed-up: over the unpruned model ({groups[0].base}). Of limit: share of the speed of "
         "slicing in the same mode, which keeps as many tokens and chooses none.",
         "ms: median of one call; spread: between its quartiles.",
     ]
+    cells = [speedup_of(speed, group) for group in groups for speed in group.speeds]
+    if any(cell.startswith(INCONCLUSIVE) for cell in cells):
+        said.append("Inconclusive: the speed-up varies more from round to round (quartiles) than "
+                    "it differs from 1; more --rounds or a quiet machine may tell.")  # fmt: skip
     if not whole:
         said.append("Stopped: only finished rounds count.")
     if accuracy:

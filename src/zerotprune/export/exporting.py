@@ -26,6 +26,8 @@ from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, ti
 from .target import Target
 from .writing import BatchSize, Job, Precision, rivals, write_model
 
+#: older versions export other graphs than those that were compared with torch
+OLDEST_TORCH = (2, 11)
 #: images of noise, where none are given
 NOISE = 8
 
@@ -120,6 +122,9 @@ def check_target(
     target: Target, path: Path, batch: BatchSize, int8: bool, full_range: bool = False
 ) -> None:
     """Say what is wrong before there is a model."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ValueError(f"export needs torch {oldest} or newer, and this is {torch.__version__}")
     if full_range and not int8:
         raise ValueError("full-range is about the weights of int8: ask for int8 as well")
     target.check(int8)

@@ -104,6 +104,7 @@ class Setting:
     compute: Compute = "needed"
     backend: Backend = "auto"
     outputs: Outputs = "tokens"
+    timed: bool = True  # else nothing warms up, and no speed is noted
 
 
 def compare(
@@ -125,7 +126,7 @@ def compare(
     try:
         for images, labels, index in batches:
             images = images.to(setting.device, setting.precision)
-            if not results[0].index:
+            if setting.timed and not results[0].index:
                 for result in results:
                     _time_batch(model, result, images, setting)
             turn = [_time_batch(model, result, images, setting) for result in results]
@@ -143,7 +144,8 @@ def compare(
                     result.outputs.append(outputs.cpu())
                 else:
                     result.kl += divergence(true, outputs.log_softmax(dim=-1)).tolist()
-                result.seconds_per_image.append(seconds / len(images))
+                if setting.timed:
+                    result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
             advance(results)
     finally:

@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -78,7 +78,9 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
         "gmacs_paper": round(result.gmacs("paper"), 6),
         "gmacs_needed": round(result.gmacs(compute="needed"), 6),
         **accuracy_row(result, reference),
-        "images_per_second": round(result.images_per_second, 1),
+        "images_per_second": (
+            round(result.images_per_second, 1) if result.seconds_per_image else ""
+        ),
         "peak_memory_mb": round(result.peak_memory / 2**20, 1) or "",
         "precision": precision,
     }
@@ -144,7 +146,7 @@ def surroundings() -> dict[str, object]:
     if main is not None:
         name = f"python -m {main.name.removesuffix('.__main__')}"
     return _told({
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([name, *map(shown, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),

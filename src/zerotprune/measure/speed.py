@@ -125,10 +125,23 @@ class Group:
         """Which share of the speed of slicing in the same mode."""
         return self._ratio(speed, LIMIT, speed.mode)
 
+    def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
+        """The quartiles of the speed-up over the rounds, the two cases of a round side by side."""
+        other = self._measured(UNPRUNED, self.base)
+        if other is None or not speed.seconds:
+            return None
+        rounds = zip(other.seconds, speed.seconds, strict=False)  # one may have failed in the end
+        low, _, high = quartiles([theirs / own for theirs, own in rounds])
+        return low, high
+
     def _ratio(self, speed: Speed, name: str, mode: Mode) -> float | None:
-        for other in self.speeds:
-            if (other.name, other.mode) == (name, mode) and other.seconds and speed.seconds:
-                return other.latency / speed.latency
+        other = self._measured(name, mode)
+        return None if other is None or not speed.seconds else other.latency / speed.latency
+
+    def _measured(self, name: str, mode: Mode) -> Speed | None:
+        for speed in self.speeds:
+            if (speed.name, speed.mode) == (name, mode) and speed.seconds:
+                return speed
         return None
 
 

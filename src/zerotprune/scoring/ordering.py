@@ -13,11 +13,14 @@ from torch import Tensor
 
 from ..shapes import Float, Int
 
+#: torch 2.6 cannot tell, and `export` refuses it
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
 
 def exporting() -> bool:
     """Is the model being exported, to run without this library and perhaps without torch?"""
     # Where it compiles, torch 2.11 says that it exports as well.
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,10 @@ TOP = 5  # predictions of an image
 DROPPED, GONE = -1, -2  # in place of a token: dropped by this stage, by an earlier one
 
 
-class Mark(StrEnum):
+class Mark(str, Enum):
     """How a drawing marks a patch. The values are also class names in SVG and HTML."""
+
+    __str__ = str.__str__  # Python 3.10 has no StrEnum
 
     KEPT = "kept"
     MERGED = "merged"  # into one token with others, at this stage or before

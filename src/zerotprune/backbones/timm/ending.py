@@ -79,7 +79,7 @@ class TimmEnding(Ending):
             return False
         if kind.forward_head is beit.Beit.forward_head:
             return bool(model.global_pool == "avg")
-        if kind.pool not in _POOLS:
+        if getattr(kind, "pool", None) not in _POOLS:
             return False
         pool = getattr(model, "attn_pool", None)
         if pool is not None:

@@ -27,15 +27,13 @@ from .families import (
     is_exactly,
     known_as,
     reading,
+    refuse_old,
 )
 from .geometry import geometry_of, image_size, resize_
 from .preprocessing import Preprocessing
 from .store import read, saving, write
 
 __all__ = ["create", "featurize_", "read", "reading", "take_apart", "write"]
-
-#: the layout of its models changed often before this
-OLDEST = (5, 17)
 
 
 class TransformersBackbone(Backbone):
@@ -135,15 +133,6 @@ def take_apart(model: Any) -> TransformersBackbone:
                 "has no q_proj; use a newer version"
             )
     return TransformersBackbone(model, geometry_of(model), list(blocks_of(model)))
-
-
-def refuse_old(version: str) -> None:
-    """Refuse a version whose models have other names for their parts."""
-    if tuple(map(int, version.split(".")[:2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise TypeError(
-            f"cannot prune models of transformers {version}: version {oldest} or newer is needed"
-        )
 
 
 #: parts of the names of models whose tokens cannot be pruned alone, and why

@@ -11,15 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
+from ...scoring.ordering import is_exporting
 from ...tokens import Tokens
 from ..contract import NO_MASK
 from ..ending import Ending, Proxy
-from .families import base_of, blocks_of, family_of, is_map, pooler_of, reads_of
+from .families import base_of, blocks_of, family_of, is_map, pooler_of, reads_of, refuse_old
 from .geometry import prefix_of
+
+try:
+    from transformers.utils.generic import merge_with_config_defaults
+    from transformers.utils.output_capturing import capture_outputs
+except ImportError:
+    refuse_old(transformers.__version__)
+    raise
 
 #: the library's module whose hooks record hidden states where a call asks for them
 RECORDING = "transformers.utils.output_capturing"
@@ -153,7 +160,7 @@ def read_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
         if call.get(name) is not None:
             _refuse_padding(name, call[name])
             call[name] = None
-    if torch.compiler.is_exporting():
+    if is_exporting():
         # Then the library makes a mask that masks nothing: tell its blocks that it is this one.
         call["unmasked"] = True
     return call

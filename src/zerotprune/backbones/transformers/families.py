@@ -69,6 +69,19 @@ ATTENTIONS = {
 }  # fmt: skip
 
 
+#: the layout of its models changed often before this; DINOv2's changed once more, in 5.18
+OLDEST = (5, 17)
+
+
+def refuse_old(version: str) -> None:
+    """Refuse a version whose models have other names for their parts."""
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise TypeError(
+            f"cannot prune models of transformers {version}: version {oldest} or newer is needed"
+        )
+
+
 def known_as(module: object) -> type | None:
     """Return the class in `FAMILIES` that the model is of or inherits from."""
     for kind in type(module).__mro__:

@@ -1,0 +1,203 @@
+"""A pruned model inside what people train and serve with: one step, beside the model alone.
+
+Gradient checkpointing is tested with the models: `test_pruning.py` and `tests/backbones`.
+"""
+
+from __future__ import annotations
+
+import copy
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import zerotprune as ztp
+from tests import hf_families
+from tests.families import build, images_for
+from tests.nursery import nursery, said_by
+
+COST = 0.7
+
+
+def step(model: Any, images: Tensor) -> tuple[float, dict[str, Tensor]]:
+    """The loss, and the gradient of every weight that has one."""
+    outputs = model(images)
+    loss = getattr(outputs, "logits", outputs).square().mean()
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    return loss.item(), {name: each for name, each in gradients.items() if each is not None}
+
+
+@pytest.fixture
+def group(tmp_path: Any) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+RANKED = """
+import sys
+import torch, torch.distributed as dist, zerotprune as ztp
+from tests.families import build, images_for
+from tests.test_wrappers import COST, step
+
+port, rank = int(sys.argv[1]), int(sys.argv[2])
+model = ztp.prune_(build("deit").train(), cost=COST)
+images = images_for(model, 4)
+loss, expected = step(model, images)
+model.zero_grad()
+dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+step(wrapped, images.chunk(2)[rank])
+for name, weight in model.named_parameters():  # the mean over two halves is that of the whole
+    torch.testing.assert_close(weight.grad, expected[name])
+dist.destroy_process_group()
+print(len(expected), "gradients")
+"""
+
+
+def test_two_processes_of_data_parallel_make_the_step_of_one() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = str(held.getsockname()[1])
+    ranks = [nursery().start(RANKED, port, rank) for rank in "01"]
+    for done in [nursery().wait(rank) for rank in ranks]:
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.endswith("gradients\n")
+
+
+@pytest.mark.parametrize("family", ["deit", "siglip, no cls"])
+@pytest.mark.usefixtures("group")
+def test_fully_sharded(family: str) -> None:
+    """FSDP2: blocks, then the model, as its documentation has it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model: Any = ztp.prune_(build(family).train(), cost=COST)
+    images, sharded = images_for(model), copy.deepcopy(model)
+    mesh = init_device_mesh("cpu", (1,))
+    for block in sharded.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    loss, expected = step(model, images)
+    found, gradients = step(sharded, images)
+    assert found == pytest.approx(loss, rel=1e-5)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        shards: Any = gradients[name]
+        torch.testing.assert_close(shards.full_tensor(), gradient)
+    with pytest.raises(TypeError, match="cannot prune a model after fully_shard: prune it before"):
+        ztp.prune_(sharded, cost=COST)
+
+
+COMPILED = """
+import copy
+import torch, zerotprune as ztp
+from tests.families import build, images_for
+from tests.test_wrappers import COST, step
+
+model = ztp.prune_(build("deit").train(), cost=COST)
+images, twin = images_for(model), copy.deepcopy(model)
+loss, expected = step(model, images)
+compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
+found, gradients = step(compiled, images)
+assert abs(found - loss) < 1e-5 * loss
+for name, gradient in expected.items():
+    torch.testing.assert_close(gradients["_orig_mod." + name], gradient)
+with torch.no_grad():  # pruned again under the compiler, it is compiled again
+    ztp.prune_(compiled, cost=0.5)
+    torch.testing.assert_close(compiled(images), twin(images))
+    assert not torch.allclose(compiled(images), model(images))
+print(len(expected), "gradients")
+"""
+
+
+def test_a_compiled_step() -> None:
+    assert said_by(COMPILED)[-1].endswith("gradients")
+
+
+def pieces(library: str) -> tuple[nn.Module, list[str]]:
+    """A model, and the names of its layers for LoRA."""
+    if library == "timm":
+        return build("deit"), ["qkv", "fc1"]
+    return hf_families.build("dinov2"), ["q_proj", "v_proj", "fc1"]
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_lora_on_a_pruned_model(library: str) -> None:
+    peft = pytest.importorskip("peft")
+    model, layers = pieces(library)
+    images = torch.randn(2, 3, 96, 96)
+    ztp.prune_(model.train(), cost=COST)
+    with torch.no_grad():
+        before = model(images)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=layers, r=2))
+    with torch.no_grad():  # B begins at zero: nothing has changed yet
+        torch.testing.assert_close(_logits(adapted(images)), _logits(before))
+    loss, gradients = step(adapted, images)
+    assert loss > 0
+    assert all("lora_" in name for name in gradients)
+    count = sum("lora_B" in name for name, _ in adapted.named_parameters())
+    reached = [name for name, each in gradients.items() if "lora_B" in name and each.abs().sum()]
+    assert len(reached) == count == 5 * len(layers)
+    torch.optim.SGD(adapted.parameters(), lr=1.0).step()
+    with torch.no_grad():
+        after = _logits(adapted(images))
+        assert not torch.equal(after, _logits(before))
+        with pytest.raises(TypeError, match="after get_peft_model: prune it before"):
+            ztp.prune_(adapted, cost=COST)
+        merged = adapted.merge_and_unload()
+        assert "pruned by" in repr(merged)
+        torch.testing.assert_close(_logits(merged(images)), after, rtol=1e-4, atol=1e-4)
+
+
+def _logits(outputs: Any) -> Tensor:
+    logits: Tensor = getattr(outputs, "logits", outputs)
+    return logits
+
+
+def test_after_prepare_the_message_says_what_to_do_first() -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    prepared = accelerator.prepare(build("deit"))
+    with pytest.raises(TypeError, match=r"prune before accelerator\.prepare"):
+        ztp.prune_(prepared, cost=COST)
+    model = ztp.prune_(build("deit"), cost=COST)
+    images = images_for(model)
+    with torch.no_grad():
+        alone = model(images)
+        torch.testing.assert_close(accelerator.prepare(model)(images), alone, rtol=0.1, atol=0.1)
+
+
+def test_dispatched_blocks_are_refused() -> None:
+    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+
+    model: Any = build("deit")
+    add_hook_to_module(model.blocks[2], AlignDevicesHook("cpu"))
+    with pytest.raises(TypeError, match="load it without device_map"):
+        ztp.prune_(model, cost=COST)
+
+
+def test_inside_a_pipeline() -> None:
+    """The pipeline's answers are those of the pruned model itself."""
+    import transformers
+    from PIL import Image
+
+    model: Any = hf_families.build("vit")
+    processor = transformers.ViTImageProcessor(size={"height": 96, "width": 96})
+    quick = ztp.pruned(model, cost=COST)
+    serve = transformers.pipeline("image-classification", model=quick, image_processor=processor)
+    pixels = (torch.rand(120, 100, 3) * 255).byte().numpy()
+    image = Image.fromarray(pixels)
+    with torch.inference_mode():
+        inputs = processor(image, return_tensors="pt")
+        expected = quick(**inputs).logits.softmax(-1)[0]
+        unpruned = model(**inputs).logits.softmax(-1)[0]
+    found = {each["label"]: each["score"] for each in serve(image, top_k=7)}
+    assert [found[f"LABEL_{index}"] for index in range(7)] == pytest.approx(expected.tolist())
+    assert not torch.allclose(expected, unpruned)
