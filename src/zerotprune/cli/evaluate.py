@@ -21,6 +21,7 @@ from .options import (
     ModelOptions,
     ModelPrecision,
     ReadingOptions,
+    refuse_torchrun,
 )
 from .report_accuracy import table_of
 
@@ -46,6 +47,8 @@ def evaluate(
     budget, loading = budget or BudgetOptions(), loading or ModelOptions()
     reading, probing = reading or ReadingOptions(), probing or ProbeOptions()
     budget.check()
+    if budget.time is not None:
+        refuse_torchrun("a speed is measured in one process")
     if method is not None:
         resolve(method)
         if not budget.given:

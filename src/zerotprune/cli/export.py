@@ -112,6 +112,8 @@ def export(
     check_target(target_named(to), out, batch, int8, full_range)
     if budget.given:
         check_method(budget.acting(method))
+    if threads is not None:
+        torch.set_num_threads(threads)
     console = console_for()
     given = loading.named(model)
     given["pretrained"] = given["pretrained"] and not random_weights
@@ -122,8 +124,6 @@ def export(
     )
     if schedule is not None:
         prune_(built, schedule)
-    if threads is not None:
-        torch.set_num_threads(threads)
     with console.status("exporting") as status:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
                               full_range=full_range, max_changed=max_changed, rounds=samples,
