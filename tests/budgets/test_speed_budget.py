@@ -11,6 +11,7 @@ import torch
 
 import zerotprune as ztp
 from tests.families import build
+from tests.nursery import said_by
 from zerotprune import Schedule, Stage
 from zerotprune.backbones import backbone
 from zerotprune.budgets import speed
@@ -176,20 +177,29 @@ def test_methods_are_set_to_speeds_together(monkeypatch: pytest.MonkeyPatch) -> 
                for each in found[6:])  # fmt: skip
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-def test_copies_are_compiled_as_the_model_is(compiles: bool) -> None:
-    """By the model's own backend, and more copies than torch compiles of one forward by itself."""
-    model, compiled = build("deit"), list[int]()
+COMPILED = """
+import torch
+from tests.families import SMALL, build
+from zerotprune import Schedule, Stage
+from zerotprune.budgets.speed import time_schedules
 
-    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
-        compiled.append(len(graph.graph.nodes))
-        return graph.forward
+SMALL["depth"] = 2
+graphs, model = [], build("deit")
 
-    if compiles:
-        model = torch.compile(model, backend=backend)
-    schedules = [Schedule((Stage(1, 0.3 + at / 20),)) for at in range(9)]
-    time_schedules(model, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
-    assert len(compiled) == (10 if compiles else 0)
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+schedules = [Schedule((Stage(1, 0.3 + at / 20),)) for at in range(9)]
+for each in (model, torch.compile(model, backend=backend)):
+    time_schedules(each, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
+    print(len(graphs))
+"""
+
+
+def test_copies_are_compiled_as_the_model_is() -> None:
+    """By the model's own backend, and more of them than torch compiles of one forward."""
+    assert said_by(COMPILED) == ["0", "10"]
 
 
 def test_a_timed_model_is_left_alone() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -172,14 +172,15 @@ def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
 
 
 def _room_for(model: nn.Module, count: int) -> AbstractContextManager[Any]:
-    """Allow as many compiled graphs of one forward as there are copies of the model: beyond its
-    limit torch would quietly run them uncompiled."""
+    """Let every copy be compiled as if it were the only one. Else torch would make one graph for
+    all numbers of tokens, which is slower, and beyond its limit run copies uncompiled."""
     if not hasattr(model, "_orig_mod") and model._compiled_call_impl is None:
         return nullcontext()
     import torch._dynamo
 
+    limit = torch._dynamo.config.recompile_limit + (_ATTEMPTS + 2) * count
     room: AbstractContextManager[Any] = torch._dynamo.config.patch(
-        recompile_limit=torch._dynamo.config.recompile_limit + (_ATTEMPTS + 2) * count
+        automatic_dynamic_shapes=False, recompile_limit=limit
     )
     return room
 
@@ -276,23 +277,21 @@ class SpeedDial:
         return self.lowest, self._possible((1 + self.lowest) / 2)
 
     def guess(self, budget: TimeBudget) -> float:
-        """Return the cost at which the line through the measured points has the budget's speed."""
+        """Return the cost at which the line through the measured points has the budget's speed.
+
+        First looks count until there is a measurement that does; below all points the line from
+        the unpruned model through the lowest of them goes on.
+        """
         target = 1 / budget.wanted(self.timings[self.lowest])
-        points = [(0.0, 0.0), *self._points(), (1.0, 1.0)]
+        points = [*_rising(self.counted or self.timings), (1.0, 1.0)]
         for (cheap, quick), (dear, slow) in pairwise(points):
             if quick <= target <= slow and slow > quick:
                 guess = cheap + (dear - cheap) * (target - quick) / (slow - quick)
-                return self._possible(min(max(guess, self.lowest), 0.99))
-        return self.lowest
-
-    def _points(self) -> list[tuple[float, float]]:
-        """Return costs and times, both as shares of the unpruned model's; noise may not make a
-        higher cost the faster one."""
-        points, slowest = [], 0.0
-        for cost, timed in sorted(self.timings.items()):
-            slowest = max(slowest, 1 / timed.speedup)
-            points.append((cost, slowest))
-        return points
+                break
+        else:
+            cheap, quick = points[0]
+            guess = 1 - (1 - cheap) * (1 - target) / max(1 - quick, SURE)
+        return self._possible(min(max(guess, self.lowest), 0.99))
 
     def _possible(self, cost: float) -> float:
         """Return the nearest cost that there is a schedule for."""
@@ -333,3 +332,11 @@ class SpeedDial:
         schedule = self.schedule(cost)
         assert schedule is not None
         return Reached(budget, cost, schedule, self.timings[cost], failure)
+
+
+def _rising(timings: dict[float, Timed]) -> list[tuple[float, float]]:
+    """Return costs and times, both as shares of the unpruned model's; noise may not make a higher
+    cost the faster one."""
+    costs = sorted(timings)
+    times = accumulate((1 / timings[cost].speedup for cost in costs), max)
+    return list(zip(costs, times, strict=True))
