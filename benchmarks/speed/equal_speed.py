@@ -115,7 +115,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
 
 
 def _row(case: Found, result: Result | None, unpruned: Result) -> dict[str, object]:
-    """The accuracy, with the speed that was measured before; the reason where it is out of reach."""
+    """The accuracy beside the speed that was measured before, or why that is out of reach."""
     timed: dict[str, object] = {
         "measure": f"top1 at {case.asked:g} times the speed",
         "batch": case.batch,

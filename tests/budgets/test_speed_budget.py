@@ -22,7 +22,6 @@ from zerotprune.budgets.speed import (
     cost_for,
     reach,
     time_schedule,
-    time_schedules,
 )
 from zerotprune.clock import in_turn, quartiles
 from zerotprune.methods import name_of, resolve
@@ -40,9 +39,7 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
     geometry = backbone(model).geometry
     full = Plan(Schedule(), geometry).gmacs()
 
-    def fake(
-        model: object, schedules: list[Schedule], images: object, rounds: int
-    ) -> list[Timed]:
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
         return [timed(100, 20 + 80 * Plan(each, geometry).gmacs() / full) for each in schedules]
 
     monkeypatch.setattr(speed, "time_schedules", fake)
@@ -132,9 +129,7 @@ def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = backbone(model).geometry
     full, calls = Plan(Schedule(), geometry).gmacs(), cycle([0.9, 1.0, 1.1])
 
-    def fake(
-        model: object, schedules: list[Schedule], images: object, rounds: int
-    ) -> list[Timed]:
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
         shares = [Plan(each, geometry).gmacs() / full for each in schedules]
         noise = [next(calls) if rounds < 10 else 1.0 for _ in schedules]
         return [timed(100, n * (20 + 80 * share)) for n, share in zip(noise, shares, strict=True)]
@@ -155,9 +150,7 @@ def test_methods_are_set_to_speeds_together(monkeypatch: pytest.MonkeyPatch) -> 
     geometry = backbone(model).geometry
     full, turns = Plan(Schedule(), geometry).gmacs(), list[int]()
 
-    def fake(
-        model: object, schedules: list[Schedule], images: object, rounds: int
-    ) -> list[Timed]:
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
         turns.append(len(schedules))
         shares = [Plan(each, geometry).gmacs() / full for each in schedules]
         return [timed(100, 10 + (90 if rounds > 10 else 70) * share) for share in shares]

@@ -101,7 +101,10 @@ def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> No
 
 
 def test_compare_puts_methods_at_equal_speed(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """By a clock on which time follows cost, and on which ToMe has an overhead."""
     from zerotprune.budgets import speed
