@@ -71,7 +71,7 @@ def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_sizes_as_more_width_of_queries_and_keys(precision: torch.dtype) -> None:
     """Of many tokens, by fused attention that knows no bias; padding gets nothing at all."""
-    q, k, v = vectors(300, precision, width=24)
+    q, k, _ = vectors(300, precision, width=24)
     size = sizes_of(300)
     size[:, 280:] = 0
     wide_q, wide_k = fused.with_sizes(q, k, 0.2, size)
