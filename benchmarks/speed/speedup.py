@@ -4,7 +4,9 @@ The paper has DeiT-S 45 % faster at 35 % fewer FLOPs, for 0.4 points of top-1. O
 turn, eager, compiled and as a CUDA graph, in bfloat16; speed-ups are over the *compiled* unpruned
 model, and the limit is slicing, which keeps as many tokens and computes nothing to choose them.
 Weights are random but those of DeiT-Ti, whose accuracy stands beside its speed.
-Command: python -m benchmarks.speed.speedup --shared DIR (a GPU). What it gave: README.md.
+Command: python -m benchmarks.speed.speedup --shared DIR (a GPU). What it gave: docs/measuring.md.
+Fold beside its rivals alone: --only fold-deit-s fold-deit-b fold-deit-ti fold-dinov2-b-518
+--methods fold tome zero-tprune diffrate --mode graph --jobs 12. What it gave: docs/fold.md.
 """
 
 from __future__ import annotations
@@ -33,13 +35,9 @@ from zerotprune.scoring.backends import Backend
 METHODS = (DEFAULT, "zero-tprune", "tome")  # ours first, then two others: compiling takes time
 
 
-#: About half of what DeiT needs, from block 4 on; and the same in four stages.
+#: About half of what DeiT needs, from block 4 on.
 HALF = Schedule(
     tuple(Stage(4 + at, similar=count) for at, count in enumerate((61, 31, 20, 15, 12, 10, 9, 8))),
-    Fold(),
-)
-HALF_IN_FOUR = Schedule(
-    (Stage(4, similar=82), Stage(6, similar=40), Stage(8, similar=22), Stage(10, similar=17)),
     Fold(),
 )
 
@@ -64,12 +62,10 @@ SECTIONS = {
                        weights="deit_tiny_patch16_224.safetensors"),
     "dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), schedule=0.65, size=518),
     "vit-l-384": Section("vit_large_patch16_384", (32,), 0.65),
-    "fold-deit-s": Section("deit_small_patch16_224", (512, 64, 1), HALF, (512,)),
-    "fold-deit-s-4": Section("deit_small_patch16_224", (512, 1), HALF_IN_FOUR),
-    "fold-deit-b": Section("deit_base_patch16_224", (256,), HALF),
-    "fold-deit-ti": Section("deit_tiny_patch16_224", (512,), 0.7, (512,),
-                            weights="deit_tiny_patch16_224.safetensors"),
-    "fold-dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), 0.6, size=518),
+    "fold-deit-s": Section("deit_small_patch16_224", (512, 64), 0.6, (512, 64)),
+    "fold-deit-b": Section("deit_base_patch16_224", (256,), 0.6, (256,)),
+    "fold-deit-ti": Section("deit_tiny_patch16_224", (512,), 0.7, (512,)),
+    "fold-dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), 0.6, (32,), size=518),
 }  # fmt: skip
 
 
@@ -87,7 +83,8 @@ def main() -> None:
         rows = field.measured()
         records.append(chosen.csv, rows)
         say(f"{field.name}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
-    draw(chosen.csv, chosen.plots)
+    if not chosen.rows_only:
+        draw(chosen.csv, chosen.plots)
 
 
 def options() -> argparse.Namespace:
@@ -107,6 +104,7 @@ def options() -> argparse.Namespace:
     add("--compute", default="needed", choices=get_args(Compute))
     add("--backend", default="auto", choices=get_args(Backend))
     add("--plots", type=Path, default=DOCS, help="folder for the plots")
+    add("--rows-only", action="store_true", help="draw no plots: a machine without matplotlib")
     add("--draw", action="store_true", help="only draw the plots again, from the rows")
     return parsed(known)
 

@@ -8,6 +8,7 @@ task. This is the page to read first.
 from __future__ import annotations
 
 import operator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -21,7 +22,7 @@ from .method import Method, Part, Seen
 from .schedule import Stage
 from .scoring.attention import Heads, output
 from .scoring.backends import Backend, scorer
-from .scoring.graph import average_attention
+from .scoring.graph import ColumnGraph, average_attention
 from .scoring.precision import no_autocast
 from .scoring.scorer import Scorer
 from .tokens import CARRIED, Reduction, Tokens, reduced
@@ -197,21 +198,26 @@ class PrunedBlock:
         )
         if not chunked:
             return self._score(seen)
-        starts = range(0, tokens.x.shape[0], CHUNK)
-        chunks = [self._score(_images(seen, slice(start, start + CHUNK))) for start in starts]
+        images = [slice(start, start + CHUNK) for start in range(0, tokens.x.shape[0], CHUNK)]
+        if not task.wants_graph:
+            return self._score(seen, images)
+        chunks = [self._score(_images(seen, each)) for each in images]
         history = concat([seen.tokens.history for seen, _, _ in chunks])
         outputs = [torch.cat(heads) for heads in zip(*(chunk[1] for chunk in chunks), strict=True)]
         reduction: Reduction | None = concat([decision for _, _, decision in chunks])
         return seen._replace(tokens=tokens._replace(history=history)), outputs, reduction
 
-    def _score(self, seen: Seen) -> tuple[Seen, list[Tensor], Reduction | None]:
-        """Compute the attention with as much of its graph as the method wants to see."""
+    def _score(
+        self, seen: Seen, chunks: list[slice] | None = None
+    ) -> tuple[Seen, list[Tensor], Reduction | None]:
+        """Compute the attention with as much of its graph as the method wants to see; the sums of
+        its columns by chunks of images, since only these leave the cache."""
         task = self.task
         if task.wants_graph:
             outputs, graph = seen.scorer.attention(seen.heads)
             seen = seen._replace(graph=graph, columns=graph)
         elif task.wants_columns:
-            outputs, columns = seen.scorer.attention_sums(seen.heads)
+            outputs, columns = _attention_sums(seen, chunks)
             seen = seen._replace(columns=columns)
         else:
             outputs = [seen.scorer.output(part) for part in seen.heads]
@@ -225,7 +231,8 @@ class PrunedBlock:
         """Let the method choose what becomes of the tokens at this block's stage."""
         method, stage = self.task.method, self.task.stage
         assert stage is not None
-        with torch.no_grad(), no_autocast(seen.tokens.x):
+        quietly = torch.no_grad() if torch.is_grad_enabled() else nullcontext()
+        with quietly, no_autocast(seen.tokens.x):
             method.check(stage, seen.patches, self.task.geometry)
             reduction = method.reduce(seen, stage)
         _refuse_undeclared(method, reduction)
@@ -255,6 +262,14 @@ def _with_sizes(heads: list[Heads], tokens: Tokens, method: Method) -> list[Head
     """Return the heads with the token sizes that attention goes by; padding has size 0."""
     size = tokens.weight(method.proportional)
     return heads if size is None else [part._replace(size=size) for part in heads]
+
+
+def _attention_sums(seen: Seen, chunks: list[slice] | None) -> tuple[list[Tensor], ColumnGraph]:
+    if chunks is None:
+        return seen.scorer.attention_sums(seen.heads)
+    parts = [[part.select(which) for part in seen.heads] for which in chunks]
+    outputs, columns = zip(*map(seen.scorer.attention_sums, parts), strict=True)
+    return [torch.cat(heads) for heads in zip(*outputs, strict=True)], concat(columns)
 
 
 def _images(seen: Seen, which: slice) -> Seen:

@@ -11,11 +11,20 @@ import torch
 
 import zerotprune as ztp
 from tests.families import build
+from tests.nursery import said_by
 from zerotprune import Schedule, Stage
 from zerotprune.backbones import backbone
 from zerotprune.budgets import speed
-from zerotprune.budgets.speed import TimeBudget, Timed, cost_for, time_schedule
+from zerotprune.budgets.speed import (
+    SpeedDial,
+    TimeBudget,
+    Timed,
+    cost_for,
+    reach,
+    time_schedule,
+)
 from zerotprune.clock import in_turn, quartiles
+from zerotprune.methods import name_of, resolve
 from zerotprune.plan import Plan
 
 
@@ -30,10 +39,10 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
     geometry = backbone(model).geometry
     full = Plan(Schedule(), geometry).gmacs()
 
-    def fake(model: object, schedule: Schedule, images: object, rounds: int = 0) -> Timed:
-        return timed(100, 20 + 80 * Plan(schedule, geometry).gmacs() / full)
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
+        return [timed(100, 20 + 80 * Plan(each, geometry).gmacs() / full) for each in schedules]
 
-    monkeypatch.setattr(speed, "time_schedule", fake)
+    monkeypatch.setattr(speed, "time_schedules", fake)
     images = torch.zeros(4, 3, 96, 96)
     cost, found = cost_for(model, TimeBudget(speedup=1.25), images)
     assert found.speedup == pytest.approx(1.25, rel=0.05)
@@ -120,11 +129,12 @@ def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     geometry = backbone(model).geometry
     full, calls = Plan(Schedule(), geometry).gmacs(), cycle([0.9, 1.0, 1.1])
 
-    def fake(model: object, schedule: Schedule, images: object, rounds: int = 0) -> Timed:
-        noise = next(calls) if rounds < 10 else 1.0
-        return timed(100, noise * (20 + 80 * Plan(schedule, geometry).gmacs() / full))
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
+        shares = [Plan(each, geometry).gmacs() / full for each in schedules]
+        noise = [next(calls) if rounds < 10 else 1.0 for _ in schedules]
+        return [timed(100, n * (20 + 80 * share)) for n, share in zip(noise, shares, strict=True)]
 
-    monkeypatch.setattr(speed, "time_schedule", fake)
+    monkeypatch.setattr(speed, "time_schedules", fake)
     pruned = ztp.prune_(model, speedup=1.3, example=images)
     share = ztp.gmacs(pruned) / full
     assert 100 / (20 + 80 * share) == pytest.approx(1.3, rel=0.05)
@@ -132,6 +142,57 @@ def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
         ztp.prune_(model, speedup=1.3)
     with pytest.raises(ValueError, match="speedup"):
         ztp.prune_(model, cost=0.5, speedup=1.3, example=images)
+
+
+def test_methods_are_set_to_speeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budget by budget, method by method, by a clock that lies until there are many rounds."""
+    model, images = build("deit"), torch.zeros(2, 3, 96, 96)
+    geometry = backbone(model).geometry
+    full, turns = Plan(Schedule(), geometry).gmacs(), list[int]()
+
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
+        turns.append(len(schedules))
+        shares = [Plan(each, geometry).gmacs() / full for each in schedules]
+        return [timed(100, 10 + (90 if rounds > 10 else 70) * share) for share in shares]
+
+    monkeypatch.setattr(speed, "time_schedules", fake)
+    dials = [SpeedDial(model, resolve(name), images) for name in ("fold", "tome", "zero-tprune")]
+    budgets = [TimeBudget(speedup=1.2), TimeBudget(speedup=1.5), TimeBudget(speedup=50)]
+    found = reach(budgets, dials)
+    assert [name_of(each.schedule.method) for each in found] == ["fold", "tome", "zero-tprune"] * 3
+    assert turns[:2] == [6, 6]  # two costs of each, then all that may be met, in one turn
+    for each in found[:6]:
+        assert not each.failure
+        assert each.timed.speedup == pytest.approx(each.budget.speedup, rel=0.05)
+        share = Plan(each.schedule, geometry).gmacs() / full
+        assert 100 / (10 + 90 * share) == pytest.approx(each.budget.speedup, rel=0.05)
+    assert all("speed-up of 50 at batch 2 cannot be reached by" in each.failure
+               for each in found[6:])  # fmt: skip
+
+
+COMPILED = """
+import torch
+from tests.families import SMALL, build
+from zerotprune import Schedule, Stage
+from zerotprune.budgets.speed import time_schedules
+
+SMALL["depth"] = 2
+graphs, model = [], build("deit")
+
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+schedules = [Schedule((Stage(1, 0.3 + at / 20),)) for at in range(9)]
+for each in (model, torch.compile(model, backend=backend)):
+    time_schedules(each, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
+    print(len(graphs))
+"""
+
+
+def test_copies_are_compiled_as_the_model_is() -> None:
+    """By the model's own backend, and more of them than torch compiles of one forward."""
+    assert said_by(COMPILED) == ["0", "10"]
 
 
 def test_a_timed_model_is_left_alone() -> None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,49 @@ def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> No
     costs = [float(row["gmacs"]) for row in rows]
     for cost in costs[1:]:
         assert cost == pytest.approx(0.7 * costs[0], rel=0.02)
+
+
+def test_compare_puts_methods_at_equal_speed(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By a clock on which time follows cost, and on which ToMe has an overhead."""
+    from zerotprune.budgets import speed
+    from zerotprune.budgets.speed import Timed
+    from zerotprune.cli.compare import compare
+    from zerotprune.cli.options import ReadingOptions
+    from zerotprune.methods import name_of
+    from zerotprune.pruning import gmacs
+
+    def fake(model: Any, schedules: list[Any], images: object, rounds: int) -> list[Timed]:
+        shares = [gmacs(model, each) / gmacs(model) for each in schedules]
+        late = [0.15 * (name_of(each.method) == "tome") for each in schedules]
+        times = [0.3 + 0.7 * share + extra for share, extra in zip(shares, late, strict=True)]
+        return [Timed(100, 100 * time, (1 / time,) * 3) for time in times]
+
+    monkeypatch.setattr(speed, "time_schedules", fake)
+    rows, reading = tmp_path / "rows.csv", ReadingOptions(workers=0, batch=4)
+    compare("demo", str(folder), speedup=[1.25, 2.1], method=["fold", "tome"], reading=reading,
+            csv=rows, plots=tmp_path)  # fmt: skip
+    said = " ".join(capsys.readouterr().out.split())
+    assert "speed-up of 2.1 at batch 4 cannot be reached by tome; the best measured here" in said
+    assert "fold − tome at 1.25× and 1.25×" in said
+    with rows.open(newline="") as file:
+        unpruned, *written = csv.DictReader(file)
+    assert [row["name"] for row in written] == ["fold", "tome", "fold", "tome"]
+    fold, tome, faster, missed = written
+    for row, wanted in ((fold, 1.25), (tome, 1.25), (faster, 2.1)):
+        assert float(row["speedup"]) == pytest.approx(wanted, rel=0.05)
+        assert float(row["kl"]) > 0
+    ours, theirs = (float(row["gmacs"]) / float(unpruned["gmacs"]) for row in (fold, tome))
+    assert ours == pytest.approx(0.5 / 0.7, rel=0.05)
+    assert theirs == pytest.approx((0.8 - 0.45) / 0.7, rel=0.05)
+    assert "cannot be reached by tome" in missed["failure"]
+    assert not missed["top1"]
+    assert 1.5 < float(missed["speedup"]) < 2.1
+    assert (tmp_path / "accuracy-speed.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Path) -> None:

@@ -63,6 +63,25 @@ def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
     assert error(out, exact @ v.double()) < LOOSE[precision]
     assert error(columns.received(), exact.mean(dim=2)) < 1e-5
     assert error(columns.row(0), exact[:, :, 0]) < 5e-5
+    assert (
+        error(fused.FusedScorer(strict=True).output(heads), exact @ v.double()) < (LOOSE[precision])
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_sizes_as_more_width_of_queries_and_keys(precision: torch.dtype) -> None:
+    """Of many tokens, by fused attention that knows no bias; padding gets nothing at all."""
+    q, k, _ = vectors(300, precision, width=24)
+    size = sizes_of(300)
+    size[:, 280:] = 0
+    wide_q, wide_k = fused.with_sizes(q, k, 0.2, size)
+    assert wide_q.shape == wide_k.shape == (*q.shape[:3], 32)
+    found = reference.attention_graph(wide_q, wide_k, 0.2)
+    exact = reference.attention_graph(
+        q.double(), k.double(), 0.2, size.double().log()[:, None, None]
+    )
+    assert error(found, exact) < LOOSE[precision]
+    assert not found[..., 280:].any()
 
 
 def test_only_the_row_of_cls_is_kept() -> None:

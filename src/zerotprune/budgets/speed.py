@@ -1,33 +1,42 @@
 """A budget in speed: find the cost at which a pruned model is as fast as asked for, by measuring.
 
-Pruned and unpruned models are timed in turn, on this device, at this batch size and precision, so
-that a noisy machine is as noisy for both.
+Pruned models and the unpruned one are timed in turn, on this device, at this batch size and
+precision, eager or compiled as the model is, so that a noisy machine is as noisy for all of them.
+Time falls nearly in a line with cost: two costs are timed, then the one where the line between its
+neighbours has the speed, and again until it is met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import unwrap
 from ..clock import in_turn, quartiles, stopwatch
-from ..method import Method
+from ..method import Method, name_of, resolve
+from ..methods import DEFAULT
 from ..ranges import check_range
 from ..schedule import Schedule
 from ..surgery import attach, sharing_copy
-from .solving import bisect, schedule_for
+from .solving import schedule_for
 
 #: how far the measured speed may be from the budget, relative to the budget
 TOLERANCE = 0.05
 #: how far apart the quartiles of the speed-up may lie; beyond that the machine is too busy
 SPREAD = 0.3
-_ROUNDS = 7
-_STEPS = 7
-_CORRECTIONS = 3
+#: the relative error of a median that is small enough: then no more rounds are run
+SURE = 0.01
+_ROUNDS = 7  # of a first look
+_MOST_ROUNDS = 27  # of a measurement that counts
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,9 @@ class TimeBudget:
         assert self.latency_ms is not None
         return timed.unpruned / self.latency_ms
 
-    def is_met(self, timed: Timed) -> bool:
-        return abs(timed.speedup / self.wanted(timed) - 1) <= TOLERANCE
+    def miss(self, timed: Timed) -> float:
+        """Return how far a measurement is from the budget, relative to the budget."""
+        return abs(timed.speedup / self.wanted(timed) - 1)
 
     def check(self, timed: Timed, advice: str = "try again, or give a cost") -> None:
         """Refuse a measurement that misses the budget, or that is inconclusive."""
@@ -86,7 +96,7 @@ class TimeBudget:
         low, middle, high = timed.speedups
         if high - low > SPREAD * middle:
             raise ValueError(f"{asked}; the machine is too busy to measure; {advice}")
-        if not self.is_met(timed):
+        if self.miss(timed) > TOLERANCE:
             raise ValueError(f"{asked}, more than {TOLERANCE:.0%} off; {advice}")
 
     def __str__(self) -> str:
@@ -95,21 +105,84 @@ class TimeBudget:
         return f"{self.latency_ms:g} ms a batch"
 
 
+@dataclass(frozen=True)
+class Reached:
+    """What one method came to for one budget: the nearest, or the best that it can have."""
+
+    budget: TimeBudget
+    cost: float
+    schedule: Schedule
+    timed: Timed
+    failure: str = ""  # why the budget is not met
+
+
 @torch.inference_mode()
+def time_schedules(
+    model: nn.Module, schedules: Sequence[Schedule], images: Tensor, rounds: int = _ROUNDS
+) -> list[Timed]:
+    """Time the model pruned by each schedule and unpruned, all in turn.
+
+    The model is left alone; its copies are compiled if it is. With many rounds, it ends as soon as
+    all medians are sure.
+    """
+    inner = unwrap(model)
+    copies = [sharing_copy(inner), *(attach(sharing_copy(inner), each) for each in schedules)]
+    clock = stopwatch(images.device)
+    turns: list[list[float]] = []
+    with _room_for(model, len(copies)):
+        samplers = [partial(clock, partial(_compiled_like(model, each), images)) for each in copies]
+        for turn in in_turn(samplers, rounds):
+            turns.append(turn)
+            if len(turns) >= _ROUNDS and all(_is_sure(ratios) for ratios in _speedups(turns)):
+                break
+    milliseconds = [1e3 * quartiles(times)[1] for times in zip(*turns, strict=True)]
+    return [
+        Timed(milliseconds[0], pruned, quartiles(ratios))
+        for pruned, ratios in zip(milliseconds[1:], _speedups(turns), strict=True)
+    ]
+
+
 def time_schedule(
     model: nn.Module, schedule: Schedule, images: Tensor, rounds: int = _ROUNDS
 ) -> Timed:
-    """Time the model pruned by the schedule and unpruned, in turn. The model is left alone; its
-    copies are compiled if it is."""
-    inner = unwrap(model)
-    copies: list[nn.Module] = [sharing_copy(inner), attach(sharing_copy(inner), schedule)]
+    """Time the model pruned by the schedule and unpruned, in turn."""
+    return time_schedules(model, [schedule], images, rounds)[0]
+
+
+def _speedups(turns: Sequence[Sequence[float]]) -> Iterator[list[float]]:
+    """Return the speed-ups of each pruned model, turn by turn."""
+    for column in range(1, len(turns[0])):
+        yield [turn[0] / turn[column] for turn in turns]
+
+
+def _is_sure(ratios: list[float]) -> bool:
+    low, middle, high = quartiles(ratios)
+    return high - low <= SURE * middle * math.sqrt(len(ratios))
+
+
+def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
+    """Compile the copy if the model is; by the same backend and options, unless it was compiled in
+    place: then nobody knows them."""
     if hasattr(model, "_orig_mod"):
-        copies = [torch.compile(copy) for copy in copies]  # type: ignore[misc]
-    clock = stopwatch(images.device)
-    samplers = [partial(clock, partial(copy, images)) for copy in copies]
-    turns = list(in_turn(samplers, rounds))
-    unpruned_ms, pruned_ms = (1e3 * quartiles(times)[1] for times in zip(*turns, strict=True))
-    return Timed(unpruned_ms, pruned_ms, quartiles([whole / pruned for whole, pruned in turns]))
+        wrapped: nn.Module = type(model)(copy, model.dynamo_ctx)
+        return wrapped
+    if model._compiled_call_impl is not None:
+        copy.compile()
+    return copy
+
+
+def _room_for(model: nn.Module, count: int) -> AbstractContextManager[Any]:
+    """Let every copy be compiled as if it were the only one. Else torch would make one graph for
+    all numbers of tokens, which is slower, and beyond its limit run copies uncompiled."""
+    if not hasattr(model, "_orig_mod") and model._compiled_call_impl is None:
+        return nullcontext()
+    import torch._dynamo
+
+    limit = torch._dynamo.config.recompile_limit + (_ATTEMPTS + 2) * count
+    room: AbstractContextManager[Any] = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False, recompile_limit=limit
+    )
+    return room
 
 
 def cost_for(
@@ -119,51 +192,151 @@ def cost_for(
 
     Raises ValueError if the budget cannot be met within 5 %, with the best that was measured.
     """
+    (found,) = reach([budget], [SpeedDial(model, resolve(method or DEFAULT), images)])
+    if found.failure:
+        raise ValueError(found.failure)
+    return found.cost, found.timed
 
-    def time_cost(cost: float, rounds: int = _ROUNDS) -> Timed | None:
-        try:
-            schedule = schedule_for(model, cost=cost, method=method, images=images)
-        except ValueError:  # too few tokens to meet just this share
-            return None
-        return time_schedule(model, schedule, images, rounds)
 
-    lowest, fastest = _fastest(time_cost)
-    wanted, asked = budget.wanted(fastest), f"{budget} at batch {len(images)}"
-    if wanted <= 1:
-        raise ValueError(f"{asked} needs no pruning: measured, {fastest}")
-    if fastest.speedup < wanted * (1 - TOLERANCE):
-        raise ValueError(
-            f"{asked} cannot be reached; the best measured here, at {lowest:.2f} of the cost: "
-            f"{fastest}"
-        )
+def reach(
+    budgets: Sequence[TimeBudget],
+    dials: Sequence[SpeedDial],
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Reached]:
+    """Return what every method comes to for every budget, all of them timed in turn.
 
-    def turn(dial: float) -> tuple[float, float] | None:
-        cost = 1 - dial * (1 - lowest)
-        timed = time_cost(cost)
-        return None if timed is None else (cost, 1 / timed.speedup)
+    Args:
+        budgets: In their order are the results, and for each in the order of the methods.
+        dials: The methods, all with the same model and images.
+        say: Is told what is being done.
 
-    hit = bisect(turn, 1 / wanted, steps=_STEPS, close_enough=0.01)
-    assert hit is not None
-    cost, timed = hit.setting, time_cost(hit.setting, rounds=3 * _ROUNDS)
-    assert timed is not None
-    for _ in range(_CORRECTIONS):
-        if budget.is_met(timed) or timed.speedup <= 1:
+    Where a budget is not met within 5 %, the result's failure says what is the best to be had.
+    """
+    model, images = dials[0].model, dials[0].images
+    say("measuring how fast the methods can be")
+    _time(model, images, [(dial, cost) for dial in dials for cost in dial.first_costs()])
+    pairs = [(budget, dial) for budget in budgets for dial in dials]
+    unmet = [(budget, dial) for budget, dial in pairs if not dial.why_not(budget)]
+    for attempt in range(_ATTEMPTS):
+        if not unmet:
             break
-        # The time saved is about in proportion to the compute saved.
-        saved = (1 - 1 / wanted) / (1 - 1 / timed.speedup)
-        corrected = min(max(1 - (1 - cost) * saved, lowest), 0.99)
-        again = time_cost(corrected, rounds=3 * _ROUNDS)
-        if again is None:
-            break
-        cost, timed = corrected, again
-    budget.check(timed)
-    return cost, timed
+        say(f"measuring {len(unmet)} schedules, attempt {attempt + 1}")
+        guesses = [(dial, dial.guess(budget)) for budget, dial in unmet]
+        _time(model, images, guesses, rounds=_MOST_ROUNDS)
+        unmet = [(budget, dial) for budget, dial in unmet if not dial.meets(budget)]
+    return [dial.result(budget) for budget, dial in pairs]
 
 
-def _fastest(time_cost: Callable[[float], Timed | None]) -> tuple[float, Timed]:
-    """Return the lowest cost that the method can be set to, and how fast it is there."""
-    for step in range(3, 20):
-        fastest = time_cost(step / 20)
-        if fastest is not None:
-            return step / 20, fastest
-    raise ValueError("no schedule of this method prunes this model")
+def _time(
+    model: nn.Module,
+    images: Tensor,
+    guesses: Sequence[tuple[SpeedDial, float]],
+    rounds: int = _ROUNDS,
+) -> None:
+    """Time all guesses in turn, and let the dials know."""
+    found = [(dial, cost, schedule) for dial, cost in dict.fromkeys(guesses)
+             if (schedule := dial.schedule(cost)) is not None]  # fmt: skip
+    timings = time_schedules(model, [schedule for _, _, schedule in found], images, rounds)
+    for (dial, cost, _), timed in zip(found, timings, strict=True):
+        dial.timings[cost] = timed
+        if rounds > _ROUNDS:
+            dial.counted[cost] = timed
+
+
+class SpeedDial:
+    """A method to be set by speed: the costs that were timed so far, and which to try next."""
+
+    def __init__(self, model: nn.Module, method: Method, images: Tensor) -> None:
+        self.model, self.method, self.images = model, method, images
+        self.timings: dict[float, Timed] = {}
+        self.counted: dict[float, Timed] = {}  # those of them that had as many rounds as it takes
+        self._schedules: dict[float, Schedule | None] = {}
+        self.lowest = self._find_lowest()
+
+    def schedule(self, cost: float) -> Schedule | None:
+        """Return the method's schedule; None if its tokens are too few to meet just this cost."""
+        if cost not in self._schedules:
+            try:
+                self._schedules[cost] = schedule_for(
+                    self.model, cost=cost, method=self.method, images=self.images
+                )
+            except ValueError:
+                self._schedules[cost] = None
+        return self._schedules[cost]
+
+    def _find_lowest(self) -> float:
+        for step in range(3, 20):
+            if self.schedule(step / 20) is not None:
+                return step / 20
+        # Say in the solver's own words what keeps the method from this model.
+        schedule_for(self.model, cost=0.95, method=self.method, images=self.images)
+        raise ValueError(f"no schedule of {name_of(self.method)} prunes this model")
+
+    def first_costs(self) -> tuple[float, float]:
+        """Return the lowest cost and one in the middle, to begin with."""
+        return self.lowest, self._possible((1 + self.lowest) / 2)
+
+    def guess(self, budget: TimeBudget) -> float:
+        """Return the cost at which the line through the measured points has the budget's speed.
+
+        First looks count until there is a measurement that does; below all points the line from
+        the unpruned model through the lowest of them goes on.
+        """
+        target = 1 / budget.wanted(self.timings[self.lowest])
+        points = [*_rising(self.counted or self.timings), (1.0, 1.0)]
+        for (cheap, quick), (dear, slow) in pairwise(points):
+            if quick <= target <= slow and slow > quick:
+                guess = cheap + (dear - cheap) * (target - quick) / (slow - quick)
+                break
+        else:
+            cheap, quick = points[0]
+            guess = 1 - (1 - cheap) * (1 - target) / max(1 - quick, SURE)
+        return self._possible(min(max(guess, self.lowest), 0.99))
+
+    def _possible(self, cost: float) -> float:
+        """Return the nearest cost that there is a schedule for."""
+        for step in range(6):
+            for near in (cost - 0.005 * step, cost + 0.005 * step):
+                if self.schedule(near) is not None:
+                    return near
+        return self.lowest
+
+    def meets(self, budget: TimeBudget) -> bool:
+        return any(budget.miss(timed) <= TOLERANCE for timed in self.counted.values())
+
+    def why_not(self, budget: TimeBudget) -> str:
+        """Say why the method cannot meet the budget at all; "" if it may."""
+        best = self._fastest()
+        fastest, asked = self.timings[best], f"{budget} at batch {len(self.images)}"
+        if budget.wanted(fastest) <= 1:
+            return f"{asked} needs no pruning: measured, {fastest}"
+        if fastest.speedup < budget.wanted(fastest) * (1 - TOLERANCE):
+            return (
+                f"{asked} cannot be reached by {name_of(self.method)}; the best measured here, at "
+                f"{best:.2f} of the cost: {fastest}"
+            )
+        return ""
+
+    def _fastest(self) -> float:
+        return max(self.timings, key=lambda cost: self.timings[cost].speedup)
+
+    def result(self, budget: TimeBudget) -> Reached:
+        """Return the cost that is nearest to the budget; the fastest where it is out of reach."""
+        failure, cost = self.why_not(budget), self._fastest()
+        if not failure:
+            cost = min(self.counted, key=lambda cost: budget.miss(self.counted[cost]))
+            try:
+                budget.check(self.counted[cost])
+            except ValueError as error:
+                failure = str(error)
+        schedule = self.schedule(cost)
+        assert schedule is not None
+        return Reached(budget, cost, schedule, self.timings[cost], failure)
+
+
+def _rising(timings: dict[float, Timed]) -> list[tuple[float, float]]:
+    """Return costs and times, both as shares of the unpruned model's; noise may not make a higher
+    cost the faster one."""
+    costs = sorted(timings)
+    times = accumulate((1 / timings[cost].speedup for cost in costs), max)
+    return list(zip(costs, times, strict=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from cyclopts import Parameter
+from torch import nn
 
 from ..cost import Compute
 from ..data.models import load
@@ -140,13 +141,14 @@ def bench(
     precisions = list(dict.fromkeys(precision or [usual]))
     # All cost what the first of the methods does whose cost is known before an image is seen.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
+    timed = _as_measured(built, precisions[0], modes) if budgets[0].time else built
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
     schedules = [
         each.solve(
-            built,
+            timed,
             None if each.schedule is not None and method is None else static[0],
-            lambda: core.noise(built, batches[0], device, torch.float32),
+            lambda: core.noise(built, batches[0], device, getattr(torch, precisions[0])),
             console.print,
         )
         for each in budgets
@@ -190,6 +192,16 @@ def _check(budgets: Sequence[BudgetOptions], csv: Path | None, plot: Path | None
         check_figure_file(plot)
         if len(budgets) > 1:
             raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
+
+
+def _as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -> nn.Module:
+    """Return the model in the first precision, compiled unless it runs eagerly as well: a budget in
+    time is met by the model as it is."""
+    cast = deepcopy(model).to(getattr(torch, precision))
+    if "eager" in modes:
+        return cast
+    compiled: nn.Module = torch.compile(cast, fullgraph=True, dynamic=False)  # type: ignore[assignment]
+    return compiled
 
 
 def _use_threads(threads: int | None, gpu: bool) -> None:

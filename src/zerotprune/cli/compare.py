@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
 from matplotlib.figure import Figure
 
 from ..budgets import Budget, schedule_for
+from ..budgets.speed import Reached, SpeedDial, TimeBudget, Timed, reach
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result
+from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
@@ -24,11 +29,22 @@ from .options import (
     ModelPrecision,
     ReadingOptions,
     Several,
+    refuse_torchrun,
 )
-from .report_accuracy import table_of
+from .report_accuracy import equal_speed_table, table_of
 
 Axis = Literal["gmacs", "speed"]
+COSTS = (0.85, 0.7, 0.55)
 RIVAL = "tome"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method at one budget."""
+
+    asked: float  # the cost, or the speed-up
+    contender: Contender
+    timed: Timed | None = None  # where the budget is a speed-up
 
 
 def compare(
@@ -36,6 +52,7 @@ def compare(
     data: DataName,
     *,
     cost: Several[float] = None,
+    speedup: Several[float] = None,
     method: MethodNames = None,
     loading: ModelOptions | None = None,
     reading: ReadingOptions | None = None,
@@ -45,19 +62,28 @@ def compare(
     csv: CsvFile = None,
     plots: Path | None = None,
 ) -> None:
-    """All methods at several budgets, matched within 1 %: a table, a CSV, and two plots.
+    """All methods at several budgets: a table, a CSV, and two plots.
 
-    Example: `zerotprune compare deit_small_patch16_224 imagenet/val --cost 0.7 0.5 --plots .`
+    Costs are matched within 1 %; speeds are measured here at --batch, in turn, within 5 %.
+
+    Example: `zerotprune compare deit_small_patch16_224 imagenet/val --speedup 1.2 1.5 --plots .`
 
     Parameters
     ----------
     cost
         Budgets, as shares of the unpruned compute; default 0.85, 0.7 and 0.55.
+    speedup
+        Budgets, as times the unpruned model's speed, measured on this machine.
     plots
         Folder for `accuracy-gmacs.png` and `accuracy-speed.png`.
     """
-    budgets = [Budget(cost=share) for share in cost or (0.85, 0.7, 0.55)]
+    if cost and speedup:
+        raise ValueError("give one kind of budget, not several: --cost and --speedup")
+    budgets = [Budget(cost=share) for share in cost or COSTS]
+    speeds = [TimeBudget(speedup=times) for times in dict.fromkeys(speedup or ())]
     methods = [resolve(name) for name in method or names()]
+    if speeds:
+        refuse_torchrun("a speed is measured in one process")
     if csv is not None:
         records.check_rows_fit(csv)
     if plots is not None:
@@ -65,68 +91,152 @@ def compare(
     evaluation = prepare(model, data, loading or ModelOptions(), reading or ReadingOptions(),
                          probing or ProbeOptions(), precision=precision,
                          calibration=calibration)  # fmt: skip
-    contenders = [UNPRUNED]
+    missed: list[Reached] = []
+    if speeds:
+        entries, missed = _at_speeds(evaluation, speeds, methods)
+    else:
+        entries = _at_costs(evaluation, budgets, methods)
+    if not entries:
+        raise ValueError("none of the methods can meet any of the budgets")
+    results = evaluation.run([UNPRUNED, *(entry.contender for entry in entries)])
+    _report(evaluation, entries, results, missed, csv, plots)
+
+
+def _at_costs(
+    evaluation: Evaluation, budgets: Sequence[Budget], methods: Sequence[Method]
+) -> list[Entry]:
+    """Return every method at every cost that it can be set to."""
+    entries = []
     for budget in budgets:
+        assert budget.cost is not None
         for each in methods:
             images = evaluation.some_images() if each.adaptive else None
             try:
                 schedule = schedule_for(
                     evaluation.model, cost=budget.cost, method=each, images=images
                 )
-                contenders.append(Contender(name_of(each), schedule))
+                entries.append(Entry(budget.cost, Contender(name_of(each), schedule)))
             except ValueError as error:
-                evaluation.console.print(f"left out: {error}", style="yellow", markup=False)
-    if len(contenders) == 1:
-        raise ValueError("none of the methods can meet any of the budgets")
-    _report(evaluation, evaluation.run(contenders), csv, plots)
+                _leave_out(evaluation, error)
+    return entries
+
+
+def _at_speeds(
+    evaluation: Evaluation, speeds: Sequence[TimeBudget], methods: Sequence[Method]
+) -> tuple[list[Entry], list[Reached]]:
+    """Return every method at every speed that it reaches, and what the others came to."""
+    images, dials = evaluation.some_images(evaluation.options.batch), []
+    for each in methods:
+        try:
+            dials.append(SpeedDial(evaluation.model, each, images))
+        except ValueError as error:
+            _leave_out(evaluation, error)
+    if not dials:
+        return [], []
+    with evaluation.console.status("measuring") as status:
+        found = reach(speeds, dials, status.update)
+    for each in found:
+        if each.failure:
+            _leave_out(evaluation, each.failure)
+    entries = [
+        Entry(each.budget.speedup or 0.0, Contender(name_of(each.schedule.method), each.schedule),
+              each.timed)
+        for each in found
+        if not each.failure
+    ]  # fmt: skip
+    return entries, [each for each in found if each.failure]
+
+
+def _leave_out(evaluation: Evaluation, why: object) -> None:
+    evaluation.console.print(f"left out: {why}", style="yellow", markup=False, highlight=False)
 
 
 def _report(
-    evaluation: Evaluation, results: list[Result], csv: Path | None, plots: Path | None
+    evaluation: Evaluation,
+    entries: list[Entry],
+    results: list[Result],
+    missed: list[Reached],
+    csv: Path | None,
+    plots: Path | None,
 ) -> None:
     if not evaluation.leads:
         return
-    evaluation.console.print(table_of(evaluation, results))
-    for line in _against_rival(results):
+    timings = [entry.timed for entry in entries if entry.timed is not None]
+    if timings:
+        asked = [entry.asked for entry in entries]
+        evaluation.console.print(equal_speed_table(evaluation, results, asked, timings))
+    else:
+        evaluation.console.print(table_of(evaluation, results))
+    for line in _against_rival(entries, results):
         evaluation.console.print(line, highlight=False)
     if csv is not None:
-        records.append(csv, [evaluation.row(result, results[0]) for result in results])
+        records.append(csv, _rows(evaluation, entries, results, missed))
     if plots is not None:
         # The same methods have names in all plots: those that stand out by their cost.
-        named = find_named(_points(results, "gmacs")[1:], "gmacs")
+        named = find_named(_points(entries, results, "gmacs"), "gmacs")
         for by in get_args(Axis):
-            figure = _plot(results, by, evaluation.model_name, named)
+            figure = _plot(entries, results, by, evaluation.model_name, named)
             save(figure, plots / f"accuracy-{by}.png")
 
 
-def _plot(results: list[Result], by: Axis, model: str, named: list[str]) -> Figure:
-    unpruned, *points = _points(results, by)
+def _rows(
+    evaluation: Evaluation, entries: list[Entry], results: list[Result], missed: list[Reached]
+) -> list[dict[str, object]]:
+    """Return the rows of the CSV; those of speeds that were not reached have a reason."""
+    unpruned = results[0]
+    rows = [evaluation.row(unpruned, unpruned)]
+    for entry, result in zip(entries, results[1:], strict=True):
+        timed = {} if entry.timed is None else _timed_row(entry.timed)
+        rows.append(evaluation.row(result, unpruned) | timed)
+    for each in missed:
+        about = records.about(Contender(name_of(each.schedule.method), each.schedule))
+        where = {key: rows[0][key] for key in ("model", "data", "measure", "batch", "precision")}
+        rows.append(where | about | _timed_row(each.timed) | {"failure": each.failure})
+    return rows
+
+
+def _timed_row(timed: Timed) -> dict[str, object]:
+    threads = "" if torch.cuda.is_available() else torch.get_num_threads()
+    return {"mode": "eager", "threads": threads, "latency_ms": round(timed.pruned, 4),
+            "speedup": round(timed.speedup, 4)}  # fmt: skip
+
+
+def _plot(
+    entries: list[Entry], results: list[Result], by: Axis, model: str, named: list[str]
+) -> Figure:
     title = f"{model}, {len(results[0].hits)} images"
-    return trade_off_figure(points, unpruned.x, by, title, named)
+    unpruned = results[0].gmacs() if by == "gmacs" else 1.0
+    return trade_off_figure(_points(entries, results, by), unpruned, by, title, named)
 
 
-def _points(results: list[Result], by: Axis) -> list[Point]:
-    return [
-        Point(
-            result.contender.name,
-            result.gmacs() if by == "gmacs" else result.images_per_second,
-            *result.change(results[0]),
-        )
-        for result in results
-    ]
+def _points(entries: list[Entry], results: list[Result], by: Axis) -> list[Point]:
+    """Return the pruned ones; their speed is what the budget was met by, or of the evaluation."""
+    points = []
+    for entry, result in zip(entries, results[1:], strict=True):
+        if by == "gmacs":
+            x = result.gmacs()
+        else:
+            x = entry.timed.speedup if entry.timed else result.speedup(results[0])[1]
+        points.append(Point(entry.contender.name, x, *result.change(results[0])))
+    return points
 
 
-def _against_rival(results: list[Result]) -> list[str]:
+def _against_rival(entries: list[Entry], results: list[Result]) -> list[str]:
     """A paired test of the default method against ToMe at each budget."""
-    by_name = {DEFAULT: list[Result](), RIVAL: list[Result]()}
-    for result in results:
-        by_name.get(result.contender.name, []).append(result)
+    found = {(entry.asked, entry.contender.name): (entry, result)
+             for entry, result in zip(entries, results[1:], strict=True)}  # fmt: skip
     lines = []
-    for ours, theirs in zip(by_name[DEFAULT], by_name[RIVAL], strict=False):
-        mean, error = ours.change(theirs)
+    for asked in dict.fromkeys(entry.asked for entry in entries):
+        pair = found.get((asked, DEFAULT)), found.get((asked, RIVAL))
+        if pair[0] is None or pair[1] is None:
+            continue
+        (ours, result), (theirs, other) = pair
+        mean, error = result.change(other)
         z = mean / error if error else 0.0
+        at = f"{result.gmacs():.3f} and {other.gmacs():.3f} GMACs"
+        if ours.timed is not None and theirs.timed is not None:
+            at = f"{ours.timed.speedup:.2f}× and {theirs.timed.speedup:.2f}×"
         lines.append(
-            f"{DEFAULT} − {RIVAL} at {ours.gmacs():.3f} and {theirs.gmacs():.3f} GMACs: "
-            f"{mean:+.2f} ± {error:.2f} points (z = {z:+.1f})"
+            f"{DEFAULT} − {RIVAL} at {at}: {mean:+.2f} ± {error:.2f} points (z = {z:+.1f})"
         )
     return lines

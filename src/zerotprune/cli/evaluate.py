@@ -24,6 +24,7 @@ from .options import (
     ModelPrecision,
     NoSpeedFlag,
     ReadingOptions,
+    refuse_torchrun,
 )
 from .report_accuracy import table_of
 
@@ -53,6 +54,8 @@ def evaluate(
     reading, probing = reading or ReadingOptions(), probing or ProbeOptions()
     for each in budgets:
         each.check()
+    if budgets[0].time is not None:
+        refuse_torchrun("a speed is measured in one process")
     if method is not None:
         resolve(method)
         if not budgets[0].given and not is_model_folder(model):

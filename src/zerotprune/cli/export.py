@@ -109,6 +109,8 @@ def export(
     check_target(target_named(to), out, batch, int8, full_range)
     if budget.given:
         check_method(budget.acting(method))
+    if threads is not None:
+        torch.set_num_threads(threads)
     console = console_for()
     built = load(**loading.named(model))
     images = reading.read(built, loading.size)
@@ -118,8 +120,6 @@ def export(
     if schedule is not None:
         saved = None if budget.given else saved_with(built, method)
         prune_(built, schedule, outputs="tokens" if saved is None else saved.outputs)
-    if threads is not None:
-        torch.set_num_threads(threads)
     with console.status("exporting") as status:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
                               full_range=full_range, max_changed=max_changed, rounds=samples,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
+
 from rich.table import Table
 
+from ..budgets.speed import Timed
 from ..measure.accuracy import Result
 from .console import new_table
 from .evaluation import Evaluation
@@ -34,6 +38,43 @@ def table_of(evaluation: Evaluation, results: list[Result]) -> Table:
         if timed:
             cells.append(speedup_of(result, reference) if number else "")
         table.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
+    return table
+
+
+def equal_speed_table(
+    evaluation: Evaluation,
+    results: Sequence[Result],
+    asked: Sequence[float],
+    timings: Sequence[Timed],
+) -> Table:
+    """One row for each contender at each speed, with the cost that it came to.
+
+    Args:
+        results: the unpruned model's, then one for each contender.
+        asked: the speed-up that each contender was set to.
+        timings: what was measured of it.
+    """
+    measure, unpruned = evaluation.probe or "top-1", results[0]
+    batch = evaluation.options.batch
+    table = new_table(f"{evaluation.model_name}, {len(unpruned.hits)} images, batch {batch}")
+    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column("method", overflow="fold")  # what gives way on a narrow screen
+    for column in ("measured", "cost", f"{measure} %", "change", "KL"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_row("1", unpruned.contender.name, "", "1", f"{unpruned.top1:.2f}", "", "",
+                  end_section=True)  # fmt: skip
+    rows = list(zip(asked, results[1:], timings, strict=True))
+    for number, (speedup, result, timed) in enumerate(rows, start=1):
+        table.add_row(
+            f"{speedup:g}",
+            result.contender.name,
+            f"{timed.speedup:.2f}×",
+            f"{result.gmacs() / unpruned.gmacs():.3f}",
+            f"{result.top1:.2f}",
+            "{:+.2f} ± {:.2f}".format(*result.change(unpruned)),
+            f"{fmean(result.kl):.4f}" if result.kl else "",
+            end_section=number < len(rows) and asked[number] != speedup,
+        )
     return table
 
 

@@ -73,7 +73,7 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
     """What a row of the CSV says of the result itself."""
     return {
         "measure": "top1",
-        **_about(result.contender),
+        **about(result.contender),
         "gmacs": round(result.gmacs(), 6),
         "gmacs_paper": round(result.gmacs("paper"), 6),
         "gmacs_needed": round(result.gmacs(compute="needed"), 6),
@@ -106,7 +106,7 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
     """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
     columns: dict[str, object] = {
         "measure": "speed",
-        **_about(speed.entrant.contender),
+        **about(speed.entrant.contender),
         "batch": speed.batch,
         "precision": speed.precision,
         "mode": speed.mode,
@@ -128,7 +128,8 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
     }
 
 
-def _about(contender: Contender) -> dict[str, object]:
+def about(contender: Contender) -> dict[str, object]:
+    """The columns that say what was run."""
     schedule = contender.schedule
     method = described(schedule)
     return {"name": contender.name, "method": method, "schedule": schedule.one_line()}

@@ -150,8 +150,8 @@ class Fold(Method):
         elif importance != "cls":
             assert seen.columns is not None
             parts.append(average_attention(seen.columns))
-        patches = [part[:, seen.prefix :] for part in parts]
-        return torch.stack([part / part.mean(dim=-1, keepdim=True) for part in patches]).sum(dim=0)
+        patches = torch.stack(parts)[:, :, seen.prefix :]
+        return (patches / patches.mean(dim=-1, keepdim=True)).sum(dim=0)
 
     def _features(self, seen: Seen) -> Float[Tensor, "batch tokens width"]:
         if self.features == "key":

@@ -26,13 +26,14 @@ LOWEST = -20.0  # points: slicing falls so deep that all other lines would shrin
 SHOWN = 14.0  # points below the unpruned model that a panel of `training_figure` shows
 SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # possible ticks
 GMACS = "GMACs, with patch embedding and scoring"
+SPEED = "times as fast as the unpruned model, measured"
 
 
 class Point(NamedTuple):
     """One measured way to run a model."""
 
     name: str
-    x: float  # GMACs, or images per second
+    x: float  # GMACs, or times the unpruned model's speed
     change: float  # in top-1, points
     error: float
 
@@ -84,7 +85,7 @@ def trade_off_figure(
                       **style_of(number))  # fmt: skip
     axis.axhline(0, color="#444444", lw=1, ls=":")
     axis.plot([unpruned], [0], "k*", ms=11, label="unpruned", zorder=3)
-    axis.set_xlabel(GMACS if by == "gmacs" else "images per second")
+    axis.set_xlabel(GMACS if by == "gmacs" else SPEED)
     axis.set_ylabel("change in accuracy, points (paired standard error)")
     axis.set_ylim(bottom=max(LOWEST, axis.get_ylim()[0]))
     _name_cheap_ends(axis, {name: lines[name] for name in named}, by)

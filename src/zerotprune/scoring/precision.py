@@ -9,6 +9,8 @@ from torch import Tensor
 
 
 def widened(x: Tensor) -> Tensor:
+    if x.dtype == torch.float32:  # the usual case, asked for in every step of every stage
+        return x
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -20,6 +22,7 @@ _WITH_AUTOCAST = [
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Autocast would bring matrix products of float32 back to half precision."""
-    if x.device.type in _WITH_AUTOCAST:
-        return torch.autocast(x.device.type, enabled=False)
+    device = x.device.type
+    if device in _WITH_AUTOCAST and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
     return nullcontext()

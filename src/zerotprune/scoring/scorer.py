@@ -105,13 +105,13 @@ class Scorer:
         """
         features = features[:, prefix:]
         batch, patches, _ = features.shape
-        place = torch.arange(patches, device=features.device)
-        group_a, group_b = place[first::2], place[1 - first :: 2]
         gain, choice = self.cheapest(features, first, weight, of_partner)
         gone, stay = ordering.parted(gain, count, self.descending)
         target = choice.gather(1, gone)
-        keep = torch.cat((group_a[stay], group_b.expand(batch, -1)), dim=1)
-        return Folding(keep, group_a[gone], group_b[target], target + stay.shape[1])
+        others = torch.arange(1 - first, patches, 2, device=features.device).expand(batch, -1)
+        keep = torch.cat((2 * stay + first, others), dim=1)
+        partner = 2 * target + (1 - first)
+        return Folding(keep, 2 * gone + first, partner, target + stay.shape[1])
 
     def cheapest(
         self,
@@ -126,7 +126,8 @@ class Scorer:
         unit = F.normalize(widened(features), dim=-1)
         gain = torch.bmm(unit[:, a], unit[:, b].transpose(1, 2))
         if weight is not None:
-            gain = (gain - 1) * (weight[:, a, None] + of_partner * weight[:, None, b])
+            partner = (of_partner * weight[:, b]).unsqueeze(1)
+            gain = (gain - 1) * (weight[:, a].unsqueeze(2) + partner)
         return ordering.largest(gain)
 
     def merge(
@@ -139,14 +140,15 @@ class Scorer:
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
         """The kept tokens, each the mean of itself and what is merged into it, weighted by size;
         and their sizes. `into` are places in `keep`; without sizes all are 1."""
-        mixed, added = widened(take(x, keep)), widened(take(x, gone))
+        kept, both = keep.shape[1], torch.cat((keep, gone), dim=1)
+        tokens = widened(take(x, both))
         if size is None:
-            own, other = mixed.new_ones(keep.shape), mixed.new_ones(gone.shape)
+            sizes = tokens.new_ones(both.shape)
         else:
-            own, other = size.gather(1, keep), size.gather(1, gone)
-            mixed, added = mixed * own.unsqueeze(-1), added * other.unsqueeze(-1)
-        total = add_at(own, into, other.to(own.dtype))
-        mixed = add_at(mixed, into, added.to(mixed.dtype))
+            sizes = size.gather(1, both)
+            tokens = tokens * sizes.unsqueeze(-1)
+        total = add_at(sizes[:, :kept], into, sizes[:, kept:])
+        mixed = add_at(tokens[:, :kept], into, tokens[:, kept:])
         return (mixed / total.unsqueeze(-1)).to(x.dtype), total
 
 

@@ -14,6 +14,7 @@ import timm.models.beit as beit
 import timm.models.eva as eva
 import timm.models.vision_transformer as vit
 import torch
+import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat
 from torch import Tensor
 
@@ -31,6 +32,11 @@ def _qkv(
     attention: Any, x: Tensor, queries: int | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     width = attention.proj.in_features
+    if queries is None:  # all at once: a third of the steps
+        qkv = attention.qkv(x) if bias is None else F.linear(x, attention.qkv.weight, bias)
+        heads = attention.num_heads
+        packed = qkv.view(*qkv.shape[:2], 3, heads, width // heads)
+        return packed.permute(2, 0, 3, 1, 4).unbind(0)  # type: ignore[no-any-return]
     q, kv = layer_for_queries(attention.qkv, x, width, queries, bias)
     k, v = kv[..., :width], kv[..., width:]
     q, k, v = (split_heads(part, attention.num_heads) for part in (q, k, v))

@@ -24,7 +24,7 @@ from ..graph import (
 from ..scorer import Scorer
 from ..similarity import Among, Folding, Metric
 from . import folding, matching, ranking, whole
-from .attending import Columns, attend, columns
+from .columns import Columns, columns
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -91,24 +91,23 @@ class FusedScorer(Scorer):
         if whole.fits(q, whole.MOST_SUMMED):
             out, received, first = whole.attend_with_columns(q, k, v, part.scale, part.size)
             return [out], Columns(received, first)
-        out, sums = self._attention(q, k, v, part)
-        return [out], columns(q, k, part.scale, sums, part.size)
+        if whole.fits(q):
+            out, sums = whole.attend(q, k, v, part.scale, part.size)
+            return [out], columns(q, k, part.scale, sums, part.size)
+        if part.size is not None:
+            q, k = with_sizes(q, k, part.scale, part.size)
+        out, logs = _attention(q, k, v, part.scale)
+        sums = log_sums(q, k, part.scale) if logs is None else logs.contiguous()
+        return [out], columns(q, k, part.scale, sums, None)
 
     def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
         if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
             return super().output(part)
         q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
-        if not whole.fits(q) and _is_fused(q, v):
-            return attend_by_width(q, k, v, part.scale, part.size)
-        return self._attention(q, k, v, part)[0]
-
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, part: Heads) -> tuple[Tensor, Tensor]:
-        """The output, and the logarithms of the row sums."""
-        if part.size is not None:
-            by_size = whole.attend if whole.fits(q) else attend
-            return by_size(q, k, v, part.scale, part.size)
-        out, sums = _attention(q, k, v, part.scale)
-        return out, log_sums(q, k, part.scale) if sums is None else sums.contiguous()
+        if whole.fits(q):
+            return whole.attend(q, k, v, part.scale, part.size)[0]
+        q, k = with_sizes(q, k, part.scale, part.size)
+        return F.scaled_dot_product_attention(q, k, v, scale=part.scale)
 
     def _leave(self, why: str) -> None:
         """To torch, unless that was ruled out."""
@@ -203,6 +202,8 @@ def _why_no_attention(part: Heads) -> str | None:
     """The same for attention itself."""
     if not part.q.shape == part.k.shape == part.v.shape:
         return "queries, keys and values differ in number or width"
+    if part.size is not None and part.q.shape[-1] > 120 and not whole.fits(part.q):
+        return f"a head is {part.q.shape[-1]} wide, and the sizes of merged tokens take 8 more"
     if any(x.requires_grad for x in (part.q, part.k, part.v)):
         return "gradients are asked for, and the kernel has no backward pass"
     return None
@@ -212,35 +213,29 @@ def _dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def attend_by_width(
+def with_sizes(
     q: Float[Tensor, "batch heads tokens width"],
     k: Float[Tensor, "batch heads tokens width"],
-    v: Float[Tensor, "batch heads tokens width"],
     scale: float,
     size: Float[Tensor, "batch tokens"],
-) -> Float[Tensor, "batch heads tokens width"]:
-    """Return attention in proportion to sizes by fused attention that knows no bias.
+) -> tuple[Float[Tensor, "batch heads tokens wider"], Float[Tensor, "batch heads tokens wider"]]:
+    """Return q and k whose product has the logarithm of the sizes in it: fused attention knows no
+    bias that is free.
 
-    The logarithm of the sizes is one more width of k, against which q has 1 / scale; in two parts,
-    for its last bits in half precision. Fused attention wants widths that are multiples of 8.
+    The logarithm is one more width of k, against which q has 1 / scale; in two parts, for its last
+    bits in half precision. Fused attention wants widths that are multiples of 8. The logarithm
+    of padding, which has no size, is low enough; of infinity the second part would be no number.
     """
-    log = size.log()
+    log = size.log().clamp_min(-1e4)
     high = log.to(k.dtype)
     low = (log - high.to(log.dtype)).to(k.dtype)
-    batch, heads, tokens, _ = k.shape
+    batch, heads, tokens, width = k.shape
+    more = 2 + -(width + 2) % 8
     wider = torch.stack((high, low), dim=-1)[:, None].expand(-1, heads, -1, -1)
-    k = torch.cat((k, wider, k.new_zeros(batch, heads, tokens, 6)), dim=-1)
-    q = torch.cat(
-        (q, q.new_full((batch, heads, tokens, 2), 1 / scale), q.new_zeros(batch, heads, tokens, 6)),
-        dim=-1,
-    )
-    return F.scaled_dot_product_attention(q, k, v, scale=scale)
-
-
-def _is_fused(q: Tensor, v: Tensor) -> bool:
-    """Does torch have fused attention for such tensors, made wider by 8?"""
-    half = q.dtype in (torch.float16, torch.bfloat16)
-    return half and q.device.type == "cuda" and q.shape[-1] % 8 == 0 and q.shape[-1] <= 120
+    k = torch.cat((k, wider, k.new_zeros(batch, heads, tokens, more - 2)), dim=-1)
+    ones = q.new_full((batch, heads, tokens, 2), 1 / scale)
+    q = torch.cat((q, ones, q.new_zeros(batch, heads, tokens, more - 2)), dim=-1)
+    return q, k
 
 
 def _attention(

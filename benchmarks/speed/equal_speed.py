@@ -1,0 +1,135 @@
+"""All methods at equal measured speed: what do 1.2, 1.5 and 1.8 times the speed cost in accuracy?
+
+Methods meet a budget in GMACs by very different numbers of steps, and a step costs time. So each is
+set to a speed here, measured in turn with the unpruned model, and then evaluated: change in top-1,
+divergence from the unpruned model, and the cost that it came to. DeiT-Ti and ViT-Ti have one shape,
+so that one timing serves both. Timing wants an idle machine, and accuracy does not, so that they
+are two steps with a file between them.
+Commands: python -m benchmarks.speed.equal_speed time --threads 2 --batch 1 8
+python -m benchmarks.speed.equal_speed evaluate --shared DIR. What they gave: docs/measuring.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parser, say
+from zerotprune import Schedule
+from zerotprune.budgets.speed import Reached, SpeedDial, TimeBudget, reach
+from zerotprune.data.models import load
+from zerotprune.measure import records
+from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
+from zerotprune.measure.speed import SEED, noise
+from zerotprune.methods import DEFAULT, name_of, resolve
+
+METHODS = (DEFAULT, "diffrate", "tome", "zero-tprune")
+SPEEDUPS = (1.2, 1.5, 1.8)
+TABLE = "equal speed"
+
+
+class Found(NamedTuple):
+    """One method at one speed, as the file has it; without a schedule where it is out of reach."""
+
+    asked: float
+    batch: int
+    threads: int
+    name: str
+    speedup: float  # as measured
+    latency_ms: float
+    schedule: str  # as JSON
+    failure: str = ""
+
+
+def main() -> None:
+    known = parser(__doc__)
+    steps = known.add_subparsers(dest="step", required=True)
+    timing = steps.add_parser("time", help="find the schedules: on an idle machine")
+    timing.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    timing.add_argument("--threads", type=int, default=2)
+    timing.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    timing.add_argument("--speedups", type=float, nargs="+", default=list(SPEEDUPS))
+    timing.add_argument("--methods", nargs="+", default=list(METHODS))
+    evaluating = measuring_images(__doc__)
+    evaluating.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    steps.add_parser("evaluate", parents=[evaluating], add_help=False,
+                     help="their accuracy")  # fmt: skip
+    for step in steps.choices.values():
+        step.add_argument("--found", type=Path, default=Path("equal-speed.json"),
+                          help="the file between the two steps")  # fmt: skip
+    chosen = known.parse_args()
+    if chosen.step == "time":
+        find(chosen)
+    else:
+        evaluate(chosen)
+
+
+def find(chosen: argparse.Namespace) -> None:
+    """Set every method to every speed, and write down what was found."""
+    if chosen.device == "cpu":
+        torch.set_num_threads(chosen.threads)
+    torch.manual_seed(SEED)
+    model = load(next(iter(MODELS))).to(chosen.device)
+    budgets = [TimeBudget(speedup=each) for each in chosen.speedups]
+    found = []
+    for batch in chosen.batch:
+        images = noise(model, batch, chosen.device, torch.float32)
+        dials = [SpeedDial(model, resolve(name), images) for name in chosen.methods]
+        found += [_noted(each, batch) for each in reach(budgets, dials, say)]
+    for each in found:
+        say(" | ".join(map(str, each[:6])) + f" | {each.failure}")
+    chosen.found.write_text(json.dumps([each._asdict() for each in found], indent=1) + "\n")
+
+
+def _noted(each: Reached, batch: int) -> Found:
+    assert each.budget.speedup is not None
+    return Found(each.budget.speedup, batch, torch.get_num_threads(),
+                 name_of(each.schedule.method), round(each.timed.speedup, 4),
+                 round(each.timed.pruned, 4), each.schedule.to_json(), each.failure)  # fmt: skip
+
+
+def evaluate(chosen: argparse.Namespace) -> None:
+    """Evaluate each schedule once, however often it was found, and write a row for each case."""
+    records.check_rows_fit(chosen.csv)
+    cases = [Found(**each) for each in json.loads(chosen.found.read_text())]
+    schedules = {each.schedule: Contender(each.name, Schedule.from_json(each.schedule))
+                 for each in cases if not each.failure}  # fmt: skip
+    for name in chosen.models:
+        bench = Bench(name, chosen)
+        held = bench.held(REPORT)
+        contenders = [UNPRUNED, *schedules.values()]
+        say(f"{name}: {len(contenders)} contenders")
+        results = compare(bench.model, contenders, held, setting=Setting(chosen.device))
+        by_schedule = dict(zip(schedules, results[1:], strict=True))
+        rows = [records.row(results[0], results[0], "float32")]
+        rows += [_row(each, by_schedule.get(each.schedule), results[0]) for each in cases]
+        about = {"table": TABLE, "model": name, "data": REPORT, "seed": SEED}
+        records.append(chosen.csv, [row | about for row in rows])
+        for row in rows:
+            cells = ("name", "batch", "speedup", "gmacs", "change", "change_error", "kl", "failure")
+            say(" | ".join([name, *(str(row.get(cell, "")) for cell in cells)]))
+
+
+def _row(case: Found, result: Result | None, unpruned: Result) -> dict[str, object]:
+    """The accuracy beside the speed that was measured before, or why that is out of reach."""
+    timed: dict[str, object] = {
+        "measure": f"top1 at {case.asked:g} times the speed",
+        "batch": case.batch,
+        "threads": case.threads,
+        "mode": "eager",
+        "latency_ms": case.latency_ms,
+        "speedup": case.speedup,
+        "failure": case.failure,
+    }
+    if result is None:
+        return {"name": case.name, "precision": "float32"} | timed
+    # Images of the evaluation come in other batches, beside other work: no speed is taken there.
+    return records.row(result, unpruned, "float32") | timed | {"images_per_second": ""}
+
+
+if __name__ == "__main__":
+    main()
