@@ -102,7 +102,7 @@ class Schedule:
     `method` is an object or a registered name; without one, Zero-TPrune.
 
     >>> Schedule([Stage(3, keep=0.8), Stage(6, keep=0.7)], method="evit").method
-    EViT()
+    EViT(fuses=True)
     """
 
     stages: tuple[Stage, ...] = ()
