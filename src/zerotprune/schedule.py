@@ -157,7 +157,7 @@ class Schedule:
     are solved anew. Schedules with the same stages and method are equal, whatever their budgets.
 
     >>> Schedule([Stage(3, keep=0.8), Stage(6, keep=0.7)], method="evit").method
-    EViT()
+    EViT(fuses=True)
     """
 
     stages: tuple[Stage, ...] = ()

@@ -38,7 +38,7 @@ LATER = (ztp.Stage(2, keep=0.7),)
 METHODS = {
     "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
     "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": LATER,
-    "dynamicvit": DROPPING, "mctf-after": FOLDING[:1],
+    "dynamicvit": DROPPING,
 }  # fmt: skip
 #: beside timm and transformers
 LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")
