@@ -47,12 +47,13 @@ def hf_model() -> nn.Module:
 def torchvision_model() -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    model: nn.Module = VisionTransformer(
+    model: Any = VisionTransformer(
         image_size=64, patch_size=8, num_layers=4, num_heads=2, hidden_dim=32, mlp_dim=64,
         num_classes=3,
     ).eval()  # fmt: skip
     nn.init.normal_(model.heads.head.weight)  # its own weights are zeros
-    return model
+    made: nn.Module = model
+    return made
 
 
 def clip_model() -> nn.Module:
@@ -168,7 +169,8 @@ def test_all_of_it_comes_back(how: str, tmp_path: Path) -> None:
 def test_a_tower_and_a_timm_model_without_a_name(tmp_path: Path) -> None:
     from zerotprune.data import demo
 
-    tower = ztp.prune_(clip_model(), cost=0.75).visual
+    whole: Any = ztp.prune_(clip_model(), cost=0.75)
+    tower = whole.visual
     again = ztp.load(ztp.save(tower, tmp_path / "tower", config=CLIP))
     images = torch.rand(2, 3, 64, 64)
     assert torch.equal(again(images), tower(images))

@@ -50,7 +50,8 @@ def test_a_budget_is_met_at_every_size(make: Any, kwargs: dict[str, Any], method
 
 
 def test_a_size_is_solved_once() -> None:
-    model, asked = ztp.prune_(timm_model(), cost=0.65), []
+    model = ztp.prune_(timm_model(), cost=0.65)
+    asked: list[int] = []
     sizes = pruned_blocks(model)[0].sizes
     assert sizes is not None
     solve = sizes.solve

@@ -302,7 +302,7 @@ def to_data(method: Method) -> dict[str, Any]:
 def _written_name(kind: type[Method]) -> str:
     """Return the name of a method in JSON: by which every process knows it, or `FILE.py:CLASS` for
     one of the user's own."""
-    name = getattr(kind, "name", kind.__name__)
+    name = str(getattr(kind, "name", kind.__name__))
     if kind.__module__.partition(".")[0] == __package__ or name in _plugins():
         return name
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""

@@ -61,8 +61,9 @@ class Sizes:
         self._meet(patches)
         return self._made[patches][number]
 
-    @torch.compiler.assume_constant_result  # a compiler does not look into the solving
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _meet(self, patches: int) -> None:
+        """Solve for a size that is new; a compiler does not look into it."""
         if patches not in self._made:
             self._made[patches] = self._make(patches)
 

@@ -104,14 +104,15 @@ def fit(schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> 
             f"the cost of {name_of(method)} depends on the images, and was measured on some of "
             f"{schedule.patches} patches: solve it for {geometry.patches} with schedule_for"
         )
-    unpruned = Plan(Schedule(), geometry).gmacs(budget.convention)
+    convention = budget.convention
+    unpruned = Plan(Schedule(), geometry).gmacs(convention)
     target = budget.to_gmacs(unpruned)
     if target >= (1 - TOLERANCE / 2) * unpruned:
         solved = Schedule((), method)
     else:
         solved = solve(
             method, geometry, target, unpruned,
-            lambda each: Plan(each, geometry, outputs).price(budget.convention), outputs,
+            lambda each: Plan(each, geometry, outputs).price(convention), outputs,
         )  # fmt: skip
     return replace(solved, budget=budget, patches=geometry.patches)
 

@@ -148,7 +148,7 @@ def _may_describe(config: Mapping[str, Any], tower: Any) -> bool:
         return False
     shape = (len(tower.transformer.resblocks), int(tower.conv1.out_channels), tower.patch_size[0])
     size = vision.get("image_size", 224)
-    return (
+    return bool(
         shape == (vision.get("layers"), vision.get("width"), vision.get("patch_size"))
         and tuple(tower.image_size) == ((size, size) if isinstance(size, int) else tuple(size))
         and config["embed_dim"] == tower.output_dim
