@@ -41,8 +41,8 @@ exports: .venv/installed
 # The versions that pyproject.toml promises: `make test-lowest PYTHON=python3.10` sets up the lowest
 # of each package and runs the core and all libraries, `make test-middle PYTHON=python3.13` what many
 # people have. `make test` has the newest. `make matrix` lists them.
-LOWEST := torch==2.6.* torchvision==0.21.* timm==1.0.9 transformers==5.18.*
-MIDDLE := torch==2.10.* torchvision==0.25.* timm==1.0.20 transformers==5.19.*
+LOWEST := torch==2.6.* torchvision==0.21.* timm==1.0.21 transformers==5.18.*
+MIDDLE := torch==2.10.* torchvision==0.25.* timm==1.0.24 transformers==5.19.*
 CORE := tests/test_pruning.py tests/test_pruned.py tests/test_cost.py tests/test_schedule.py \
 	tests/test_trace.py tests/test_grid.py tests/backbones/test_families.py \
 	tests/backbones/test_libraries.py tests/backbones/transformers/test_families.py \
@@ -58,12 +58,10 @@ test-lowest:
 test-middle:
 	$(call test-with,.venv-middle,$(MIDDLE))
 
-# open_clip comes without what it asks for: it asks for a newer timm than ours, and runs on it.
 define test-with
 $(PYTHON) -m venv $(1)
 $(1)/bin/python -m pip install --quiet $(2) --editable '.[cli]' beartype fvcore hypothesis \
-	jaxtyping pytest pytest-xdist ftfy regex
-$(1)/bin/python -m pip install --quiet --no-deps open_clip_torch
+	jaxtyping open_clip_torch pytest pytest-xdist
 $(1)/bin/python -m pytest --numprocesses auto --dist loadfile -W ignore $(CORE)
 endef
 

@@ -66,13 +66,16 @@ SMALL = {"embed_dim": 48, "num_heads": 3, "depth": 5, "num_classes": 7, "img_siz
 
 def build(family: str, seed: int = 0) -> nn.Module:
     name, options = FAMILIES[family]
+    newest = tuple(map(int, timm.__version__.split(".")[:3])) >= NEWEST
+    if not newest and family.startswith("parallel scaling"):
+        pytest.skip(f"timm {timm.__version__} adds a bias in another place, and is refused")
     torch.manual_seed(seed)
     if not name.startswith("test_"):
         options = SMALL | options
     try:
         model: nn.Module = timm.create_model(name, **options)
     except (RuntimeError, TypeError):  # no such model, or no such option
-        if tuple(map(int, timm.__version__.split(".")[:3])) >= NEWEST:
+        if newest:
             raise
         pytest.skip(f"timm {timm.__version__} has no {family}")
     return stirred(model).eval()

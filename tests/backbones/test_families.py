@@ -16,6 +16,7 @@ from tests.families import FAMILIES, build, images_for, precise
 from tests.nursery import said_by
 from tests.oracle import pruning_layer
 from zerotprune.backbones import backbone
+from zerotprune.backbones.timm import refuse_old
 from zerotprune.block import PrunedBlock, Task
 from zerotprune.plan import Plan
 from zerotprune.tracing import Fate, StageTrace
@@ -206,6 +207,13 @@ import zerotprune as ztp
 model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
 print(tuple(model(torch.zeros(1, 3, 160, 160)).shape))
 """
+
+
+def test_an_old_version_is_refused() -> None:
+    refuse_old("1.0.20")
+    refuse_old("1.1.0.dev0")
+    with pytest.raises(TypeError, match=r"timm 1\.0\.9: 1\.0\.20 or newer is needed"):
+        refuse_old("1.0.9")
 
 
 def test_a_version_of_timm_without_some_classes() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
+import timm
 import timm.models.beit as beit
 import timm.models.eva as eva
 import timm.models.vision_transformer as vit
@@ -141,7 +142,19 @@ def featurize_(model: Any, pool: Pool) -> nn.Module:
     return cast(nn.Module, model)
 
 
+#: older versions have other names for parts of EVA, and other calls of their blocks
+OLDEST = (1, 0, 20)
+
+
+def refuse_old(version: str) -> None:
+    """Refuse a version whose models are built in another way."""
+    if tuple(map(int, version.split(".")[:3])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise TypeError(f"cannot prune models of timm {version}: {oldest} or newer is needed")
+
+
 def take_apart(model: Any) -> TimmBackbone:
+    refuse_old(timm.__version__)
     name = type(model).__name__
     if not isinstance(model, _FAMILIES):
         raise TypeError(f"cannot prune timm's {name}: it is not a VisionTransformer, Eva or Beit")
@@ -162,6 +175,11 @@ def take_apart(model: Any) -> TimmBackbone:
 
 
 def _check(block: Any, number: int, name: str) -> None:
+    if getattr(block, "qkv_bias", None) is not None and not hasattr(block, "attn"):
+        raise TypeError(
+            f"cannot prune {name} of timm {timm.__version__}: it adds a bias of block {number} in "
+            "another place than newer versions do; use a newer one"
+        )
     kinds: list[tuple[type, Mapping[type, Any]]] = [(type(block), BLOCKS)]
     if type(block) in BLOCKS:
         kinds += [(type(module), ATTENTIONS) for module in attentions(block) if module is not block]
