@@ -74,8 +74,8 @@ def as_markdown(report: dict[str, Any]) -> str:
     """Write the report as the tables of docs/embedding.md."""
     memory = report["in_memory"]
     lines = [
-        f"{report['model']} at {report['size']} px, {report['precision']}, batch {report['batch']}, "
-        f"compiled, on one {report['device']}; pruned: cost {report['cost']}.",
+        f"{report['model']} at {report['size']} px, {report['precision']}, batch "
+        f"{report['batch']}, compiled, on one {report['device']}; pruned: cost {report['cost']}.",
         "",
         "| images in memory | unpruned | pruned | speed-up |",
         "|---|---|---|---|",
