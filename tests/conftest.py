@@ -37,6 +37,7 @@ hypothesis.settings.load_profile("ours")
 #: the slowest files run first: otherwise one process would end long after the others
 LONGEST = (
     "export/test_real_weights.py", "export/test_executorch.py", "export/test_matrix.py",
+    "embed/test_ray.py",
     "app/test_browser.py", "test_compile.py", "backbones/test_library_graphs.py",
     "export/test_library_models.py", "cli/test_valid_calls.py", "cli/test_ctrl_c.py",
     "backbones/transformers/test_heads.py", "search/test_command.py", "docs/test_commands.py",

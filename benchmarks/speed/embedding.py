@@ -3,7 +3,8 @@
 The model is DINOv2-B with random weights, which are as fast as any. Images in memory: images a
 second of the embedder, unpruned and pruned, beside those of the compiled model on a batch that
 lies on the device, measured in turn by the clock of `bench`. Then JPEG files of 500 × 375 pixels,
-decoded by one process or several. Prints JSON; --out writes it.
+decoded by one process or several. Prints JSON, which --out writes, and the tables of
+docs/embedding.md.
 Command: python -m benchmarks.speed.embedding --out embedding.json (a GPU; a minute)
 """
 
@@ -66,6 +67,28 @@ def main() -> None:
     print(text)
     if chosen.out is not None:
         chosen.out.write_text(text + "\n", "utf-8")
+    print(as_markdown(report))
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """Write the report as the tables of docs/embedding.md."""
+    memory = report["in_memory"]
+    lines = [
+        f"{report['model']} at {report['size']} px, {report['precision']}, batch "
+        f"{report['batch']}, compiled, on one {report['device']}; pruned: cost {report['cost']}.",
+        "",
+        "| images in memory | unpruned | pruned | speed-up |",
+        "|---|---|---|---|",
+    ]
+    for who in ("model", "embedder"):
+        speeds = memory[f"{who}_images_per_second"]
+        cells = " | ".join(f"{speeds[label]:.0f} images/s" for label in ("unpruned", "pruned"))
+        lines.append(f"| {who} | {cells} | {memory[f'{who}_speedup']:.2f}× |")
+    lines += ["", "| decoders | model | images/s | bound by |", "|---|---|---|---|"]
+    for row in report["from_jpeg"]:
+        lines.append(f"| {row['decoders']} | {row['model']} | {row['images_per_second']:.0f} | "
+                     f"{row['bound']} |")  # fmt: skip
+    return "\n".join(lines)
 
 
 def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:

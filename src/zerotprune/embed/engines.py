@@ -243,7 +243,9 @@ def _stream_from_ray(
         cut = [{"piece": pickle.dumps(piece)} for number, shard in todo
                for piece in shard.cut(number, embedder.batch_size)]  # fmt: skip
         pieces = rows(cut, override_num_blocks=min(len(cut), 2000))
-    decoded = pieces.map(_decode_row, fn_kwargs={"decoder": embedder.decoder}, num_cpus=1,
+    # The collector's embedder is built already; the one that is sent away is built there.
+    decoder = collector.embedder.decoder
+    decoded = pieces.map(_decode_row, fn_kwargs={"decoder": decoder}, num_cpus=1,
                          concurrency=cluster.decoders)  # fmt: skip
     embedded = decoded.map(
         RowEmbedder, fn_constructor_args=(embedder,), concurrency=actors,
