@@ -13,6 +13,7 @@ from torch import nn
 import zerotprune as ztp
 from tests.counting import macs_of
 from tests.nursery import said_by
+from zerotprune.methods import resolve
 from zerotprune.surgery import pruned_blocks
 
 
@@ -101,8 +102,8 @@ def test_everything_else_works_at_another_size_too() -> None:
 @pytest.mark.parametrize(
     ("schedule", "why"),
     [
-        (ztp.Schedule([ztp.Stage(2, keep=0.5)]), "no budget.*cost=0.65"),
-        (ztp.Schedule([ztp.Stage(2, similar=30)], "fold"), "no budget"),
+        (ztp.Schedule((ztp.Stage(2, keep=0.5),)), "no budget.*cost=0.65"),
+        (ztp.Schedule((ztp.Stage(2, similar=30),), resolve("fold")), "no budget"),
     ],
 )
 def test_stages_without_a_budget_are_refused(schedule: ztp.Schedule, why: str) -> None:

@@ -24,7 +24,7 @@ from zerotprune import Schedule
 from zerotprune.data.models import load
 from zerotprune.export import ENDINGS, target_named
 from zerotprune.export.results import Timing, timed
-from zerotprune.export.writing import Job, Precision, rivals, write
+from zerotprune.export.writing import Job, Precision, rivals, write_model
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import Contender, Result
 from zerotprune.measure.speed import LIMIT, SEED, UNPRUNED, noise
@@ -96,7 +96,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     with TemporaryDirectory() as folder:
         models = {**rivals(model), name_of(HALF.method): model}
         files = {
-            name: write(job, each, Path(folder, name, f"model{target.ending}"))
+            name: write_model(job, each, Path(folder, name, f"model{target.ending}"))
             for name, each in models.items()
         }
         for timing in timed(job, files, chosen.rounds):

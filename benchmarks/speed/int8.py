@@ -20,7 +20,7 @@ from benchmarks.inputs import MODELS, REPORT, TUNE, add_shared, decoded, parser,
 from zerotprune import prune_
 from zerotprune.export import target_named
 from zerotprune.export.target import Run
-from zerotprune.export.writing import Job, Precision, write
+from zerotprune.export.writing import Job, Precision, write_model
 
 IMAGES, CALIBRATION = 1000, 100
 COSTS = (1.0, 0.6)  # unpruned, and Fold
@@ -50,7 +50,7 @@ def measure(name: str, to: str, chosen: argparse.Namespace) -> None:
         if cost < 1:
             prune_(model, cost=cost)
         with TemporaryDirectory() as folder:
-            files = write(job, model, Path(folder, "files", f"model{target.ending}"))
+            files = write_model(job, model, Path(folder, "files", f"model{target.ending}"))
             (answers, before), (changed, after) = (
                 answered(target.load(files[precision], 1), images) for precision in precisions
             )

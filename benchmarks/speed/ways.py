@@ -26,7 +26,7 @@ from zerotprune import Schedule, gmacs
 from zerotprune.clock import Call, in_turn, quartiles, stopwatch
 from zerotprune.data.models import load
 from zerotprune.export import target_named
-from zerotprune.export.writing import Job, write
+from zerotprune.export.writing import Job, write_model
 from zerotprune.measure import records
 from zerotprune.measure.speed import SEED, UNPRUNED, noise
 from zerotprune.methods import name_of
@@ -109,7 +109,7 @@ def ready(way: str, model: nn.Module, batch: int, folder: Path, chosen: argparse
         target = target_named(way)
         job = Job(target, batch, ("float32",), images, chosen.threads, lambda line: None)
         folder.parent.mkdir(exist_ok=True)
-        files = write(job, model, folder / f"model{target.ending}")
+        files = write_model(job, model, folder / f"model{target.ending}")
         call = partial(target.load(files["float32"], chosen.threads), images)
     with torch.inference_mode():
         for _ in range(2):

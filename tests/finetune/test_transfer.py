@@ -58,9 +58,9 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
     assert rows[5]["gmacs"] == rows[1]["gmacs"]
     for trained in rows[6:9]:
         assert float(str(trained["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
-    off_the_shelf, trained = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
-    assert any(stage.similar for stage in off_the_shelf.stages)
-    assert not any(stage.similar for stage in trained.stages)
+    untrained, learned = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
+    assert any(stage.similar for stage in untrained.stages)
+    assert not any(stage.similar for stage in learned.stages)
     assert "kl" not in rows[5]
     records.append(tmp_path / "rows.csv", rows)
     assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 9

@@ -125,7 +125,7 @@ def _at_speeds(
     evaluation: Evaluation, speeds: Sequence[TimeBudget], methods: Sequence[Method]
 ) -> tuple[list[Entry], list[Reached]]:
     """Return every method at every speed that it reaches, and what the others came to."""
-    images, dials = evaluation.some_images(evaluation.options.batch), []
+    images, dials = evaluation.some_images(evaluation.batch), []
     for each in methods:
         try:
             dials.append(SpeedDial(evaluation.model, each, images))
@@ -135,16 +135,15 @@ def _at_speeds(
         return [], []
     with evaluation.console.status("measuring") as status:
         found = reach(speeds, dials, status.update)
-    for each in found:
-        if each.failure:
-            _leave_out(evaluation, each.failure)
-    entries = [
-        Entry(each.budget.speedup or 0.0, Contender(name_of(each.schedule.method), each.schedule),
-              each.timed)
-        for each in found
-        if not each.failure
-    ]  # fmt: skip
-    return entries, [each for each in found if each.failure]
+    missed = [reached for reached in found if reached.failure]
+    for reached in missed:
+        _leave_out(evaluation, reached.failure)
+    entries = []
+    for reached in found:
+        if not reached.failure:
+            contender = Contender(name_of(reached.schedule.method), reached.schedule)
+            entries.append(Entry(reached.budget.speedup or 0.0, contender, reached.timed))
+    return entries, missed
 
 
 def _leave_out(evaluation: Evaluation, why: object) -> None:
@@ -227,10 +226,10 @@ def _against_rival(entries: list[Entry], results: list[Result]) -> list[str]:
              for entry, result in zip(entries, results[1:], strict=True)}  # fmt: skip
     lines = []
     for asked in dict.fromkeys(entry.asked for entry in entries):
-        pair = found.get((asked, DEFAULT)), found.get((asked, RIVAL))
-        if pair[0] is None or pair[1] is None:
+        mine, rival = found.get((asked, DEFAULT)), found.get((asked, RIVAL))
+        if mine is None or rival is None:
             continue
-        (ours, result), (theirs, other) = pair
+        (ours, result), (theirs, other) = mine, rival
         mean, error = result.change(other)
         z = mean / error if error else 0.0
         at = f"{result.gmacs():.3f} and {other.gmacs():.3f} GMACs"

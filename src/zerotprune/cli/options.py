@@ -209,13 +209,14 @@ class BudgetOptions:
             say: Called with a line about what was measured.
         """
         geometry = backbone(model).geometry
+        name = method if isinstance(method, str) else None
         if self.schedule is not None:
-            schedule = preset_or_file(self.schedule, method)
+            schedule = preset_or_file(self.schedule, name)
             if method is not None and not _is_named(schedule.method, method):
                 schedule = schedule.by(method)
             return fit(schedule, geometry)
         if not self.given:
-            saved = saved_with(model, method)
+            saved = saved_with(model, name)
             if saved is None:
                 return None
             if method is not None and not _is_named(saved.schedule.method, method):
@@ -241,7 +242,7 @@ class BudgetsOptions(BudgetOptions):
     def each(self) -> list[BudgetOptions]:
         """One budget for each cost; one in all where it is not a cost that is given."""
         given = {option.name: getattr(self, option.name) for option in fields(BudgetOptions)}
-        costs = list(dict.fromkeys(self.cost or ())) or [None]
+        costs: list[float | None] = [*dict.fromkeys(self.cost or ())] or [None]
         return [BudgetOptions(**given | {"cost": cost}) for cost in costs]
 
 
@@ -254,9 +255,9 @@ def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
     return images() if method.adaptive else None
 
 
-def _is_named(method: Method, name: str) -> bool:
+def _is_named(method: Method, name: Method | str) -> bool:
     """Is it the method of the user's own that --method names again, with options of its own?"""
-    return ".py:" in name and type(resolve(name)) is type(method)
+    return isinstance(name, str) and ".py:" in name and type(resolve(name)) is type(method)
 
 
 def preset_or_file(schedule: str, method: str | None = None) -> Schedule:

@@ -55,7 +55,7 @@ def equal_speed_table(
         timings: what was measured of it.
     """
     measure, unpruned = evaluation.probe or "top-1", results[0]
-    batch = evaluation.options.batch
+    batch = evaluation.batch
     table = new_table(f"{evaluation.model_name}, {len(unpruned.hits)} images, batch {batch}")
     table.add_column("speed-up", justify="right", no_wrap=True)
     table.add_column("method", overflow="fold")  # what gives way on a narrow screen

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.sources import index_tar, is_image, spelled_out, tar_shards, visible_files
+from ..data.sources import expand_pattern, index_tar, is_image, tar_shards, visible_files
 from ..files import bytes_of
 
 #: names of the columns that hold images and keys, where nobody says which
@@ -282,7 +282,9 @@ def _parquet_files(data: str) -> list[Path]:
         return [each for each in held if each.suffix == ".parquet" and each.is_file()]
     if not data.endswith(".parquet"):
         return []
-    found = [place] if place.exists() else spelled_out(data) if re.search(r"[*?\[{]", data) else []
+    found = (
+        [place] if place.exists() else expand_pattern(data) if re.search(r"[*?\[{]", data) else []
+    )
     for each in found:
         if not each.is_file():
             raise FileNotFoundError(f"no file {each}, which {data} names")

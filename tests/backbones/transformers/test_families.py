@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests.hf_families import CLASSIFIERS, FAMILIES, SMALL, answers, build, images_for
 from zerotprune.backbones import backbone
-from zerotprune.backbones.transformers import refuse_old
-from zerotprune.backbones.transformers.families import blocks_of
+from zerotprune.backbones.transformers.families import blocks_of, refuse_old
 from zerotprune.block import PrunedBlock, Task
 from zerotprune.plan import Plan
 from zerotprune.surgery import pruned_blocks
