@@ -57,8 +57,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     """
     if config is not None:
         raise ValueError("a transformers model knows its config: leave config out")
-    kind = known_as(model)
-    if kind is None or type(model) is not kind:
+    if type(model) is not known_as(model):
         raise TypeError(
             f"cannot save {type(model).__name__}: it is not one of transformers' own classes "
             f"({', '.join(list(FAMILIES)[:3])}, …)"
