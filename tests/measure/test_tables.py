@@ -145,7 +145,8 @@ def test_a_share_less_is_judged_by_what_remains() -> None:
     """Of four images the second loses two. Half as much, one, is what the claim allows."""
     plan = Plan(Schedule((Stage(1, 0.5),)), plain_geometry(4, 4, 1, 64))
     whole, two, one = (Result(Contender(name), plan, hits=hits) for name, hits in (
-        ("unpruned", [1.0] * 4), ("two", [1.0, 1.0, 0.0, 0.0]), ("one", [1.0] * 3 + [0.0])))  # fmt: skip
+        ("unpruned", [1.0] * 4), ("two", [1.0, 1.0, 0.0, 0.0]), ("one", [1.0] * 3 + [0.0])
+    ))  # fmt: skip
     claim = Claim("loses half less", "one", "two", less=0.5)
     assert claim.difference(one, two, whole).value == pytest.approx(0)
     assert replace(claim, less=0.0).difference(one, two, whole).value == pytest.approx(25)

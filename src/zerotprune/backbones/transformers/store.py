@@ -57,7 +57,8 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     """
     if config is not None:
         raise ValueError("a transformers model knows its config: leave config out")
-    if type(model) is not known_as(model):
+    is_known = type(model) is known_as(model)
+    if not is_known:
         raise TypeError(
             f"cannot save {type(model).__name__}: it is not one of transformers' own classes "
             f"({', '.join(list(FAMILIES)[:3])}, …)"
