@@ -101,8 +101,8 @@ def test_everything_else_works_at_another_size_too() -> None:
 @pytest.mark.parametrize(
     ("schedule", "why"),
     [
-        (ztp.Schedule([ztp.Stage(2, keep=0.5)]), "no budget.*cost=0.65"),
-        (ztp.Schedule([ztp.Stage(2, similar=30)], "fold"), "no budget"),
+        (ztp.Schedule((ztp.Stage(2, keep=0.5),)), "no budget.*cost=0.65"),
+        (ztp.Schedule((ztp.Stage(2, similar=30),), ztp.methods.Fold()), "no budget"),
     ],
 )
 def test_stages_without_a_budget_are_refused(schedule: ztp.Schedule, why: str) -> None:

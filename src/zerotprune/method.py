@@ -313,7 +313,7 @@ def _own_class(name: str, own: object) -> type[Method]:
     """Return the user's class that a data file calls `FILE.py:CLASS`: what the user named again,
     or a class that is defined already. The file is not imported because a data file names it."""
     defined = [] if own is None else [type(resolve(own))]
-    bases: list[type[Method]] = [Method]
+    bases: list[type[Method]] = [Method]  # type: ignore[type-abstract]
     while bases:
         found = bases.pop().__subclasses__()
         defined += found

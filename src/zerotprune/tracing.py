@@ -172,7 +172,7 @@ def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
         # Another thread may be using the model at the same time; its images are not ours.
         if threading.get_ident() != thread:
             return
-        x, _ = call.read(args, given)
+        x = call.read(args, given)[0]
         task = pruned.at_size_of(x).task  # at another size, other blocks may have stages
         if task.stage is None:
             return
