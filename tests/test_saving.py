@@ -156,8 +156,8 @@ def test_all_of_it_comes_back(how: str, tmp_path: Path) -> None:
         ztp.prune_(model, cost=0.7, **options)
     if how == "dynamicvit":  # as if it were trained
         nn.init.normal_(next(model.zerotprune.parameters()))
-    saved: Any = torch.compile(model) if how == "wrapped" else model
-    again: Any = ztp.load(ztp.save(saved, tmp_path / "it"))
+    held: Any = torch.compile(model) if how == "wrapped" else model
+    again: Any = ztp.load(ztp.save(held, tmp_path / "it"))
     assert torch.equal(again.forward_features(images), model.forward_features(images))
     assert torch.equal(again(images), model(images))
     assert again(torch.rand(1, 3, 224, 224).to(images.dtype)).shape == (1, 5)

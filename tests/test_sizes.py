@@ -13,7 +13,6 @@ from torch import nn
 import zerotprune as ztp
 from tests.counting import macs_of
 from tests.nursery import said_by
-from zerotprune.methods import resolve
 from zerotprune.surgery import pruned_blocks
 
 
@@ -103,7 +102,7 @@ def test_everything_else_works_at_another_size_too() -> None:
     ("schedule", "why"),
     [
         (ztp.Schedule((ztp.Stage(2, keep=0.5),)), "no budget.*cost=0.65"),
-        (ztp.Schedule((ztp.Stage(2, similar=30),), resolve("fold")), "no budget"),
+        (ztp.Schedule((ztp.Stage(2, similar=30),), ztp.methods.Fold()), "no budget"),
     ],
 )
 def test_stages_without_a_budget_are_refused(schedule: ztp.Schedule, why: str) -> None:

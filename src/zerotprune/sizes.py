@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import nn
 
 from .block import PrunedBlock
@@ -61,7 +60,6 @@ class Sizes:
         self._meet(patches)
         return self._made[patches][number]
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _meet(self, patches: int) -> None:
         """Solve for a size that is new; a compiler does not look into it."""
         if patches not in self._made:
@@ -100,3 +98,7 @@ class Sizes:
                 f"was pruned for it begins at block {self._own[0].task.block}"
             )
         return found
+
+
+# As `torch.compiler.assume_constant_result` marks it, which would import the whole compiler.
+Sizes._meet._dynamo_marked_constant = True  # type: ignore[attr-defined]

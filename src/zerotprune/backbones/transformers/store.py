@@ -57,17 +57,17 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     """
     if config is not None:
         raise ValueError("a transformers model knows its config: leave config out")
-    is_known = type(model) is known_as(model)
-    if not is_known:
+    kind: Any = type(model)
+    if known_as(model) is not kind:
         raise TypeError(
-            f"cannot save {type(model).__name__}: it is not one of transformers' own classes "
+            f"cannot save {kind.__name__}: it is not one of transformers' own classes "
             f"({', '.join(list(FAMILIES)[:3])}, …)"
         )
     quantized = getattr(model, "hf_quantizer", None)
     if quantized is not None:
         raise ValueError("cannot save a quantized model: save it before, and quantize what is read")
     with quietly():
-        type(model).save_pretrained(model, folder, state_dict=own_state(model))
+        kind.save_pretrained(model, folder, state_dict=own_state(model))
     processor = saved_processor(model.name_or_path)
     if processor is not None:
         processor.save_pretrained(folder)
