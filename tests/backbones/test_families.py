@@ -21,6 +21,9 @@ from zerotprune.block import PrunedBlock, Task
 from zerotprune.plan import Plan
 from zerotprune.tracing import Fate, StageTrace
 
+#: does timm have all classes that we know?
+NEWER = hasattr(timm.layers, "AttentionPoolPrr")
+
 SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.Stage(4, 0.9)))
 
 
@@ -170,6 +173,8 @@ def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Te
     ],
 )
 def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], says: str) -> None:
+    if name.startswith("vit_dlittle") and not NEWER:
+        pytest.skip(f"timm {timm.__version__} has no differential attention")
     with torch.device("meta"):
         model = timm.create_model(name, **options)
     with pytest.raises(TypeError, match=says):
@@ -216,6 +221,7 @@ def test_an_old_version_is_refused() -> None:
         refuse_old("1.0.9")
 
 
+@pytest.mark.skipif(not NEWER, reason="this is such a version")
 def test_a_version_of_timm_without_some_classes() -> None:
     """Older versions lack some of them: the others are pruned as ever."""
     assert said_by(OLDER) == ["(1, 1000)"]

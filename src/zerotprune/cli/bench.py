@@ -30,6 +30,7 @@ from .options import (
     BudgetOptions,
     BudgetsOptions,
     DataOptions,
+    Flag,  # noqa: F401  cyclopts reads the options of DataOptions by the names of this module
     ModelOptions,
     ReadingOptions,
     Several,
