@@ -124,25 +124,28 @@ class Plan:
     def loads(
         self, kept: Sequence[int] | None = None, compute: Compute = "all"
     ) -> tuple[list[Load], int]:
-        """What each block has to handle, and how many tokens reach the head.
+        """Return the work of every block, and how many tokens reach the head.
 
-        `kept` are the patch tokens that each stage left, where they differ from image to image.
+        Args:
+            kept: The patch tokens that each stage left, if they differ from image to image.
+            compute: What affects the output, or all that the paper counts.
         """
         counts = None if kept is None else iter(kept)
+        remembers, skips_mlp = self.method.wants_history(), self.skips_mlp(compute)
         patches, prefix, loads = self.geometry.patches, self.geometry.prefix, []
         for block in range(1, self.geometry.depth + 1):
-            own, tokens = 0, prefix + patches
-            if self.method.wants_history() and block <= self.last_stage:
-                own += self.geometry.votes(block, patches)
+            scoring, tokens = 0, prefix + patches
+            if remembers and block <= self.last_stage:
+                scoring += self.geometry.votes(block, patches)
             if (stage := self.stages.get(block)) is not None:
-                own += self.method.macs(stage, patches, self.geometry)
+                scoring += self.method.macs(stage, patches, self.geometry)
                 before = patches
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
-                own += self._grid_macs(stage, before, patches)
+                scoring += self._grid_macs(stage, before, patches)
                 if compute == "all":  # else what runs here counts, and these rows run
-                    own -= self.method.spared_macs(stage, before, patches, self.geometry)
-            after = prefix + patches if self.skips_mlp(compute) else tokens
-            loads.append(Load(tokens, tokens, after, own))
+                    scoring -= self.method.spared_macs(stage, before, patches, self.geometry)
+            after = prefix + patches if skips_mlp else tokens
+            loads.append(Load(tokens, tokens, after, scoring))
         if compute == "needed" and self.prefix_only:
             loads[-1] = Load(loads[-1].attention, prefix, prefix, 0)
             return loads, prefix
