@@ -35,14 +35,13 @@ from .backbones import (
 )
 from .backbones.storing import LEARNED, read_config, read_weights, write_config, write_weights
 from .cost import Compute
-from .files import printable
+from .files import printable, private_folder
 from .grid import Outputs
 from .method import Method, UnnamedMethod, name_of, names, resolve
 from .plan import Plan
 from .pruning import prune_
 from .schedule import Schedule
 from .surgery import current_plan, note_of, pruned_blocks
-from .temporary import private_folder
 
 #: our file in the folder, and the version of its form
 FILE, FORMAT = "zerotprune.json", 1

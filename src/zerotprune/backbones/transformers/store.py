@@ -58,7 +58,8 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     if config is not None:
         raise ValueError("a transformers model knows its config: leave config out")
     kind: Any = type(model)
-    if known_as(model) is not kind:
+    is_known = known_as(model) is kind
+    if not is_known:
         raise TypeError(
             f"cannot save {kind.__name__}: it is not one of transformers' own classes "
             f"({', '.join(list(FAMILIES)[:3])}, …)"
