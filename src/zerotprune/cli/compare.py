@@ -135,9 +135,9 @@ def _at_speeds(
         return [], []
     with evaluation.console.status("measuring") as status:
         found = reach(speeds, dials, status.update)
-    for each in found:
-        if each.failure:
-            _leave_out(evaluation, each.failure)
+    for reached in found:
+        if reached.failure:
+            _leave_out(evaluation, reached.failure)
     entries = [
         Entry(each.budget.speedup or 0.0, Contender(name_of(each.schedule.method), each.schedule),
               each.timed)
@@ -227,10 +227,9 @@ def _against_rival(entries: list[Entry], results: list[Result]) -> list[str]:
              for entry, result in zip(entries, results[1:], strict=True)}  # fmt: skip
     lines = []
     for asked in dict.fromkeys(entry.asked for entry in entries):
-        pair = found.get((asked, DEFAULT)), found.get((asked, RIVAL))
-        if pair[0] is None or pair[1] is None:
+        if (asked, DEFAULT) not in found or (asked, RIVAL) not in found:
             continue
-        (ours, result), (theirs, other) = pair
+        (ours, result), (theirs, other) = found[asked, DEFAULT], found[asked, RIVAL]
         mean, error = result.change(other)
         z = mean / error if error else 0.0
         at = f"{result.gmacs():.3f} and {other.gmacs():.3f} GMACs"

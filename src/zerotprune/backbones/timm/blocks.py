@@ -36,7 +36,8 @@ def _qkv(
         qkv = attention.qkv(x) if bias is None else F.linear(x, attention.qkv.weight, bias)
         heads = attention.num_heads
         packed = qkv.view(*qkv.shape[:2], 3, heads, width // heads)
-        return packed.permute(2, 0, 3, 1, 4).unbind(0)  # type: ignore[no-any-return]
+        q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
     q, kv = layer_for_queries(attention.qkv, x, width, queries, bias)
     k, v = kv[..., :width], kv[..., width:]
     q, k, v = (split_heads(part, attention.num_heads) for part in (q, k, v))
