@@ -9,6 +9,8 @@ Command: python -m benchmarks.tables.rule_or_counts --shared DIR. Results: docs/
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from benchmarks.tables.table import Claim, Table, about, main, within_reach
@@ -26,13 +28,13 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         own = schedule_for(model, cost=cost, method=counts, images=some)
         return own.by(methods.resolve(rule))
 
-    return list(within_reach(
-        (label(rule, counts, cost), lambda rule=rule, counts=counts, cost=cost:
-            by(rule, counts, cost))
+    wanted = [
+        (label(rule, counts, cost), partial(by, rule, counts, cost))
         for cost in COSTS
         for counts in COUNTS
         for rule in RULES
-    ))  # fmt: skip
+    ]
+    return list(within_reach(wanted))
 
 
 def label(rule: str, counts: str, cost: float) -> str:

@@ -56,8 +56,8 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
     ]
     assert all(row["images"] == 6 for row in rows)
     assert rows[5]["gmacs"] == rows[1]["gmacs"]
-    for trained in rows[6:9]:
-        assert float(str(trained["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
+    for row in rows[6:9]:
+        assert float(str(row["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
     off_the_shelf, trained = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
     assert any(stage.similar for stage in off_the_shelf.stages)
     assert not any(stage.similar for stage in trained.stages)

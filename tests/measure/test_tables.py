@@ -6,10 +6,12 @@ import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import timm
 import torch
+from matplotlib.patches import Rectangle
 from safetensors.torch import save_file
 
 from benchmarks import report
@@ -143,8 +145,8 @@ def test_presets_are_the_papers_at_its_size_and_scaled_to_others() -> None:
 def test_a_share_less_is_judged_by_what_remains() -> None:
     """Of four images the second loses two. Half as much, one, is what the claim allows."""
     plan = Plan(Schedule((Stage(1, 0.5),)), plain_geometry(4, 4, 1, 64))
-    whole, two, one = (Result(Contender(name), plan, hits=hits) for name, hits in (
-        ("unpruned", [1, 1, 1, 1]), ("two", [1, 1, 0, 0]), ("one", [1, 1, 1, 0])))  # fmt: skip
+    hits_of = {"unpruned": [1.0] * 4, "two": [1.0, 1.0, 0.0, 0.0], "one": [1.0, 1.0, 1.0, 0.0]}
+    whole, two, one = (Result(Contender(name), plan, hits=hits) for name, hits in hits_of.items())
     claim = Claim("loses half less", "one", "two", less=0.5)
     assert claim.difference(one, two, whole).value == pytest.approx(0)
     assert replace(claim, less=0.0).difference(one, two, whole).value == pytest.approx(25)
@@ -188,5 +190,7 @@ def test_where_no_head_passes_all_count() -> None:
     shares = vhf.shares_of(variance)
     assert shares == vhf.Shares(every=25, acts=25, none=50)
     figure = head_filter.drawn({"a model": [shares, shares._replace(none=75)]}, "four images")
-    heights = [bar.get_height() for bar in figure.axes[0].patches]  # block by block, three parts
+    heights = [
+        cast(Rectangle, bar).get_height() for bar in figure.axes[0].patches
+    ]  # block by block, three parts
     assert heights == [25, 25, 25, 25, 50, 75]
