@@ -28,12 +28,13 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         own = schedule_for(model, cost=cost, method=counts, images=some)
         return own.by(methods.resolve(rule))
 
-    return list(within_reach(
+    wanted = [
         (label(rule, counts, cost), partial(by, rule, counts, cost))
         for cost in COSTS
         for counts in COUNTS
         for rule in RULES
-    ))  # fmt: skip
+    ]
+    return list(within_reach(wanted))
 
 
 def label(rule: str, counts: str, cost: float) -> str:
