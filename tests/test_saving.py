@@ -375,6 +375,7 @@ def _offline(*args: Any, **kwargs: Any) -> None:
 
 
 _OWN = """
+from dataclasses import dataclass
 import zerotprune as ztp
 from zerotprune.tokens import Reduction
 

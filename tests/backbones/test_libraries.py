@@ -122,7 +122,9 @@ def test_methods_leave_what_they_promise(name: str, method: Method, schedule: zt
     for stage in schedule.stages:
         patches = method.kept(stage, patches)
     assert left[0].shape == (3, patches) or method.adaptive
-    assert len(ztp.trace(model, images)) == len([s for s in schedule.stages if s.block < DEPTH])
+    traced = [stage.block for stage in ztp.trace(model, images)]
+    blocks = [stage.block for stage in schedule.stages]
+    assert traced in (blocks, [block for block in blocks if block < DEPTH])  # or it runs for CLS
 
 
 @pytest.mark.parametrize("name", CLS)

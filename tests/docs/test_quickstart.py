@@ -25,7 +25,9 @@ def test_every_command_is_in_the_table() -> None:
 def test_the_demos_columns_are_printed() -> None:
     plan = Plan(Schedule(), plain_geometry(4, 4, 1, 64))
     result = Result(Contender("unpruned"), plan, hits=[1], hits5=[1], seconds_per_image=[1.0])
-    evaluation = cast(Any, SimpleNamespace(probe=None, model_name="demo"))
+    evaluation = cast(
+        Any, SimpleNamespace(probe=None, model_name="demo", setting=SimpleNamespace(timed=True))
+    )
     printed = [str(column.header) for column in table_of(evaluation, [result]).columns]
     (header,) = re.findall(r"^\| method \|.*$", PAGE, re.M)
     for column in header.strip("| ").split(" | "):

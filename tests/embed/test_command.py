@@ -50,7 +50,7 @@ def test_rows(whole: Path) -> None:
         assert (vector is None) == (error is not None) == (key == BROKEN)
         if vector is not None:
             assert abs(np.linalg.norm(vector) - 1) < 1e-5
-    assert str(rows[BROKEN][1]).startswith(f"{BROKEN} is not an image of a kind")
+    assert str(rows[BROKEN][1]).startswith(f"{BROKEN} is not an image")
 
 
 def test_finished_shards_are_skipped_and_lost_ones_made_again(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests.families import plain_geometry
+from tests.families import SMALL, plain_geometry
 from tests.rival_oracles import (
     Attention,
     Forward,
@@ -190,3 +190,16 @@ def sight(tokens: int, prefix: int, spread: float = 1.0, batch: int = 2) -> Seen
     source = torch.arange(tokens - prefix).expand(batch, -1)
     geometry = plain_geometry(12, 6, prefix, 12)
     return Seen(Tokens(x, source), x, [Heads(q, k, v, 0.5, True, 0.0)], DenseGraph(graph), geometry)
+
+
+def spared(method: Method, schedule: ztp.Schedule, prefix: int) -> int:
+    """ATS samples before attention meets the values: rows of tokens that go are neither weighed
+    (a product with each value, of all heads) nor projected. Here they are, and count nothing."""
+    if not isinstance(method, ATS):
+        return 0
+    left, total, width = PATCHES, 0, SMALL["embed_dim"]
+    for _ in schedule.stages:
+        kept = min(method.samples, left)
+        total += (left - kept) * (width * (prefix + left) + width * width)
+        left = kept
+    return total

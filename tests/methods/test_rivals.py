@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zerotprune as ztp
-from tests.families import SMALL, build, images_for
+from tests.families import build, images_for
 from tests.methods.rivals import (
     DEPTH,
     ONE_EACH,
@@ -22,6 +22,7 @@ from tests.methods.rivals import (
     merging,
     one_each,
     promised,
+    spared,
     twin,
 )
 from tests.nursery import said_by
@@ -110,19 +111,6 @@ def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.
         prefix, every_row = model.num_prefix_tokens, compute == "needed"
         extra = 0 if every_row else spared(method, schedule, prefix)
         assert closed == counted_by_torch(model) - extra
-
-
-def spared(method: Method, schedule: ztp.Schedule, prefix: int) -> int:
-    """ATS samples before attention meets the values: rows of tokens that go are neither weighed
-    (a product with each value, of all heads) nor projected. Here they are, and count nothing."""
-    if not isinstance(method, ATS):
-        return 0
-    left, total, width = PATCHES, 0, SMALL["embed_dim"]
-    for _ in schedule.stages:
-        kept = min(method.samples, left)
-        total += (left - kept) * (width * (prefix + left) + width * width)
-        left = kept
-    return total
 
 
 @one_each

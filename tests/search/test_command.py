@@ -169,7 +169,7 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
     (("--cost", "0.5", "--limit", "1"), "too few images: 1"),
     (("--cost", "0.5", "--data", "nowhere"), "no data at nowhere"),
     (("--cost", "0.5", "--data", "empty", "--no-labels"), "no images in empty"),
-    (("--cost", "0.5", "--method", "evit"), "one of fold, tome, tome-uni, "),
+    (("--cost", "0.5", "--method", "evit"), "got evit"),
     (("--cost", "0.5", "--out", "no/x.json"), "no folder no"),
     (("--cost", "0.5", "--figure", "x.txt"), "the ending must be one of"),
     (("--cost", "0.5", "--storage", "no/x.db"), "no folder no"),

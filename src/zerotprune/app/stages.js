@@ -9,8 +9,8 @@ function typed() {
     for (const input of row.querySelectorAll("input")) stage[input.name] = number(input);
     return stage;
   });
-  const { version, method } = JSON.parse(element.querySelector(".stages").dataset.json);
-  return JSON.stringify({ version, method, stages });
+  const { method } = JSON.parse(element.querySelector(".stages").dataset.json);
+  return JSON.stringify({ version: 2, method, stages });  // edited stages have no budget
 }
 
 function save() {

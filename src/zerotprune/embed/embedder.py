@@ -146,8 +146,8 @@ class Embedder:
     >>> embedder.embed(np.zeros((2, 160, 160, 3), np.uint8)).vectors.shape
     (2, 64)
     >>> rows = embedder({"id": np.array([7]), "bytes": np.array([b"no image"], object)})
-    >>> sorted(rows), rows["error"][0][:28]
-    (['error', 'id', 'vector'], 'image 0 is not an image of a')
+    >>> sorted(rows), rows["error"][0][:23]
+    (['error', 'id', 'vector'], 'image 0 is not an image')
     """
 
     model: str | os.PathLike[str] | nn.Module
