@@ -68,8 +68,8 @@ own command.
   variants, not their level.
 - **Verdicts:** a claim of the paper *agrees* or *disagrees* if the paired difference is more than
   two standard errors from zero; a question of our own is answered *yes* or *no*; else it is
-  *inconclusive*. Among so many claims some pass that line by chance. "Loses 60 % less than" is
-  tested by the own change less 0.4 of the other's.
+  *inconclusive*. With this many claims, a few pass by chance. "Loses 60 % less than" is
+  tested as the method's change minus 0.4 of the other's.
 - **Schedules:** `zero-tprune` has [our form](budgets.md#zero-tprunes-two-forms), "early" in the
   tables; `zero-tprune-paper` has the published pattern, similar and unimportant tokens in every
   stage. The paper gives zero-tp-a, -b and -c by their cost alone: these are our schedules for that

@@ -272,6 +272,15 @@ def _cut(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
 
 
+def _spoiled(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    state = load_file(file)
+    state["head.bias"] = torch.full_like(state["head.bias"], torch.nan)
+    save_file(state, file, {"format": "pt"})
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file": (lambda it: (it / FILE).unlink(), f"holds no {FILE}"),
     "another format": (lambda it: change(it, FILE, format=2), "format 2, and this release reads 1"),
@@ -295,10 +304,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no compute": (lambda it: change(it, FILE, compute=[1]), "compute must be one of"),
     "pickle": (_pickled, "holds no model.safetensors: weights are read from safetensors alone"),
     "cut short": (_cut, "not a whole safetensors file"),
+    "not finite": (_spoiled, "head.bias holds values that are not finite"),
     "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json"),
     "other config": (
         lambda it: change(it, "config.json", model_args={"embed_dim": 128, "num_classes": 5}),
-        "and the model of its config has",
+        "blocks.0.attn.proj.bias is .*, the model wants",
     ),
     "no architecture": (
         lambda it: change(it, "config.json", architecture="nothing"), "no architecture 'nothing'"

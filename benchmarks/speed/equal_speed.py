@@ -3,10 +3,10 @@
 Methods meet a budget in GMACs by very different numbers of steps, and a step costs time. So each is
 set to a speed here, measured in turn with the unpruned model, and then evaluated: change in top-1,
 divergence from the unpruned model, and the cost that it came to. DeiT-Ti and ViT-Ti have one shape,
-so that one timing serves both. Timing wants an idle machine, and accuracy does not, so that they
-are two steps with a file between them.
-Commands: python -m benchmarks.speed.equal_speed time --threads 2 --batch 1 8
-python -m benchmarks.speed.equal_speed evaluate --shared DIR. What they gave: docs/measuring.md.
+so that one timing serves both. Timing wants an idle machine and accuracy does not: --only runs one
+of the two steps, with a file between them.
+Command: python -m benchmarks.speed.equal_speed --shared DIR (two idle cores; four minutes, and ten
+a model). What it gave: docs/measuring.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parser, say
+from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parsed, say
 from zerotprune import Schedule
 from zerotprune.budgets.speed import Reached, SpeedDial, TimeBudget, reach
 from zerotprune.data.models import load
@@ -46,25 +46,19 @@ class Found(NamedTuple):
 
 
 def main() -> None:
-    known = parser(__doc__)
-    steps = known.add_subparsers(dest="step", required=True)
-    timing = steps.add_parser("time", help="find the schedules: on an idle machine")
-    timing.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    timing.add_argument("--threads", type=int, default=2)
-    timing.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    timing.add_argument("--speedups", type=float, nargs="+", default=list(SPEEDUPS))
-    timing.add_argument("--methods", nargs="+", default=list(METHODS))
-    evaluating = measuring_images(__doc__)
-    evaluating.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    steps.add_parser("evaluate", parents=[evaluating], add_help=False,
-                     help="their accuracy")  # fmt: skip
-    for step in steps.choices.values():
-        step.add_argument("--found", type=Path, default=Path("equal-speed.json"),
-                          help="the file between the two steps")  # fmt: skip
-    chosen = known.parse_args()
-    if chosen.step == "time":
+    known = measuring_images(__doc__)
+    add = known.add_argument
+    add("--only", choices=["time", "evaluate"], help="one of the two steps, through --found")
+    add("--found", type=Path, default=Path("equal-speed.json"), help="the file between the steps")
+    add("--threads", type=int, default=2)
+    add("--at-a-time", type=int, nargs="+", default=[1, 8], help="images, when it is timed")
+    add("--speedups", type=float, nargs="+", default=list(SPEEDUPS))
+    add("--methods", nargs="+", default=list(METHODS))
+    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    chosen = parsed(known)
+    if chosen.only != "evaluate":
         find(chosen)
-    else:
+    if chosen.only != "time":
         evaluate(chosen)
 
 
@@ -76,7 +70,7 @@ def find(chosen: argparse.Namespace) -> None:
     model = load(next(iter(MODELS))).to(chosen.device)
     budgets = [TimeBudget(speedup=each) for each in chosen.speedups]
     found = []
-    for batch in chosen.batch:
+    for batch in chosen.at_a_time:
         images = noise(model, batch, chosen.device, torch.float32)
         dials = [SpeedDial(model, resolve(name), images) for name in chosen.methods]
         found += [_noted(each, batch) for each in reach(budgets, dials, say)]

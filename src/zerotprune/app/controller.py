@@ -42,7 +42,7 @@ NOT_DIGITS = (
     "The built-in model reads one digit among clutter. On other images you see how it prunes, "
     "but its predictions mean nothing."
 )
-NO_EXAMPLE = "there is no such example"
+NO_EXAMPLE = "no such example"
 
 MAX_TIMED_ROUNDS, MIN_TIMED_ROUNDS = 15, 5
 MAX_TIMED_SECONDS = 1.5  # after MIN_TIMED_ROUNDS

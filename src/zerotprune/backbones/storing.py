@@ -8,7 +8,7 @@ about to be written. Nothing is written that would not give the same model back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +75,77 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """Give the model these weights, in the precision that they have."""
-    own = model.state_dict()
-    for name in sorted(own.keys() | state.keys()):
-        if name not in state:
-            raise ValueError(f"{path} lacks {name}, which the model of its config has")
-        if name not in own:
-            raise ValueError(f"{path} holds {name}, which the model of its config does not have")
-        if own[name].shape != state[name].shape:
-            came, wanted = tuple(state[name].shape), tuple(own[name].shape)
-            raise ValueError(f"{path}: {name} is {came}, and the model of its config has {wanted}")
+    check_state(model, state, path)
     kinds = {value.dtype for value in state.values() if value.is_floating_point()}
     if len(kinds) == 1:
         model.to(dtype=kinds.pop())  # what is not in the file, too
     # Copies: a tensor as it lies in the file may be ill aligned, and is then multiplied otherwise.
     model.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
     model.requires_grad_(True)
+
+
+def check_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights that are not finite dense tensors of the model's own names and shapes."""
+    own = model.state_dict()
+    for name in sorted(own.keys() | state.keys()):
+        if name not in state:
+            raise ValueError(f"the weights in {path} lack {name}")
+        if name not in own:
+            raise ValueError(f"the weights in {path} hold {name}, which the model does not have")
+        value = state[name]
+        if own[name].shape != value.shape:
+            came, wanted = tuple(value.shape), tuple(own[name].shape)
+            raise ValueError(f"the weights in {path}: {name} is {came}, the model wants {wanted}")
+        if value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise ValueError(f"the weights in {path}: {name} is not a plain dense tensor")
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f"the weights in {path}: {name} holds values that are not finite")
+
+
+def write_by_arguments(
+    model: nn.Module,
+    kind: Callable[..., nn.Module],
+    args: Mapping[str, Any],
+    folder: Path,
+    **more: str,
+) -> None:
+    """Write a model whose library has no config of its own: its class, its arguments, its weights.
+
+    Args:
+        model: The model.
+        kind: Its class.
+        args: What the class is called with. A model that is not what they give is refused.
+        folder: Where to.
+        more: What else the config holds.
+    """
+    with torch.device("meta"):
+        twin = kind(**args)
+    if found := difference(model, twin):
+        raise ValueError(
+            f"cannot tell how this {kind.__name__} was created, as with {dict(args)} {found}: give "
+            "its arguments, config={…}"
+        )
+    write_config(folder / CONFIG, {"class": kind.__name__, "args": dict(args), **more})
+    write_weights(folder / WEIGHTS, own_state(model))
+
+
+def read_by_arguments(
+    folder: Path, kind: Callable[..., nn.Module], weights: bool
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Create the model that `write_by_arguments` wrote, and return it with its config."""
+    config = read_config(folder / CONFIG)
+    args = config.get("args")
+    if config.get("class") != kind.__name__ or not isinstance(args, dict):
+        raise ValueError(f"{folder / CONFIG} is not the config of a {kind.__name__}")
+    try:
+        model = kind(**args)
+    except Exception as error:  # a stranger's arguments may fail in any way
+        raise ValueError(
+            f"cannot create the {kind.__name__} of {folder / CONFIG}: {error}"
+        ) from None
+    if weights:
+        fill(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    return model, config
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -146,18 +146,18 @@ def embed(
     with opened(out, alone=rank == 0):
         folder = VectorFolder(out, {**embedder.about(), "asked": _told(asked)}, vector.form)
         _admit(folder, shards, rank)
-        todo = [(number, shard) for number, shard in enumerate(shards)
+        pending = [(number, shard) for number, shard in enumerate(shards)
                 if number % world == rank and not folder.is_finished(shard.name)]  # fmt: skip
-        tally = Tally(sum(shard.weight for _, shard in todo))
+        tally = Tally(sum(shard.weight for _, shard in pending))
 
         def run(collector: Collector) -> None:
             if on_ray:
                 cluster = Cluster(running.address, running.actors, max(1, reading.workers))
-                run_on_ray(replace(embedder, device=device), todo, collector, cluster)
+                run_on_ray(replace(embedder, device=device), pending, collector, cluster)
             else:
-                run_here(embedder, todo, collector, reading.workers)
+                run_here(embedder, pending, collector, reading.workers)
 
-        failures = _run(run, folder, shards, embedder, tally, console, rank) if todo else {}
+        failures = _run(run, folder, shards, embedder, tally, console, rank) if pending else {}
     _report(tally, shards, failures, out, console, json, rank)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..backbones import backbone, transformer
+from ..backbones.storing import check_state
 from ..files import replacing
 from ..method import UnnamedMethod
 from ..saving import make_room
@@ -29,19 +30,7 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     state = vit.under_own_names(state)
     if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
         model = transformer(model)
-    own = model.state_dict()
-    for key in sorted(own.keys() | state.keys()):
-        if key not in state:
-            raise ValueError(f"the weights in {path} lack {key}")
-        if key not in own:
-            raise ValueError(f"the weights in {path} hold {key}, which the model does not have")
-        if own[key].shape != state[key].shape:
-            came, wanted = tuple(state[key].shape), tuple(own[key].shape)
-            raise ValueError(f"the weights in {path}: {key} is {came}, the model wants {wanted}")
-        if state[key].layout != torch.strided or state[key].is_quantized or state[key].is_meta:
-            raise ValueError(f"the weights in {path}: {key} is not a plain dense tensor")
-        if state[key].is_floating_point() and not state[key].isfinite().all():
-            raise ValueError(f"the weights in {path}: {key} holds values that are not finite")
+    check_state(model, state, path)
     model.load_state_dict(state)
 
 

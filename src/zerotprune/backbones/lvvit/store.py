@@ -6,20 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from ..storing import (
-    CONFIG,
-    WEIGHTS,
-    difference,
-    fill,
-    own_state,
-    read_config,
-    read_weights,
-    write_config,
-    write_weights,
-)
+from ..storing import read_by_arguments, write_by_arguments
 from .model import LVViT
 
 
@@ -36,30 +25,12 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
             f"cannot save {type(model).__name__} of another package: load its weights into "
             "zerotprune.backbones.lvvit.LVViT, which has the same names"
         )
-    args = _arguments(model) if config is None else dict(config)
-    with torch.device("meta"):
-        twin = LVViT(**args)
-    if found := difference(model, twin):
-        raise ValueError(
-            f"cannot tell how this LVViT was created, as with {args} {found}: give its arguments, "
-            "config={…}"
-        )
-    write_config(folder / CONFIG, {"class": "LVViT", "args": args})
-    write_weights(folder / WEIGHTS, own_state(model))
+    write_by_arguments(model, LVViT, config or _arguments(model), folder)
 
 
 def read(folder: Path, weights: bool) -> nn.Module:
     """Create the model that a folder holds, with or without its weights."""
-    config = read_config(folder / CONFIG)
-    args = config.get("args")
-    if config.get("class") != "LVViT" or not isinstance(args, dict):
-        raise ValueError(f"{folder / CONFIG} is not the config of an LVViT")
-    try:
-        model: nn.Module = LVViT(**args)
-    except Exception as error:  # a stranger's arguments may fail in any way
-        raise ValueError(f"cannot create the LVViT of {folder / CONFIG}: {error}") from None
-    if weights:
-        fill(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+    model, _ = read_by_arguments(folder, LVViT, weights)
     return model
 
 
