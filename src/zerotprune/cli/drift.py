@@ -13,12 +13,12 @@ from cyclopts import Parameter
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
 from ..backbones import Pool, featurize_
 from ..budgets import Budget, schedule_for
 from ..data.decoding import decode
-from ..data.images import ImageDataset, batches
+from ..data.images import ImageDataset, batches, read_sample
 from ..data.models import load
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
@@ -31,6 +31,7 @@ from .options import (
     MODEL,
     OUTPUT,
     DataName,
+    EncoderOptions,
     JsonFlag,
     MethodNames,
     ModelName,
@@ -41,7 +42,6 @@ from .options import (
     refuse_torchrun,
 )
 from .report_accuracy import speedup_of
-from .vectors import VectorModelOptions
 
 SHOWN = 10  # images that moved most
 
@@ -52,7 +52,7 @@ def drift(
     *,
     cost: Several[float] = None,
     method: MethodNames = None,
-    loading: VectorModelOptions | None = None,
+    loading: EncoderOptions | None = None,
     reading: ReadingOptions | None = None,
     precision: ModelPrecision = "float32",
     pool: Annotated[Pool, Parameter(group=MODEL)] = "own",
@@ -75,7 +75,7 @@ def drift(
     budgets = [Budget(cost=share) for share in cost or (0.7, 0.55)]
     methods = [resolve(name) for name in method or names()]
     refuse_torchrun("drift runs in one process")
-    loading, reading = loading or VectorModelOptions(), reading or ReadingOptions()
+    loading, reading = loading or EncoderOptions(), reading or ReadingOptions()
     files = () if plots is None else (plots / "drift.png", plots / "moved.png")
     for file in files:
         check_figure_file(file)
@@ -108,13 +108,12 @@ def _contenders(
     console: Console,
 ) -> list[Contender]:
     """Every method at every budget that it can meet, after the unpruned model."""
-    contenders, some = [UNPRUNED], None
+    contenders = [UNPRUNED]
+    some: Tensor | None = None  # read for the first method whose cost depends on the images
     for budget in budgets:
         for each in methods:
             if each.adaptive and some is None:
-                order = [at * len(images) // 32 for at in range(32)]
-                found = next(batches(images, 32, report=lambda name: None, order=order), None)
-                some = None if found is None else found[0].to(setting.device, setting.precision)
+                some = read_sample(images).to(setting.device, setting.precision)
             given = some if each.adaptive else None
             try:
                 schedule = schedule_for(model, cost=budget.cost, method=each, images=given)

@@ -28,6 +28,7 @@ from .options import (
     MODEL,
     OUTPUT,
     BudgetOptions,
+    EncoderOptions,
     Flag,
     JsonFlag,
     MethodName,
@@ -35,7 +36,6 @@ from .options import (
     ModelPrecision,
     chosen_device,
 )
-from .vectors import VectorModelOptions
 
 Engine = Literal["local", "ray"]
 
@@ -100,7 +100,7 @@ def embed(
     out: Annotated[Path, Parameter(group=OUTPUT)],
     budget: BudgetOptions | None = None,
     method: MethodName | None = None,
-    loading: VectorModelOptions | None = None,
+    loading: EncoderOptions | None = None,
     precision: ModelPrecision = "float32",
     compile: Annotated[Flag, Parameter(group=MODEL)] = False,  # noqa: A002  the option's name
     reading: ShardOptions | None = None,
@@ -121,7 +121,7 @@ def embed(
     compile
         Compile the model: worth its minute for many images.
     """
-    budget, loading = budget or BudgetOptions(), loading or VectorModelOptions()
+    budget, loading = budget or BudgetOptions(), loading or EncoderOptions()
     reading, vector = reading or ShardOptions(), vector or VectorOptions()
     running = running or EngineOptions()
     budget.check()

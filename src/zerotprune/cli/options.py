@@ -63,19 +63,31 @@ JsonFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_JSON)]
 
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True)
-class ModelOptions:
-    """How to load the model, and where to run it."""
+class EncoderOptions:
+    """How to load a model for its vectors, where its classes do not matter; where to run it."""
 
     weights: Path | None = None
     "Local weights: safetensors, or a pickle of tensors alone. Default: the published ones."
     size: int | None = None
     "Side of the images in pixels. Default: the model's own."
+    device: str = "auto"
+    "cpu, cuda, or auto: cuda if there is one."
+
+    def named(self, model: str) -> dict[str, Any]:
+        """Return the arguments of `models.load`."""
+        return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
+                "size": self.size}  # fmt: skip
+
+
+@Parameter(name="*", group=MODEL)
+@dataclass(frozen=True)
+class ModelOptions(EncoderOptions):
+    """How to load a whole model, and where to run it."""
+
     classes: int | None = None
     "Classes of the head. Default: as in the weights file, or the model's own."
     pool: str | None = None
     "How a timm model's head pools: token, avg, avgmax, max or map. Default: the model's own way."
-    device: str = "auto"
-    "cpu, cuda, or auto: cuda if there is one."
     random_weights: Flag = False
     "Random weights instead of the published ones: cost and speed are right, predictions are not."
 
@@ -83,8 +95,9 @@ class ModelOptions:
         """Return the arguments of `models.load`."""
         self._check_weights(model)
         pretrained = self.weights is None and not self.random_weights
-        return {"name": model, "weights": self.weights, "pretrained": pretrained,
-                "size": self.size, "classes": self.classes, "pool": self.pool}  # fmt: skip
+        return super().named(model) | {
+            "pretrained": pretrained, "classes": self.classes, "pool": self.pool
+        }  # fmt: skip
 
     def outlined(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.outline`."""
