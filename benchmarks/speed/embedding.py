@@ -28,7 +28,7 @@ from zerotprune.embed.embedder import Embedder
 from zerotprune.embed.engines import Collector, Tally, run_here
 from zerotprune.embed.shards import find_shards
 from zerotprune.embed.writing import VectorFolder
-from zerotprune.measure.modes import room_for
+from zerotprune.measure.speed import room_for
 
 WIDTH, HEIGHT, DIFFERENT = 500, 375, 64
 

@@ -22,7 +22,7 @@ from zerotprune import Schedule, gmacs, image_tokens, prune_, schedule_for
 from zerotprune.clock import in_turn, quartiles, stopwatch
 from zerotprune.grid import Outputs
 from zerotprune.measure import records
-from zerotprune.measure.modes import room_for
+from zerotprune.measure.speed import room_for
 from zerotprune.surgery import sharing_copy
 
 IMAGE = 7  # the id of an image token

@@ -22,8 +22,7 @@ from zerotprune.clock import Call, stopwatch
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import Contender
-from zerotprune.measure.modes import ready, room_for
-from zerotprune.measure.speed import SEED, Entrant, Group, Speed, noise, take_turns
+from zerotprune.measure.speed import SEED, Entrant, Group, Speed, noise, ready, room_for, take_turns
 from zerotprune.methods import Fold
 from zerotprune.scoring import backends
 from zerotprune.scoring.attention import Heads

@@ -28,7 +28,7 @@ from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Result, Setting, compare
-from zerotprune.measure.modes import MODES
+from zerotprune.measure.speed import MODES
 from zerotprune.methods import DEFAULT, Fold, name_of
 from zerotprune.scoring.backends import Backend
 

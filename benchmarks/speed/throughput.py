@@ -21,7 +21,7 @@ from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import UNPRUNED
-from zerotprune.measure.modes import Mode
+from zerotprune.measure.speed import Mode
 
 NAME = "Table 2's throughput"
 MODEL = "deit_small_patch16_224"

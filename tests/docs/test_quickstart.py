@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT
 from tests.families import plain_geometry
 from zerotprune import Schedule
 from zerotprune.cli import COMMANDS
-from zerotprune.cli.report_accuracy import table_of
+from zerotprune.cli.evaluation import accuracy_table
 from zerotprune.measure.accuracy import Contender, Result
 from zerotprune.plan import Plan
 
@@ -28,7 +28,7 @@ def test_the_demos_columns_are_printed() -> None:
     evaluation = cast(
         Any, SimpleNamespace(probe=None, model_name="demo", setting=SimpleNamespace(timed=True))
     )
-    printed = [str(column.header) for column in table_of(evaluation, [result]).columns]
+    printed = [str(column.header) for column in accuracy_table(evaluation, [result]).columns]
     (header,) = re.findall(r"^\| method \|.*$", PAGE, re.M)
     for column in header.strip("| ").split(" | "):
         assert any(each.startswith(column) for each in printed), column

@@ -15,7 +15,7 @@ from tests.families import build
 from tests.nursery import said_by
 from zerotprune.backbones import backbone
 from zerotprune.clock import Call
-from zerotprune.measure import modes, records
+from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Contender
 from zerotprune.measure.speed import Entrant, Group, Setup, Speed, take_turns
@@ -26,7 +26,7 @@ from zerotprune.surgery import sharing_copy
 SCHEDULE = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(3, 0.6)))
 
 
-def case(name: str, mode: modes.Mode = "eager", batch: int = 4) -> Speed:
+def case(name: str, mode: bench.Mode = "eager", batch: int = 4) -> Speed:
     return Speed(Entrant(Contender(name), 1.0, 1.0), mode, batch, "float32")
 
 

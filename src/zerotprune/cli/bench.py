@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from cyclopts import Parameter
+from matplotlib.figure import Figure
+from rich.table import Table
 from torch import nn
 
 from ..cost import Compute
-from ..data.models import load
 from ..grid import Outputs
 from ..interrupts import acknowledge
 from ..measure import records
 from ..measure import speed as core
-from ..measure.modes import MODES, Mode
-from ..measure.speed import Entrant, Precision, Setup
+from ..measure.accuracy import Result
+from ..measure.speed import (
+    LIMIT,
+    MODES,
+    SEED,
+    UNPRUNED,
+    Entrant,
+    Group,
+    Mode,
+    Precision,
+    Setup,
+    Speed,
+)
 from ..methods import DEFAULT, name_of, resolve
-from ..plots.figures import check_figure_file, save
+from ..plots.comparison import Pace, speed_figure
+from ..plots.figures import save
 from ..scoring.backends import Backend
-from .console import console_for
+from .console import console_for, new_table, print_json
 from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     DATA,
-    BudgetOptions,
     BudgetsOptions,
+    CsvFile,
     DataOptions,
+    FigureFile,
     Flag,  # noqa: F401  cyclopts reads the options of DataOptions by the names of this module
+    JsonFlag,
+    ModelName,
     ModelOptions,
     ReadingOptions,
     Several,
-    chosen_device,
     refuse_torchrun,
+    resolve_device,
 )
-from .report_speed import Accuracy, plot_of, remarks, rows_of, table_of
 
 COST = 0.65
 METHODS = (DEFAULT, "zero-tprune", "tome")
+INCONCLUSIVE = "inconclusive"
+
+Accuracy = dict[Precision, list[Result]]  # without contenders that could not be set up
 
 
 @Parameter(name="*", group=DATA)
@@ -60,13 +77,13 @@ class AccuracyOptions(DataOptions):
 
 
 def bench(
-    model: str,
+    model: ModelName,
     *,
-    budget: BudgetsOptions | None = None,
+    budget: BudgetsOptions = BudgetsOptions(),
     method: Several[str] = None,
-    loading: ModelOptions | None = None,
-    measuring: AccuracyOptions | None = None,
-    probing: ProbeOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    measuring: AccuracyOptions = AccuracyOptions(),
+    probing: ProbeOptions = ProbeOptions(),
     batch: Several[int] = None,
     precision: Several[Precision] = None,
     mode: Several[Mode] = None,
@@ -75,9 +92,9 @@ def bench(
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
     threads: int | None = None,
-    csv: Path | None = None,
-    plot: Path | None = None,
-    json: bool = False,
+    csv: CsvFile = None,
+    plot: FigureFile = None,
+    json: JsonFlag = False,
 ) -> None:
     """Images per second, latency and memory of pruned and unpruned models, measured in turn.
 
@@ -89,8 +106,6 @@ def bench(
 
     Parameters
     ----------
-    model
-        `demo`, the name of a timm model, or another library's with its prefix: torchvision:NAME.
     method
         Which methods, all at the cost of the first; default fold, zero-tprune and tome.
     batch
@@ -102,27 +117,24 @@ def bench(
     rounds
         Samples of every case.
     compute
-        needed, or all: whether to compute what nobody reads, see `prune_`.
+        needed, or all: whether to compute what is never read, see `prune_`.
     backend
         What computes the scores: see `prune_`.
     outputs
         tokens, or grid: whether a vector for every patch comes out, see `prune_`.
     threads
         Threads of the CPU.
-    csv
-        Append the rows to this file.
     plot
         Draw speed-up against batch size: PNG, SVG or PDF by the file's ending.
-    json
-        Print the rows as JSON, for scripts; all else goes to the error stream.
     """
-    loading, measuring = loading or ModelOptions(), measuring or AccuracyOptions()
-    budgets = (budget or BudgetsOptions()).each()
-    if not budgets[0].given:
+    refuse_torchrun("bench measures one process")
+    budgets = budget.split()
+    if not budgets[0].options:
         budgets = [replace(budgets[0], cost=COST)]
+    if plot is not None and len(budgets) > 1:
+        raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
     names = list(dict.fromkeys(name_of(resolve(name)) for name in method or METHODS))
-    _check(budgets, csv, plot)
-    device = chosen_device(loading.device)
+    device = resolve_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
     setup = Setup(device, modes, rounds, compute, backend, outputs=outputs)
@@ -131,11 +143,11 @@ def bench(
     console = console_for(json)
     evaluation = None
     if measuring.data is not None:
-        evaluation = prepare(model, measuring.data, loading, measuring.reading(),
-                             probing or ProbeOptions(), json=json)  # fmt: skip
+        evaluation = prepare(model, measuring.data, loading, measuring.reading(), probing,
+                             json=json)  # fmt: skip
         built, images = evaluation.model, evaluation.some_images()
     else:
-        built = load(**loading.named(model)).to(device)
+        built = loading.load(model).to(device)
         images = core.noise(built, 8, device, torch.float32)
     batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
     usual: Precision = "bfloat16" if gpu else "float32"
@@ -146,13 +158,13 @@ def bench(
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
     schedules = [
-        each.solve(
+        one.solve(
             timed,
-            None if each.schedule is not None and method is None else static[0],
+            None if one.schedule is not None and method is None else static[0],
             lambda: core.noise(built, batches[0], device, getattr(torch, precisions[0])),
             console.print,
         )
-        for each in budgets
+        for one in budgets
     ]
     rows: list[dict[str, object]] = []
     for schedule in schedules:
@@ -163,41 +175,29 @@ def bench(
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
         measured = [row for group in groups for row in
-                    rows_of(group, about, options, measuring.data, accuracy)]  # fmt: skip
+                    _rows(group, about, options, measuring.data, accuracy)]  # fmt: skip
         rows += measured
         if csv is not None:
             records.append(csv, measured)
         if not json:
             for group in groups:
-                console.print(table_of(group, model, accuracy))
+                console.print(speed_table(group, model, accuracy))
             for line in remarks(groups, accuracy, measuring.data, whole):
                 console.print(line, style="dim", highlight=False)
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))
         if not whole:
             break
     if json:
-        print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
+        print_json(rows)
     if plot is not None:
-        save(plot_of(groups, model), plot)
+        save(_plot(groups, model), plot)
     if not whole:
-        raise KeyboardInterrupt("stopped: what is told is of whole rounds alone")
-
-
-def _check(budgets: Sequence[BudgetOptions], csv: Path | None, plot: Path | None) -> None:
-    refuse_torchrun("bench measures one process")
-    for budget in budgets:
-        budget.check()
-    if csv is not None:
-        records.check_rows_fit(csv)
-    if plot is not None:
-        check_figure_file(plot)
-        if len(budgets) > 1:
-            raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
+        raise KeyboardInterrupt("stopped: only finished rounds count")
 
 
 def _as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -> nn.Module:
-    """Return the model in the first precision, compiled unless it runs eagerly as well: a budget in
-    time is met by the model as it is."""
+    """Return the model that a time budget is met by: in the first precision, and compiled unless
+    it is measured eagerly, too."""
     cast = deepcopy(model).to(getattr(torch, precision))
     if "eager" in modes:
         return cast
@@ -219,7 +219,7 @@ def _accuracy(
     precisions: Sequence[Precision],
     setup: Setup,
 ) -> Accuracy:
-    """Of every entrant in every precision; stopped by Ctrl-C, of those that are finished."""
+    """Measure every entrant in every precision; after Ctrl-C, return the precisions so far."""
     contenders = [entrant.contender for entrant in entered if not entrant.failure]
     measured: Accuracy = {}
     for precision in precisions:
@@ -233,3 +233,129 @@ def _accuracy(
             acknowledge()
             break
     return measured
+
+
+def _measured(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
+    """Return the results of a case's contender and of the unpruned model, if there are any."""
+    results = {result.contender.name: result for result in accuracy.get(speed.precision, [])}
+    return (results[speed.name], results[UNPRUNED]) if speed.name in results else None
+
+
+def _rows(
+    group: Group,
+    about: Mapping[str, object],
+    options: Mapping[str, object],
+    data: str | None,
+    accuracy: Accuracy,
+) -> list[dict[str, object]]:
+    """Return the rows of the CSV.
+
+    Args:
+        group: What was measured.
+        about: Columns of all rows.
+        options: Columns of pruned models alone.
+        data: Where the images for the accuracy are from.
+        accuracy: Results to stand beside the speeds.
+    """
+    rows = []
+    for speed in group.speeds:
+        row = {**records.speed_row(speed, group), **about, "seed": SEED}
+        if speed.entrant.contender.schedule.stages:
+            row |= options
+        if (results := _measured(speed, accuracy)) is not None and data is not None:
+            row |= {"data": Path(data).name, **records.accuracy_row(*results)}
+        rows.append(row)
+    return rows
+
+
+def _plot(groups: Sequence[Group], model: str) -> Figure:
+    """Plot speed-up against batch size."""
+    paces = [
+        Pace(speed.name, speed.mode, speed.precision, speed.batch, speedup)
+        for group in groups
+        for speed in group.speeds
+        if (speedup := group.speedup(speed)) is not None
+    ]
+    if not paces:
+        raise ValueError("nothing to draw: the unpruned model could not be measured")
+    base = f"the unpruned model ({groups[0].base})"
+    return speed_figure(paces, LIMIT, base, f"{model}, {records.hardware()}")
+
+
+def speed_table(group: Group, model: str, accuracy: Accuracy) -> Table:
+    """Return a table with a row for each case, or the reason why it was not measured."""
+    first = group.speeds[0]
+    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}")
+    modes = len({speed.mode for speed in group.speeds})
+    gpu = any(speed.peak_memory for speed in group.speeds)
+    failed = any(speed.failure for speed in group.speeds)
+    columns = ["GMACs", "images/s", "ms", "spread", "speed-up", "of limit"]
+    columns += ["MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
+    table.add_column("method", overflow="fold")
+    table.add_column("mode")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    if failed:
+        table.add_column("not measured because", overflow="fold")
+    for number, speed in enumerate(group.speeds, start=1):
+        last = number % modes == 0 and modes > 1
+        cells = _cells(speed, group, gpu, accuracy) + [speed.failure] * failed
+        table.add_row(*cells, end_section=last, style="bold" if speed.name == DEFAULT else None)
+    return table
+
+
+def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[str]:
+    cells = [speed.name, speed.mode, f"{speed.entrant.gmacs:.3f}" if speed.entrant.gmacs else ""]
+    if speed.seconds:
+        speedup, share = speedup_cell(speed, group), group.of_limit(speed)
+        cells += [
+            f"{speed.images_per_second:.{0 if speed.images_per_second >= 100 else 1}f}",
+            f"{1e3 * speed.latency:.3f}",
+            f"{1e3 * speed.spread:.3f}",
+            speedup,
+            "" if share is None or speedup.startswith(INCONCLUSIVE) else f"{100 * share:.0f} %",
+        ]
+        cells += [f"{speed.peak_memory / 2**20:.0f}"] * gpu
+    else:
+        cells += [""] * (5 + gpu)
+    if accuracy:
+        results = _measured(speed, accuracy)
+        if results is None:
+            return [*cells, "", ""]
+        result, unpruned = results
+        cells += [f"{result.top1:.2f}", "{:+.2f} ± {:.2f}".format(*result.change(unpruned))]
+    return cells
+
+
+def speedup_cell(speed: Speed, group: Group) -> str:
+    """Return the speed-up, or its quartiles if rounds differ more than the two models do."""
+    speedup, quartiles = group.speedup(speed), group.speedup_range(speed)
+    if speedup is None or quartiles is None:
+        return ""
+    low, high = quartiles
+    if high - low > abs(speedup - 1):
+        return f"{INCONCLUSIVE}\n({low:.2f}–{high:.2f})"  # a cell of 80 columns
+    return f"{speedup:.2f}×"
+
+
+def remarks(
+    groups: Sequence[Group], accuracy: Accuracy, data: str | None, whole: bool
+) -> list[str]:
+    """Say what a reader of the tables has to know."""
+    lines = [
+        f"Speed-up: over the unpruned model ({groups[0].base}). Of limit: share of the speed of "
+        "slicing in the same mode, which keeps as many tokens and chooses none.",
+        "ms: median of one call; spread: between its quartiles.",
+    ]
+    cells = [speedup_cell(speed, group) for group in groups for speed in group.speeds]
+    if any(cell.startswith(INCONCLUSIVE) for cell in cells):
+        lines.append("Inconclusive: the speed-up varies more from round to round (quartiles) than "
+                     "it differs from 1. Try more --rounds, or a quiet machine.")  # fmt: skip
+    if not whole:
+        lines.append("Stopped: only finished rounds count.")
+    if accuracy:
+        results = next(iter(accuracy.values()))
+        lines.append(f"Accuracy: {len(results[0].hits)} images, change with paired error.")
+    else:
+        lines.append(f"accuracy not measured: {'give --data' if data is None else 'stopped'}")
+    return lines

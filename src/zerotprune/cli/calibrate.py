@@ -35,7 +35,6 @@ from ..calibrate.vhf import (
 )
 from ..data.fingerprint import fingerprint_model
 from ..data.images import batches, check_classes
-from ..data.models import load
 from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
@@ -43,12 +42,13 @@ from ..plots.figures import check_figure_file, save
 from .console import left_out, new_table, progress_bar
 from .options import (
     DataName,
+    FigureFolder,
     ModelName,
     ModelOptions,
     ReadingOptions,
-    chosen_device,
     preset_or_file,
     refuse_torchrun,
+    resolve_device,
 )
 
 FIGURES = ("score-distributions.png", "kl-by-block.png", "vhf-ranges.png")
@@ -59,14 +59,14 @@ def calibrate(
     data: DataName,
     *,
     out: Path,
-    figures: Path | None = None,
+    figures: FigureFolder = None,
     threshold: float = THRESHOLD,
     schedule: str | None = None,
     labels: bool = True,
     evaluations: int = 40,
     seed: int = 0,
-    loading: ModelOptions | None = None,
-    reading: ReadingOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    reading: ReadingOptions = ReadingOptions(),
 ) -> None:
     """Measure how many rounds each block needs and search the VHF range; write a calibration JSON.
 
@@ -94,11 +94,15 @@ def calibrate(
     seed
         For the random starts.
     """
-    loading, reading = loading or ModelOptions(), reading or ReadingOptions()
-    _check(out, figures, schedule)
-    device = chosen_device(loading.device)
+    refuse_torchrun("calibrate runs in one process")
+    if schedule is not None:
+        preset_or_file(schedule)
+    check_writable(out)
+    if figures is not None:
+        check_figure_file(figures / FIGURES[0])
+    device = resolve_device(loading.device)
     console = Console()
-    built = load(**loading.named(model))
+    built = loading.load(model)
     outputs, plan = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
     dataset = reading.open(data, built, loading.size, labelled=searching and labels)
@@ -147,15 +151,6 @@ def calibrate(
     for line in [*_rounds_lines(rows, threshold), *_range_lines(verdict, outputs > 0)]:
         console.print(line, highlight=False)
     console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
-
-
-def _check(out: Path, figures: Path | None, schedule: str | None) -> None:
-    refuse_torchrun("calibrate runs in one process")
-    if schedule is not None:
-        preset_or_file(schedule)
-    check_writable(out)
-    if figures is not None:
-        check_figure_file(figures / FIGURES[0])
 
 
 def _rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:

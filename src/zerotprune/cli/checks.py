@@ -1,4 +1,4 @@
-"""Checks of every command line before anything is read: ranges of numbers, paths used twice."""
+"""Check every command line before anything is read: ranges of numbers, paths used twice."""
 
 from __future__ import annotations
 

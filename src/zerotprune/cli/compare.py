@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 from matplotlib.figure import Figure
 
-from ..budgets import Budget, schedule_for
+from ..budgets import Budget
 from ..budgets.speed import Reached, SpeedDial, TimeBudget, Timed, reach
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result
@@ -18,11 +19,20 @@ from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
-from .evaluation import Evaluation, ProbeOptions, prepare
+from .console import left_out
+from .evaluation import (
+    Evaluation,
+    ProbeOptions,
+    accuracy_table,
+    contenders_at,
+    equal_speed_table,
+    prepare,
+)
 from .options import (
     CalibrationFile,
     CsvFile,
     DataName,
+    FigureFolder,
     MethodNames,
     ModelName,
     ModelOptions,
@@ -31,7 +41,6 @@ from .options import (
     Several,
     refuse_torchrun,
 )
-from .report_accuracy import equal_speed_table, table_of
 
 Axis = Literal["gmacs", "speed"]
 COSTS = (0.85, 0.7, 0.55)
@@ -54,13 +63,13 @@ def compare(
     cost: Several[float] = None,
     speedup: Several[float] = None,
     method: MethodNames = None,
-    loading: ModelOptions | None = None,
-    reading: ReadingOptions | None = None,
-    probing: ProbeOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    reading: ReadingOptions = ReadingOptions(),
+    probing: ProbeOptions = ProbeOptions(),
     precision: ModelPrecision = "float32",
     calibration: CalibrationFile = None,
     csv: CsvFile = None,
-    plots: Path | None = None,
+    plots: FigureFolder = None,
 ) -> None:
     """All methods at several budgets: a table, a CSV, and two plots.
 
@@ -84,12 +93,9 @@ def compare(
     methods = [resolve(name) for name in method or names()]
     if speeds:
         refuse_torchrun("a speed is measured in one process")
-    if csv is not None:
-        records.check_rows_fit(csv)
     if plots is not None:
         check_figure_file(plots / "accuracy-gmacs.png")
-    evaluation = prepare(model, data, loading or ModelOptions(), reading or ReadingOptions(),
-                         probing or ProbeOptions(), precision=precision,
+    evaluation = prepare(model, data, loading, reading, probing, precision=precision,
                          calibration=calibration)  # fmt: skip
     missed: list[Reached] = []
     if speeds:
@@ -106,48 +112,38 @@ def _at_costs(
     evaluation: Evaluation, budgets: Sequence[Budget], methods: Sequence[Method]
 ) -> list[Entry]:
     """Return every method at every cost that it can be set to."""
-    entries = []
-    for budget in budgets:
-        assert budget.cost is not None
-        for each in methods:
-            images = evaluation.some_images() if each.adaptive else None
-            try:
-                schedule = schedule_for(
-                    evaluation.model, cost=budget.cost, method=each, images=images
-                )
-                entries.append(Entry(budget.cost, Contender(name_of(each), schedule)))
-            except ValueError as error:
-                _leave_out(evaluation, error)
-    return entries
+    model, images, console = evaluation.model, cache(evaluation.some_images), evaluation.console
+    return [
+        Entry(budget.cost, contender)
+        for budget in budgets
+        if budget.cost is not None
+        for contender in contenders_at(budget.cost, methods, model, images, console)
+    ]
 
 
 def _at_speeds(
     evaluation: Evaluation, speeds: Sequence[TimeBudget], methods: Sequence[Method]
 ) -> tuple[list[Entry], list[Reached]]:
-    """Return every method at every speed that it reaches, and what the others came to."""
-    images, dials = evaluation.some_images(evaluation.batch), []
-    for each in methods:
+    """Return every method at every speed that it reaches, and the speeds that were missed."""
+    images, report = evaluation.some_images(evaluation.batch), left_out(evaluation.console)
+    dials, entries, missed = list[SpeedDial](), list[Entry](), list[Reached]()
+    for method in methods:
         try:
-            dials.append(SpeedDial(evaluation.model, each, images))
+            dials.append(SpeedDial(evaluation.model, method, images))
         except ValueError as error:
-            _leave_out(evaluation, error)
+            report(str(error))
     if not dials:
         return [], []
     with evaluation.console.status("measuring") as status:
-        found = reach(speeds, dials, status.update)
-    missed = [reached for reached in found if reached.failure]
-    for reached in missed:
-        _leave_out(evaluation, reached.failure)
-    entries = []
-    for reached in found:
-        if not reached.failure:
+        outcomes = reach(speeds, dials, status.update)
+    for reached in outcomes:
+        if reached.failure:
+            missed.append(reached)
+            report(reached.failure)
+        else:
             contender = Contender(name_of(reached.schedule.method), reached.schedule)
             entries.append(Entry(reached.budget.speedup or 0.0, contender, reached.timed))
     return entries, missed
-
-
-def _leave_out(evaluation: Evaluation, why: object) -> None:
-    evaluation.console.print(f"left out: {why}", style="yellow", markup=False, highlight=False)
 
 
 def _report(
@@ -165,7 +161,7 @@ def _report(
         asked = [entry.asked for entry in entries]
         evaluation.console.print(equal_speed_table(evaluation, results, asked, timings))
     else:
-        evaluation.console.print(table_of(evaluation, results))
+        evaluation.console.print(accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
         evaluation.console.print(line, highlight=False)
     if csv is not None:
@@ -187,10 +183,10 @@ def _rows(
     for entry, result in zip(entries, results[1:], strict=True):
         timed = {} if entry.timed is None else _timed_row(entry.timed)
         rows.append(evaluation.row(result, unpruned) | timed)
-    for each in missed:
-        about = records.about(Contender(name_of(each.schedule.method), each.schedule))
+    for reached in missed:
+        about = records.about(Contender(name_of(reached.schedule.method), reached.schedule))
         where = {key: rows[0][key] for key in ("model", "data", "measure", "batch", "precision")}
-        rows.append(where | about | _timed_row(each.timed) | {"failure": each.failure})
+        rows.append(where | about | _timed_row(reached.timed) | {"failure": reached.failure})
     return rows
 
 
@@ -209,7 +205,7 @@ def _plot(
 
 
 def _points(entries: list[Entry], results: list[Result], by: Axis) -> list[Point]:
-    """Return the pruned ones; their speed is what the budget was met by, or of the evaluation."""
+    """Return the pruned models; a speed is that of the budget, or else of the evaluation."""
     points = []
     for entry, result in zip(entries, results[1:], strict=True):
         if by == "gmacs":
@@ -221,15 +217,14 @@ def _points(entries: list[Entry], results: list[Result], by: Axis) -> list[Point
 
 
 def _against_rival(entries: list[Entry], results: list[Result]) -> list[str]:
-    """A paired test of the default method against ToMe at each budget."""
-    found = {(entry.asked, entry.contender.name): (entry, result)
+    """Compare the default method with ToMe at each budget, in a paired test."""
+    pairs = {(entry.asked, entry.contender.name): (entry, result)
              for entry, result in zip(entries, results[1:], strict=True)}  # fmt: skip
     lines = []
     for asked in dict.fromkeys(entry.asked for entry in entries):
-        mine, rival = found.get((asked, DEFAULT)), found.get((asked, RIVAL))
-        if mine is None or rival is None:
+        if (asked, DEFAULT) not in pairs or (asked, RIVAL) not in pairs:
             continue
-        (ours, result), (theirs, other) = mine, rival
+        (ours, result), (theirs, other) = pairs[asked, DEFAULT], pairs[asked, RIVAL]
         mean, error = result.change(other)
         z = mean / error if error else 0.0
         at = f"{result.gmacs():.3f} and {other.gmacs():.3f} GMACs"

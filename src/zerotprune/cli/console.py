@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,10 +12,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..measure.records import surroundings
 
-def console_for(json: bool = False) -> Console:
+
+def console_for(as_json: bool = False) -> Console:
     """Return a console on standard output, or on the error stream if JSON goes to the former."""
-    return Console(file=sys.stderr if json else None)
+    return Console(file=sys.stderr if as_json else None)
+
+
+def print_json(rows: Iterable[Mapping[str, object]]) -> None:
+    """Print rows with all that makes them again, for scripts."""
+    print(json.dumps([{**surroundings(), **row} for row in rows], indent=2))
 
 
 def progress_bar(console: Console, disable: bool = False) -> Progress:
@@ -35,5 +43,7 @@ def cut_short(seen: int, total: int) -> KeyboardInterrupt:
 
 
 def left_out(console: Console) -> Callable[[str], None]:
-    """Return a function that reports an image that cannot be read."""
-    return lambda message: console.print(f"left out: {message}", style="yellow", markup=False)
+    """Return a function that says what is left out, and why."""
+    return lambda message: console.print(
+        f"left out: {message}", style="yellow", markup=False, highlight=False
+    )

@@ -20,7 +20,8 @@ from ..methods import DEFAULT, name_of, resolve
 from ..show.render import check_drawable, draw
 from ..show.scene import make_scene
 from .console import cut_short, new_table, progress_bar
-from .report_accuracy import speedup_of
+from .evaluation import speedup_quartiles
+from .options import CsvFile
 
 METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
@@ -29,7 +30,7 @@ SEED = 2024  # the images of the table; training used another
 SCENES, PANELS = 4, 5  # images in the drawing, and how often each is drawn
 
 
-def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = None) -> None:
+def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: CsvFile = None) -> None:
     """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
     Prints a table and writes an image of what the default method merged, stage by stage.
@@ -42,12 +43,8 @@ def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: Path | None = 
         How many images to evaluate.
     out
         Where the image goes: PNG, SVG, HTML, GIF or WebP by its suffix.
-    csv
-        Append the table's rows to this file.
     """
     check_drawable(out)
-    if csv is not None:
-        records.check_rows_fit(csv)
     model = built_in.model()
     console = Console()
     results = _measure(model, images, console)
@@ -113,7 +110,7 @@ def _table(results: list[Result], images: int) -> Table:
             f"{result.gmacs():.3f}",
             f"{result.top1:.1f}",
             f"{change:+.1f} ± {error:.1f}" if number else "",
-            speedup_of(result, unpruned) if number else "",
+            speedup_quartiles(result, unpruned) if number else "",
             style="bold" if result.contender.name == METHODS[0] else None,
             end_section=number % len(METHODS) == 0,
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import json as jsonlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,32 +16,30 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..backbones import Pool, featurize_
-from ..budgets import Budget, schedule_for
+from ..budgets import Budget
 from ..data.decoding import decode
 from ..data.images import ImageDataset, batches, read_sample
-from ..data.models import load
-from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from ..measure.drift import Drift, drifts_of, find_neighbours
-from ..methods import DEFAULT, Method, name_of, names, resolve
+from ..methods import DEFAULT, Method, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
-from .console import console_for, cut_short, left_out, new_table, progress_bar
+from .console import console_for, cut_short, left_out, new_table, print_json, progress_bar
+from .evaluation import contenders_at, speedup_quartiles
 from .options import (
     MODEL,
-    OUTPUT,
     DataName,
     EncoderOptions,
+    FigureFolder,
     JsonFlag,
     MethodNames,
     ModelName,
     ModelPrecision,
     ReadingOptions,
     Several,
-    chosen_device,
     refuse_torchrun,
+    resolve_device,
 )
-from .report_accuracy import speedup_of
 
 SHOWN = 10  # images that moved most
 
@@ -52,11 +50,11 @@ def drift(
     *,
     cost: Several[float] = None,
     method: MethodNames = None,
-    loading: EncoderOptions | None = None,
-    reading: ReadingOptions | None = None,
+    loading: EncoderOptions = EncoderOptions(),
+    reading: ReadingOptions = ReadingOptions(),
     precision: ModelPrecision = "float32",
     pool: Annotated[Pool, Parameter(group=MODEL)] = "own",
-    plots: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    plots: FigureFolder = None,
     json: JsonFlag = False,
 ) -> None:
     """How far pruning moves vectors, and whether their nearest neighbours stay: without labels.
@@ -75,12 +73,11 @@ def drift(
     budgets = [Budget(cost=share) for share in cost or (0.7, 0.55)]
     methods = [resolve(name) for name in method or names()]
     refuse_torchrun("drift runs in one process")
-    loading, reading = loading or EncoderOptions(), reading or ReadingOptions()
     files = () if plots is None else (plots / "drift.png", plots / "moved.png")
     for file in files:
         check_figure_file(file)
-    device, console = chosen_device(loading.device), console_for(json)
-    built = load(**loading.named(model))
+    device, console = resolve_device(loading.device), console_for(json)
+    built = loading.load(model)
     images = reading.open(data, built, loading.size, labelled=False)
     vectors = featurize_(built, pool).eval()
     setting = Setting(device, getattr(torch, precision), keep_outputs=True)
@@ -89,9 +86,8 @@ def drift(
     results = _run(vectors, contenders, images, reading, setting, console)
     drifts = drifts_of(results)
     if json:
-        rows = [_row(model, result, drift, results[0], images)
-                for result, drift in zip(results, drifts, strict=True)]  # fmt: skip
-        print(jsonlib.dumps([{**records.surroundings(), **row} for row in rows], indent=2))
+        print_json(_row(model, result, drift, results[0], images)
+                   for result, drift in zip(results, drifts, strict=True))  # fmt: skip
     else:
         console.print(_table(model, results, drifts))
         _name_moved(console, images, *_default(results, drifts))
@@ -107,22 +103,21 @@ def _contenders(
     setting: Setting,
     console: Console,
 ) -> list[Contender]:
-    """Every method at every budget that it can meet, after the unpruned model."""
-    contenders = [UNPRUNED]
-    some: Tensor | None = None  # read for the first method whose cost depends on the images
-    for budget in budgets:
-        for each in methods:
-            if each.adaptive and some is None:
-                some = read_sample(images).to(setting.device, setting.precision)
-            given = some if each.adaptive else None
-            try:
-                schedule = schedule_for(model, cost=budget.cost, method=each, images=given)
-                contenders.append(Contender(name_of(each), schedule))
-            except ValueError as error:
-                console.print(f"left out: {error}", style="yellow", markup=False)
-    if len(contenders) == 1:
+    """Return the unpruned model, and every method at every budget that it can meet."""
+
+    @cache
+    def sample() -> Tensor:
+        return read_sample(images).to(setting.device, setting.precision)
+
+    pruned = [
+        contender
+        for budget in budgets
+        if budget.cost is not None
+        for contender in contenders_at(budget.cost, methods, model, sample, console)
+    ]
+    if not pruned:
         raise ValueError("none of the methods can meet any of the budgets")
-    return contenders
+    return [UNPRUNED, *pruned]
 
 
 def _run(
@@ -162,26 +157,30 @@ def _table(model: str, results: Sequence[Result], drifts: Sequence[Drift]) -> Ta
     for result, drift in zip(results, drifts, strict=True):
         pruned = bool(result.contender.schedule.stages)
         shares = [*drift.recall.values(), *drift.recall_unpruned_index.values()]
-        told = [f"{drift.mean:.4f}", f"{drift.first_percentile:.4f}", *map("{:.3f}".format, shares)]
+        cells = [
+            f"{drift.mean:.4f}",
+            f"{drift.first_percentile:.4f}",
+            *map("{:.3f}".format, shares),
+        ]
         table.add_row(
             result.contender.name,
             f"{result.gmacs():.3f}",
-            speedup_of(result, reference).partition(" ")[0] if pruned else "",
-            *(told if pruned else [""] * len(told)),
+            speedup_quartiles(result, reference).partition(" ")[0] if pruned else "",
+            *(cells if pruned else [""] * len(cells)),
         )
     table.caption = "recall: queries and index pruned; query: pruned queries, unpruned index"
     return table
 
 
 def _default(results: Sequence[Result], drifts: Sequence[Drift]) -> tuple[Result, Drift]:
-    """The first of the default method, or else of whichever came first."""
+    """Return the first result of the default method, or else the first of all."""
     pairs = list(zip(results, drifts, strict=True))[1:]
     return next((pair for pair in pairs if pair[0].contender.name == DEFAULT), pairs[0])
 
 
 def _name_moved(console: Console, images: ImageDataset, result: Result, drift: Drift) -> None:
-    told = f"moved most by {result.contender.name} at {result.gmacs():.3f} GMACs:"
-    console.print(told, highlight=False)
+    title = f"moved most by {result.contender.name} at {result.gmacs():.3f} GMACs:"
+    console.print(title, highlight=False)
     for at in drift.moved(SHOWN):
         path = images.paths[result.index[at]]
         console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
@@ -226,7 +225,7 @@ def _draw(
     title = f"{model}, {len(results[0].index)} images"
     save(drift_figure(points, title), files[0])
     result, drift = _default(results, drifts)
-    before, after = (_nearest(each) for each in (results[0], result))
+    before, after = _nearest(results[0]), _nearest(result)
     moved = [
         Moved(
             _thumbnail(images, result.index[at]),
@@ -247,7 +246,7 @@ def _nearest(result: Result) -> list[int]:
 
 
 def _thumbnail(images: ImageDataset, at: int) -> Image.Image:
-    """The middle of an image: all that a small square has room for."""
+    """Return the middle of an image as a small square."""
     path, read, _ = images.items[at]
     image = decode(io.BytesIO(read()), path)
     side = min(image.size)

@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from cyclopts import Parameter
@@ -20,7 +21,6 @@ from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards
 from ..embed.writing import Form, VectorFolder, check_folder, opened, read_manifest
-from ..methods import resolve
 from ..schedule import Schedule
 from .console import console_for, progress_bar
 from .options import (
@@ -34,7 +34,7 @@ from .options import (
     MethodName,
     ModelName,
     ModelPrecision,
-    chosen_device,
+    resolve_device,
 )
 
 Engine = Literal["local", "ray"]
@@ -43,18 +43,18 @@ Engine = Literal["local", "ray"]
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class ShardOptions:
-    """How the images are found, and how many are run at a time."""
+    """How to find the images, and how many to run at a time."""
 
     batch: int = 256
     "Images at a time."
     workers: int = 2
     "Processes that decode images; under Ray, tasks."
     images: int = 10_000
-    "Of a folder: so many images make a shard, whose vectors go to one file."
+    "Images of a folder that make a shard, whose vectors go to one file."
     column: str | None = None
-    "Of parquet files: the column with the bytes of images, or their paths."
+    "For parquet files: the column with the bytes of images, or their paths."
     key: str | None = None
-    "Of parquet files: the column with their keys. Default: a usual name, or the row's number."
+    "For parquet files: the column with their keys. Default: a usual name, or the row's number."
 
 
 @Parameter(name="*", group=OUTPUT)
@@ -65,24 +65,24 @@ class VectorOptions:
     pool: Pool = "own"
     "What the library's own head reads, the CLS token, or the mean over the patches."
     raw: Flag = False
-    "Leave vectors as long as they are; else each is divided by its length."
+    "Do not divide vectors by their lengths."
     vectors: VectorType = "float32"
-    "Type of their values."
+    "Type of the values."
     form: Form = "parquet"
-    "Of the files: parquet, or NumPy's with the fields key, vector and error."
+    "Format of the files: parquet, or NumPy's with the fields key, vector and error."
 
 
 @Parameter(name="*", group="Engine")
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where it runs."""
+    """Where to run."""
 
     engine: Engine = "local"
     "This process, and under torchrun its share of the shards; or Ray Data."
     address: str | None = None
-    "Of a Ray cluster, such as auto. Default: one is started here, and stopped."
+    "Address of a Ray cluster, such as auto. Default: start one here, and stop it."
     actors: int | None = None
-    "Under Ray: models at work at once. Default: one for each GPU, or one."
+    "Under Ray: how many models run at once. Default: one for each GPU, or one."
 
     def check(self) -> None:
         if self.engine != "ray" and (self.address is not None or self.actors is not None):
@@ -98,18 +98,19 @@ def embed(
     ],
     *,
     out: Annotated[Path, Parameter(group=OUTPUT)],
-    budget: BudgetOptions | None = None,
+    budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
-    loading: EncoderOptions | None = None,
+    loading: EncoderOptions = EncoderOptions(),
     precision: ModelPrecision = "float32",
     compile: Annotated[Flag, Parameter(group=MODEL)] = False,  # noqa: A002  the option's name
-    reading: ShardOptions | None = None,
-    vector: VectorOptions | None = None,
-    running: EngineOptions | None = None,
+    reading: ShardOptions = ShardOptions(),
+    vector: VectorOptions = VectorOptions(),
+    running: EngineOptions = EngineOptions(),
     json: JsonFlag = False,
 ) -> None:
-    """Embed images: a file of keys, vectors and errors for each shard. Killed at any moment and
-    started again, it goes on with the shards that are not finished.
+    """Embed images: write a file of keys, vectors and errors for each shard.
+
+    After an interruption or a crash, run the same command again: finished shards stay.
 
     Example: `zerotprune embed vit_base_patch14_dinov2.lvd142m 'tars/{000..123}.tar' --cost 0.7
     --out vectors`
@@ -121,15 +122,8 @@ def embed(
     compile
         Compile the model: worth its minute for many images.
     """
-    budget, loading = budget or BudgetOptions(), loading or EncoderOptions()
-    reading, vector = reading or ShardOptions(), vector or VectorOptions()
-    running = running or EngineOptions()
-    budget.check()
+    budget.check(method)
     running.check()
-    if method is not None:
-        resolve(method)
-        if not budget.given:
-            raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     check_folder(out)
     console, rank, world = console_for(json), _rank(), _world()
     shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
@@ -138,13 +132,14 @@ def embed(
     embedder = Embedder(
         model, pool=vector.pool, normalize=not vector.raw, batch_size=reading.batch,
         compile=compile, dtype=precision, vectors=vector.vectors, weights=loading.weights,
-        size=loading.size, device=chosen_device("auto") if on_ray and budget.time else
+        size=loading.size, device=resolve_device("auto") if on_ray and budget.time else
         "cpu" if on_ray else device,
     )  # fmt: skip
-    asked = {**budget.given, **({} if method is None else {"--method": method})}
+    options = budget.options | ({} if method is None else {"--method": method})
+    asked = " ".join(f"{name} {value}" for name, value in options.items())
     embedder = _pruned(embedder, budget, method, out, asked, shards, console)
     with opened(out, alone=rank == 0):
-        folder = VectorFolder(out, {**embedder.about(), "asked": _told(asked)}, vector.form)
+        folder = VectorFolder(out, {**embedder.about(), "asked": asked}, vector.form)
         _admit(folder, shards, rank)
         pending = [(number, shard) for number, shard in enumerate(shards)
                 if number % world == rank and not folder.is_finished(shard.name)]  # fmt: skip
@@ -166,15 +161,15 @@ def _pruned(
     budget: BudgetOptions,
     method: str | None,
     out: Path,
-    asked: dict[str, Any],
+    asked: str,
     shards: list[Shard],
     console: Console,
 ) -> Embedder:
-    """Fix the schedule: that of the folder, if the same was asked for before, so that what was
+    """Fix the schedule: the folder's own if the options are the same as before, so that what was
     measured once holds for all of its vectors."""
-    held = read_manifest(out)
-    if held is not None and asked and held["settings"].get("asked") == _told(asked):
-        line = held["settings"].get("schedule")
+    manifest = read_manifest(out)
+    if manifest is not None and asked and manifest["settings"].get("asked") == asked:
+        line = manifest["settings"].get("schedule")
         return embedder.pruned_by(Schedule.from_json(line) if line else Schedule())
     if budget.time is not None and _world() > 1:
         raise ValueError(
@@ -182,7 +177,7 @@ def _pruned(
             "give --cost"
         )
 
-    def some() -> Tensor:
+    def sample() -> Tensor:
         built = embedder.build()
         for number, shard in enumerate(shards):
             for piece in shard.cut(number, embedder.batch_size):
@@ -192,22 +187,18 @@ def _pruned(
         raise ValueError("none of the images can be read")
 
     schedule = None
-    if budget.given:
-        say: Callable[[str], None] = lambda line: console.print(line, highlight=False)  # noqa: E731
-        schedule = budget.solve(embedder.build().model, method, some, say)
+    if budget.options:
+        say = partial(console.print, highlight=False)
+        schedule = budget.solve(embedder.build().model, method, sample, say)
     return embedder.settled() if schedule is None else embedder.pruned_by(schedule)
 
 
-def _told(asked: dict[str, Any]) -> str:
-    return " ".join(f"{name} {value}" for name, value in asked.items())
-
-
 def _admit(folder: VectorFolder, shards: list[Shard], rank: int) -> None:
-    """Of several processes the first writes the manifest, and the others wait for it."""
+    """Write the manifest in the first process, and wait for it in the others."""
     names = {shard.name for shard in shards}
     while rank:
-        held = read_manifest(folder.path)
-        if held is not None and names <= held["shards"].keys():
+        manifest = read_manifest(folder.path)
+        if manifest is not None and names <= manifest["shards"].keys():
             break
         time.sleep(0.1)
     folder.admit(shards)
@@ -235,8 +226,8 @@ def _run(
             run(collector)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"stopped after {tally.images} images: {tally.shards} shards were finished, and "
-                "the same command goes on"
+                f"stopped after {tally.images} images: {tally.shards} shards are finished, run the "
+                "same command to continue"
             ) from None
     tally.ended = tally.seconds
     return collector.failures
@@ -266,8 +257,8 @@ def _report(
                     f"{tally.bound}; {tally.shards} shards in {out}")  # fmt: skip
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         if tally.unreadable:
-            told = f"{tally.unreadable} images could not be read: their rows say why"
-            console.print(told, style="yellow")
+            line = f"{tally.unreadable} images could not be read: their rows say why"
+            console.print(line, style="yellow")
     if failures:
         name, why = next(iter(failures.items()))
         raise ValueError(
@@ -277,8 +268,8 @@ def _report(
 
 
 def _device(name: str, world: int) -> str:
-    """Under torchrun each process has a GPU of its own."""
-    device = chosen_device(name)
+    """Return the device; under torchrun, every process has its own GPU."""
+    device = resolve_device(name)
     if world > 1 and device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)

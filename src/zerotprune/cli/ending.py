@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from ..interrupts import INTERRUPTED, Interrupts
 
@@ -68,8 +69,13 @@ def _print_error(text: str) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the message on one line; for an OSError, its text without the number."""
+    """Return the message on one line: of an OSError its text without the number, of a value that
+    a validator refused the option and the reason."""
     text = str(error)
+    argument: Any = getattr(error, "argument", None)
+    reason: Any = getattr(error, "exception_message", None)
+    if argument is not None and reason:
+        text = f"{argument.name}: {reason}"
     if isinstance(error, OSError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{named}{error.strerror}"

@@ -1,25 +1,31 @@
-"""Evaluations on the console: from options to an evaluation with a progress bar."""
+"""Evaluations on the console: from options to contenders, progress bars and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from cyclopts import Parameter
 from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..budgets import schedule_for
+from ..budgets.speed import Timed
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
-from ..data.models import load
-from ..measure.accuracy import Result, Setting
+from ..measure.accuracy import Contender, Result, Setting
 from ..measure.evaluation import Advance, Evaluator, join_processes
 from ..measure.probe import Probe
-from .console import console_for, cut_short, left_out, progress_bar
-from .options import DATA, ModelOptions, Precision, ReadingOptions, chosen_device
+from ..method import Method
+from ..methods import name_of
+from .console import console_for, cut_short, left_out, new_table, progress_bar
+from .options import DATA, ModelOptions, Precision, ReadingOptions, resolve_device
 
 
 @Parameter(name="*", group=DATA)
@@ -80,12 +86,11 @@ def prepare(
     """Load the model, open the data, and join the other processes under torchrun."""
     if (probing.probe is None) != (probing.train is None):
         raise ValueError("--probe and --train go together")
-    rank, world, device = join_processes(loading.device) or (0, 1, chosen_device(loading.device))
-    built = load(**loading.named(model))
+    rank, world, device = join_processes(loading.device) or (0, 1, resolve_device(loading.device))
+    built = loading.load(model)
     adjust = None
     if calibration is not None:  # before the weights are cast to another precision
-        calibrated = Calibration.load_for(calibration, model, built)
-        adjust = calibrated.applied_to
+        adjust = Calibration.load_for(calibration, model, built).applied_to
     dataset, train = reading.open(data, built, loading.size), None
     vit = backbone(built)
     if probing.train is not None:
@@ -115,3 +120,105 @@ def prepare(
         world=world,
         console=console,
     )
+
+
+def contenders_at(
+    cost: float,
+    methods: Iterable[Method],
+    model: nn.Module,
+    images: Callable[[], Tensor],
+    console: Console,
+) -> Iterator[Contender]:
+    """Yield every method with its schedule for the cost, and print why others are left out.
+
+    Args:
+        cost: As a share of the unpruned model's compute.
+        methods: The methods.
+        model: The model to prune.
+        images: Returns a batch, for methods whose cost depends on the images.
+        console: Where to print.
+    """
+    for method in methods:
+        sample = images() if method.adaptive else None
+        try:
+            schedule = schedule_for(model, cost=cost, method=method, images=sample)
+        except ValueError as error:
+            left_out(console)(str(error))
+        else:
+            yield Contender(name_of(method), schedule)
+
+
+def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:
+    """Return a table with a row for each contender, and its change against the first.
+
+    Speed is a ratio batch by batch, with its quartiles, which are far apart on a busy machine.
+    """
+    measure = evaluation.probe or "top-1"
+    table = new_table(f"{evaluation.model_name}, {len(results[0].hits)} images")
+    table.add_column("method", overflow="fold")  # what gives way on a narrow screen
+    gpu = any(result.peak_memory for result in results)
+    timed = evaluation.setting.timed
+    columns = ["GMACs", f"{measure} %", "change", "top-5 %"] + ["speed-up (quartiles)"] * timed
+    for column in columns + ["MiB"] * gpu:
+        width = 14 if column == "change" else max(6, len(column))
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    reference = results[0]
+    for number, result in enumerate(results):
+        change, error = result.change(reference)
+        cells = [
+            result.contender.name,
+            f"{result.gmacs():.3f}",
+            f"{result.top1:.2f}",
+            f"{change:+.2f} ± {error:.2f}" if number else "",
+            f"{result.top5:.2f}",
+        ]
+        if timed:
+            cells.append(speedup_quartiles(result, reference) if number else "")
+        table.add_row(*cells, *([f"{result.peak_memory / 2**20:.0f}"] * gpu))
+    return table
+
+
+def equal_speed_table(
+    evaluation: Evaluation,
+    results: Sequence[Result],
+    asked: Sequence[float],
+    timings: Sequence[Timed],
+) -> Table:
+    """Return a table with a row for each contender at each speed, and its cost there.
+
+    Args:
+        evaluation: Model and images.
+        results: The unpruned model's, then one for each contender.
+        asked: The speed-up that each contender was set to.
+        timings: What was measured.
+    """
+    measure, unpruned = evaluation.probe or "top-1", results[0]
+    batch = evaluation.batch
+    table = new_table(f"{evaluation.model_name}, {len(unpruned.hits)} images, batch {batch}")
+    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column("method", overflow="fold")  # what gives way on a narrow screen
+    for column in ("measured", "cost", f"{measure} %", "change", "KL"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_row("1", unpruned.contender.name, "", "1", f"{unpruned.top1:.2f}", "", "",
+                  end_section=True)  # fmt: skip
+    rows = list(zip(asked, results[1:], timings, strict=True))
+    for number, (speedup, result, timed) in enumerate(rows, start=1):
+        table.add_row(
+            f"{speedup:g}",
+            result.contender.name,
+            f"{timed.speedup:.2f}×",
+            f"{result.gmacs() / unpruned.gmacs():.3f}",
+            f"{result.top1:.2f}",
+            "{:+.2f} ± {:.2f}".format(*result.change(unpruned)),
+            f"{fmean(result.kl):.4f}" if result.kl else "",
+            end_section=number < len(rows) and asked[number] != speedup,
+        )
+    return table
+
+
+def speedup_quartiles(result: Result, reference: Result) -> str:
+    """Return the speed-up with its quartiles, or with the number of batches if they are few."""
+    low, middle, high = result.speedup(reference)
+    batches = len(result.seconds_per_image)
+    spread = f"({low:.2f}–{high:.2f})" if batches >= 4 else f"(of {batches})"
+    return f"{middle:.2f}× {spread}"

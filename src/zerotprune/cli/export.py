@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..data.images import batches
-from ..data.models import is_model_folder, load, saved_with
+from ..data.models import saved_with
 from ..export import target_named
 from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.results import MAX_CHANGED_INT8
@@ -46,14 +46,14 @@ class ImageOptions(DataOptions):
     "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
 
     def read(self, model: nn.Module, size: int | None) -> Tensor | None:
-        """Some images, spread evenly over the data; None for noise."""
+        """Read some images, spread evenly over the data; None for noise."""
         if self.data is None:
             return None
         limited = DataOptions(self.mapping, self.split, self.limit or IMAGES, self.strict)
         dataset = limited.open(self.data, model, size, labelled=False)
         console = console_for()
-        held = batches(dataset, 32, report=left_out(console), strict=self.strict)
-        return torch.cat([images for images, _, _ in held])
+        stream = batches(dataset, 32, report=left_out(console), strict=self.strict)
+        return torch.cat([images for images, _, _ in stream])
 
 
 def export(
@@ -61,10 +61,10 @@ def export(
     *,
     out: Annotated[Path, Parameter(group=OUTPUT, help="The file to write.")],
     to: Literal["onnx", "openvino", "executorch", "torch"] = "onnx",
-    budget: BudgetOptions | None = None,
+    budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
-    loading: ModelOptions | None = None,
-    reading: ImageOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    reading: ImageOptions = ImageOptions(),
     batch: int | Literal["dynamic"] = 1,
     int8: Flag = False,
     full_range: Flag = False,
@@ -74,8 +74,8 @@ def export(
 ) -> None:
     """Write a pruned model for a runtime, compare it with torch, and time it there.
 
-    Beside it the unpruned model and slicing, the limit, are exported and timed in the same way.
-    Where the exported model does not agree with torch, nothing is written.
+    The unpruned model and slicing, the limit, are exported and timed beside it. If the exported
+    model does not agree with torch, nothing is written.
 
     Example: `zerotprune export deit_small_patch16_224 --cost 0.6 --to onnx --out deit.onnx`
 
@@ -92,33 +92,29 @@ def export(
     max_changed
         Share of the answers on --data that int8 may change; with more, nothing is written.
     samples
-        Times of every model; with 0 nothing is timed.
+        How often to time every model; 0 to time nothing.
     threads
         Threads of the runtime; default its own choice.
     """
     refuse_torchrun("export writes one file")
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    reading = reading or ImageOptions()
-    budget.check()
+    budget.check(method, model)
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
-    if method is not None and not budget.given and not is_model_folder(model):
-        raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
     if loading.device not in ("auto", "cpu"):
-        raise ValueError("what is exported is made and timed on the CPU: leave --device out")
+        raise ValueError("models are exported and timed on the CPU: leave --device out")
     check_target(target_named(to), out, batch, int8, full_range)
-    if budget.given:
+    if budget.options:
         check_method(budget.acting(method))
     if threads is not None:
         torch.set_num_threads(threads)
     console = console_for()
-    built = load(**loading.named(model))
+    built = loading.load(model)
     images = reading.read(built, loading.size)
     schedule = budget.solve(
         built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print
     )
     if schedule is not None:
-        saved = None if budget.given else saved_with(built, method)
+        saved = None if budget.options else saved_with(built, method)
         prune_(built, schedule, outputs="tokens" if saved is None else saved.outputs)
     with console.status("exporting") as status:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
@@ -138,24 +134,24 @@ def _table(report: Report, model: str) -> Table:
     table.add_column("precision")
     for column in ("ms", "spread", "speed-up", "of limit", "MB"):
         table.add_column(column, justify="right", no_wrap=True)
-    for each in report.timings:
+    for timing in report.timings:
         table.add_row(
-            each.name,
-            each.precision,
-            f"{1e3 * each.seconds:.2f}",
-            f"{1e3 * each.spread:.2f}",
-            "" if each.speedup is None else f"{each.speedup:.2f}×",
-            "" if each.of_limit is None else f"{100 * each.of_limit:.0f} %",
-            f"{each.size / 1e6:.1f}",
+            timing.name,
+            timing.precision,
+            f"{1e3 * timing.seconds:.2f}",
+            f"{1e3 * timing.spread:.2f}",
+            "" if timing.speedup is None else f"{timing.speedup:.2f}×",
+            "" if timing.of_limit is None else f"{100 * timing.of_limit:.0f} %",
+            f"{timing.size / 1e6:.1f}",
         )
     return table
 
 
 def _remarks(report: Report, shown: str, name: str) -> list[str]:
-    found = report.agreement
+    agreement = report.agreement
     return [
         f"{report.path}: {name}, {report.precision}, batch {report.batch}, "
         f"{report.size / 1e6:.1f} MB",
-        f"beside torch, on {found.images} images ({shown}): the same answer for {found.same:.1%}; "
-        f"largest difference of an output {found.largest:.2g}",
+        f"beside torch, on {agreement.images} images ({shown}): the same answer for "
+        f"{agreement.same:.1%}; largest difference of an output {agreement.largest:.2g}",
     ]

@@ -29,7 +29,7 @@ from .options import (
     ModelName,
     ModelOptions,
     Precision,
-    chosen_device,
+    resolve_device,
 )
 
 TRAINING = Group("Training", sort_key=3)
@@ -63,15 +63,15 @@ def finetune(
     val: Annotated[str, Parameter(group=DATA, help="The images to validate on after every epoch.")],
     *,
     out: Path,
-    budget: BudgetOptions | None = None,
+    budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
-    recipe: Annotated[Recipe | None, Parameter(name="*", group=TRAINING)] = None,
+    recipe: Annotated[Recipe, Parameter(name="*", group=TRAINING)] = Recipe(),
     teacher: Annotated[str | None, Parameter(group=TRAINING, help=_TEACHER)] = None,
     frozen: Annotated[bool, Parameter(group=TRAINING, negative=())] = False,
     seed: Annotated[int, Parameter(group=TRAINING)] = 0,
     precision: Annotated[Precision, Parameter(group=TRAINING)] = "float32",
-    loading: ModelOptions | None = None,
-    reading: TrainingOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    reading: TrainingOptions = TrainingOptions(),
 ) -> None:
     """Train a model while its tokens are pruned; write weights that know their schedule.
 
@@ -92,8 +92,6 @@ def finetune(
     precision
         What the model computes in; its weights stay float32.
     """
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    reading = reading or TrainingOptions()
     _check(budget, method, out)
     console = console_for()
 
@@ -102,10 +100,10 @@ def finetune(
 
     config = TrainingConfig(
         model=model,
-        loading=loading.named(model),
+        loading=loading.load_kwargs(model),
         train=train,
         val=val,
-        budget=budget.given,
+        budget=budget.options,
         solve=lambda network, images: budget.solve(
             network,
             method if budget.schedule is not None else trained_method(method),
@@ -113,12 +111,12 @@ def finetune(
             print_plainly,
         ),
         method=method,
-        recipe=recipe or Recipe(),
+        recipe=recipe,
         teacher=teacher,
         frozen=frozen,
         seed=seed,
         precision=precision,
-        device=chosen_device(loading.device),
+        device=resolve_device(loading.device),
         batch=reading.batch,
         workers=reading.workers,
         limit=reading.limit,
@@ -150,7 +148,7 @@ def finetune(
 
 def _check(budget: BudgetOptions, method: str | None, out: Path) -> None:
     budget.check()
-    if not budget.given:
+    if not budget.options:
         raise ValueError("give a budget, such as --cost 0.6; with --cost 1 nothing is pruned")
     if method is not None:
         resolve(method)

@@ -17,7 +17,7 @@ from ..budgets.speed import cost_for
 from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..data.models import DEMO, load, outline, resize_
+from ..data.models import DEMO, load, resize_
 from ..export import target_of
 from ..export.target import Target
 from ..files import printable
@@ -33,19 +33,19 @@ from .options import (
     MethodName,
     ModelName,
     ModelOptions,
-    chosen_device,
-    told,
+    describe_cost,
+    resolve_device,
 )
 
 
 def info(
     model: ModelName,
     *,
-    budget: BudgetsOptions | None = None,
+    budget: BudgetsOptions = BudgetsOptions(),
     method: MethodName | None = None,
     calibration: CalibrationFile = None,
     batch: int = 8,
-    loading: ModelOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.
 
@@ -57,35 +57,33 @@ def info(
     Parameters
     ----------
     batch
-        Images at a time, where --speedup or --latency-ms has to be measured.
+        Images at a time, to measure --speedup or --latency-ms.
     """
-    budgets, loading = (budget or BudgetsOptions()).each(), loading or ModelOptions()
-    for each in budgets:
-        each.check()
+    budgets = budget.split()
     chosen = None if method is None else resolve(method)
     if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
         raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
     if (exported := target_of(model)) is not None:
-        if budgets[0].given or method or calibration or loading != ModelOptions():
+        if budgets[0].options or method or calibration or loading != ModelOptions():
             raise ValueError(f"{model} is an exported file, and says what it is: give no options")
         _print_file(console, Path(model), exported)
         return
-    built = outline(**loading.outlined(model))
+    built = loading.outline(model)
     if loading.size is not None:
         resize_(built, loading.size)
     if budgets[0].time is not None:  # then there is one
         budgets = [_measure_cost(model, budgets[0], method, batch, loading, console)]
-    solved = [each.solve(built, method, torch.Tensor, lambda line: None) for each in budgets]
+    solved = [one.solve(built, method, torch.Tensor, lambda line: None) for one in budgets]
     schedules = [schedule for schedule in solved if schedule is not None]
-    found = None
+    calibrated = None
     if calibration is not None:
-        # An outline has no weights to compare with: where they are at hand, the model is loaded.
-        held = loading.weights is not None or model == DEMO
-        found = Calibration.load_for(
-            calibration, model, load(**loading.named(model)) if held else built
+        # An outline has no weights to compare with, so load them if they are local.
+        local = loading.weights is not None or model == DEMO
+        calibrated = Calibration.load_for(
+            calibration, model, loading.load(model) if local else built
         )
-        schedules = found.applied_to(schedules)
+        schedules = calibrated.applied_to(schedules)
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)
     plans = [Plan(schedule, geometry) for schedule in schedules] or [full]
@@ -96,18 +94,18 @@ def info(
         console.print(_table(full, plan))
         if plan is not full:
             _print_pruned(console, full, plan)
-    if found is not None:
-        low, high = found.vhf
+    if calibrated is not None:
+        low, high = calibrated.vhf
         console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
         if loading.weights is None and model != DEMO:
-            console.print("  whether it was calibrated with the published weights was not looked "
-                          "at: give --weights", highlight=False)  # fmt: skip
+            console.print("  the calibration's weights were not compared with the model's: give "
+                          "--weights", highlight=False)  # fmt: skip
     if plans == [full]:
         console.print(f"  methods: {', '.join(names())}", highlight=False)
 
 
 def _print_file(console: Console, path: Path, exported: Target) -> None:
-    """What an exported file says of itself, without most of the classes."""
+    """Print what an exported file says of itself, with three of its classes."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     facts = exported.read(path)
@@ -129,15 +127,16 @@ def _measure_cost(
     loading: ModelOptions,
     console: Console,
 ) -> BudgetOptions:
-    """The cost that a time budget comes to. Random weights are as quick as any."""
-    device = chosen_device(loading.device)
-    given = {**loading.named(model), "pretrained": False}
-    real = load(**given).to(device)
+    """Return the cost that meets a time budget. Random weights are as fast as any."""
+    device = resolve_device(loading.device)
+    real = load(**loading.load_kwargs(model) | {"pretrained": False}).to(device)
     assert budget.time is not None
     with console.status("measuring how fast pruned models are here"):
         images = noise(real, batch, device, torch.float32)
         cost, timed = cost_for(real, budget.time, images, method)
-    console.print(f"[bold]{told(cost, timed)}[/bold], batch {batch}, {device}", highlight=False)
+    console.print(
+        f"[bold]{describe_cost(cost, timed)}[/bold], batch {batch}, {device}", highlight=False
+    )
     return replace(budget, cost=cost, speedup=None, latency_ms=None)
 
 
@@ -156,8 +155,9 @@ def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> 
         ("", f"{full.gmacs('paper'):.3f} in the paper's convention (norms, no patch embedding)"),
     ]
     searched = [
-        f"{each.gmacs:g} GMACs (cost {each.gmacs / unpruned:.2f}, {name_of(each.schedule.method)})"
-        for each in tuned_at(built)
+        f"{tuned.gmacs:g} GMACs (cost {tuned.gmacs / unpruned:.2f}, "
+        f"{name_of(tuned.schedule.method)})"
+        for tuned in tuned_at(built)
     ]
     if searched:
         facts.append(("searched (--tuned)", "; ".join(searched)))

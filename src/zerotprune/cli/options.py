@@ -17,8 +17,9 @@ from ..backbones import backbone
 from ..budgets import Budget, fit, schedule_for
 from ..budgets.speed import TimeBudget, Timed, cost_for
 from ..data.images import ImageDataset, open_data
-from ..data.models import DEMO, saved_with
+from ..data.models import DEMO, is_model_folder, load, outline, saved_with
 from ..data.weights import schedule_in
+from ..measure.records import check_rows_fit
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
 from ..saving import is_saved, read_saved
@@ -54,7 +55,24 @@ ModelPrecision = Annotated[
 ]
 _CALIBRATION = "Rounds for stages without rounds, and the VHF range: a file that `calibrate` wrote."
 CalibrationFile = Annotated[Path | None, Parameter(group=BUDGET, help=_CALIBRATION)]
-CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, help="Append the rows to this file.")]
+
+
+def _check_csv(_: object, path: Path | None) -> None:
+    if path is not None:
+        check_rows_fit(path)
+
+
+def _check_figure(_: object, path: Path | None) -> None:
+    from ..plots.figures import check_figure_file
+
+    if path is not None:
+        check_figure_file(path)
+
+
+_CSV = "Append the rows to this file."
+CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, validator=_check_csv, help=_CSV)]
+FigureFile = Annotated[Path | None, Parameter(group=OUTPUT, validator=_check_figure)]
+FigureFolder = Annotated[Path | None, Parameter(group=OUTPUT)]
 _JSON = "Print the rows as JSON, for scripts; all else goes to the error stream."
 _NO_SPEED = "Measure no speed: every image runs once, with no batch to warm up on."
 NoSpeedFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_NO_SPEED)]
@@ -73,7 +91,11 @@ class EncoderOptions:
     device: str = "auto"
     "cpu, cuda, or auto: cuda if there is one."
 
-    def named(self, model: str) -> dict[str, Any]:
+    def load(self, model: str) -> nn.Module:
+        """Load the model, on the CPU."""
+        return load(**self.load_kwargs(model))
+
+    def load_kwargs(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.load`."""
         return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
                 "size": self.size}  # fmt: skip
@@ -91,18 +113,18 @@ class ModelOptions(EncoderOptions):
     random_weights: Flag = False
     "Random weights instead of the published ones: cost and speed are right, predictions are not."
 
-    def named(self, model: str) -> dict[str, Any]:
+    def load_kwargs(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.load`."""
         self._check_weights(model)
         pretrained = self.weights is None and not self.random_weights
-        return super().named(model) | {
+        return super().load_kwargs(model) | {
             "pretrained": pretrained, "classes": self.classes, "pool": self.pool
         }  # fmt: skip
 
-    def outlined(self, model: str) -> dict[str, Any]:
-        """Return the arguments of `models.outline`."""
+    def outline(self, model: str) -> nn.Module:
+        """Return the model without its weights."""
         self._check_weights(model)
-        return {"name": model, "classes": self.classes, "pool": self.pool}
+        return outline(model, classes=self.classes, pool=self.pool)
 
     def _check_weights(self, model: str) -> None:
         if self.random_weights and self.weights is not None:
@@ -142,7 +164,7 @@ class DataOptions:
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class BatchOptions(DataOptions):
-    """… and how many are run at a time."""
+    """How to find the images, and how many to run at a time."""
 
     batch: int = 32
     "Images at a time."
@@ -151,7 +173,7 @@ class BatchOptions(DataOptions):
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class ReadingOptions(BatchOptions):
-    """… and how many processes decode them."""
+    """How to find the images, run them in batches, and decode them."""
 
     workers: int = 2
     "Processes that decode images."
@@ -176,10 +198,11 @@ class BudgetOptions:
     "Use the schedule that was searched for this model and budget; `zerotprune info` lists them."
 
     @property
-    def given(self) -> dict[str, float | str]:
+    def options(self) -> dict[str, float | str]:
+        """Budgets by option name, as the user gave them."""
         names = ("cost", "gmacs", "speedup", "latency_ms", "schedule")
-        held = ((f"--{name.replace('_', '-')}", getattr(self, name)) for name in names)
-        return {name: value for name, value in held if value is not None}
+        values = ((f"--{name.replace('_', '-')}", getattr(self, name)) for name in names)
+        return {name: value for name, value in values if value is not None}
 
     @property
     def time(self) -> TimeBudget | None:
@@ -188,10 +211,15 @@ class BudgetOptions:
             return None
         return TimeBudget(self.speedup, self.latency_ms)
 
-    def check(self) -> None:
-        """Refuse wrong combinations before anything is loaded."""
-        if len(self.given) > 1:
-            raise ValueError(f"give one budget, not several: {' and '.join(self.given)}")
+    def check(self, method: str | None = None, model: str = DEMO) -> None:
+        """Refuse wrong combinations before anything is loaded.
+
+        Args:
+            method: --method, which needs a budget …
+            model: … unless this is a folder that `ztp.save` wrote.
+        """
+        if len(self.options) > 1:
+            raise ValueError(f"give one budget, not several: {' and '.join(self.options)}")
         if self.tuned and self.cost is None and self.gmacs is None:
             raise ValueError("--tuned goes with --cost or --gmacs")
         if self.cost is not None or self.gmacs is not None:
@@ -199,6 +227,10 @@ class BudgetOptions:
         if self.time is None and self.schedule is not None:
             with suppress(UnnamedMethod):  # it may be named by --method
                 preset_or_file(self.schedule)
+        if method is not None:
+            resolve(method)
+            if not self.options and not is_model_folder(model):
+                raise _without_budget(method)
 
     def acting(self, method: str | None) -> Method:
         """Return the named method, or else the schedule's, or else the default."""
@@ -228,40 +260,47 @@ class BudgetOptions:
             if method is not None and not _is_named(schedule.method, method):
                 schedule = schedule.by(method)
             return fit(schedule, geometry)
-        if not self.given:
+        if not self.options:
             saved = saved_with(model, name)
             if saved is None:
                 return None
             if method is not None and not _is_named(saved.schedule.method, method):
-                raise ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
+                raise _without_budget(method)
             return fit(saved.schedule, geometry, saved.outputs)
         chosen = resolve(method or DEFAULT)
         if self.time is None:
             return schedule_for(model, cost=self.cost, gmacs=self.gmacs, method=chosen,
                                 images=_needed(chosen, images), tuned=self.tuned)  # fmt: skip
         cost, timed = cost_for(model, self.time, images(), chosen)
-        say(told(cost, timed))
+        say(describe_cost(cost, timed))
         return schedule_for(model, cost=cost, method=chosen, images=_needed(chosen, images))
 
 
 @Parameter(name="*", group=BUDGET)
 @dataclass(frozen=True)
 class BudgetsOptions(BudgetOptions):
-    """… or several costs, for commands that put their results side by side."""
+    """The budget, or several costs, for commands that put their results side by side."""
 
     cost: Several[float] = None  # type: ignore[assignment]
     "Shares of the unpruned model's compute, one or several, such as 0.7 0.5."
 
-    def each(self) -> list[BudgetOptions]:
-        """One budget for each cost; one in all where it is not a cost that is given."""
-        given = {option.name: getattr(self, option.name) for option in fields(BudgetOptions)}
+    def split(self, method: str | None = None, model: str = DEMO) -> list[BudgetOptions]:
+        """Return a checked budget for each cost, or a single one without costs."""
+        options = {option.name: getattr(self, option.name) for option in fields(BudgetOptions)}
         costs: list[float | None] = [*dict.fromkeys(self.cost or ())] or [None]
-        return [BudgetOptions(**given | {"cost": cost}) for cost in costs]
+        budgets = [BudgetOptions(**options | {"cost": cost}) for cost in costs]
+        for budget in budgets:
+            budget.check(method, model)
+        return budgets
 
 
-def told(cost: float, timed: Timed) -> str:
+def describe_cost(cost: float, timed: Timed) -> str:
     """Say what a time budget means as a cost."""
     return f"measured: {cost:.3f} of the cost; {timed}"
+
+
+def _without_budget(method: Method | str) -> ValueError:
+    return ValueError(f"--method {method} needs a budget: give --cost, or --schedule")
 
 
 def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
@@ -269,27 +308,32 @@ def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
 
 
 def _is_named(method: Method, name: Method | str) -> bool:
-    """Is it the method of the user's own that --method names again, with options of its own?"""
+    """Return whether --method names the user's own method again, whose options then stay."""
     return isinstance(name, str) and ".py:" in name and type(resolve(name)) is type(method)
 
 
 def preset_or_file(schedule: str, method: str | None = None) -> Schedule:
-    """The schedule by that name; `method` is --method, which may name the file of its method."""
-    own = method if method is not None and ".py:" in method else None
+    """Return a preset, or the schedule in a file.
+
+    Args:
+        schedule: A preset's name, a JSON file, trained weights, or a folder of `ztp.save`.
+        method: --method, which may be the FILE.py:CLASS that a file needs.
+    """
+    custom = method if method is not None and ".py:" in method else None
     if schedule in PRESETS:
         return Schedule.preset(schedule)
-    if (trained := schedule_in(Path(schedule), own)) is not None:
+    if (trained := schedule_in(Path(schedule), custom)) is not None:
         return trained
     if is_saved(schedule):
-        return read_saved(schedule, own).schedule
+        return read_saved(schedule, custom).schedule
     if not Path(schedule).is_file():
         presets = ", ".join(PRESETS)
         raise ValueError(f"{schedule!r} is neither a preset ({presets}) nor a file")
-    return Schedule.load(schedule, own)
+    return Schedule.load(schedule, custom)
 
 
-def chosen_device(name: str) -> str:
-    """Return the device that the user named, if it exists."""
+def resolve_device(name: str) -> str:
+    """Return the device of that name, if it exists; "auto" is a GPU if there is one."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -309,5 +353,6 @@ def chosen_device(name: str) -> str:
 
 
 def refuse_torchrun(what: str) -> None:
+    """Raise ValueError under torchrun; `what` says why one process must do."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(f"{what}: start it without torchrun")

@@ -16,14 +16,13 @@ from ..budgets import Budget
 from ..budgets.speed import TimeBudget
 from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
-from ..data.models import load
 from ..files import check_writable
 from ..measure import records
 from ..measure.statistics import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plan import Plan
-from ..plots.figures import check_figure_file, save
+from ..plots.figures import save
 from ..plots.search import search_figure
 from ..schedule import Schedule
 from ..search.choice import Choice, Comparison, Judged, paired_gain
@@ -42,12 +41,14 @@ from .console import new_table, progress_bar
 from .options import (
     BatchOptions,
     BudgetOptions,
+    CsvFile,
     DataName,
+    FigureFile,
     ModelName,
     ModelOptions,
     Precision,
-    chosen_device,
     refuse_torchrun,
+    resolve_device,
 )
 
 
@@ -55,11 +56,11 @@ def search(
     model: ModelName,
     data: DataName,
     *,
-    budget: BudgetOptions | None = None,
+    budget: BudgetOptions = BudgetOptions(),
     method: str = DEFAULT,
     labels: bool = True,
-    loading: ModelOptions | None = None,
-    reading: BatchOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
+    reading: BatchOptions = BatchOptions(),
     precision: Precision = "float32",
     calibration: Path | None = None,
     out: Path = Path("schedule.json"),
@@ -69,8 +70,8 @@ def search(
     workers: int = 1,
     storage: str | None = None,
     study: str = "search",
-    figure: Path | None = None,
-    csv: Path | None = None,
+    figure: FigureFile = None,
+    csv: CsvFile = None,
     cache_gb: float = 4.0,
     seed: int = 0,
 ) -> None:
@@ -110,26 +111,21 @@ def search(
         The study's name in the storage.
     figure
         Plot all trials and the chosen one into this file.
-    csv
-        Append the rows of the final table to this file.
     cache_gb
         Memory for the outputs of the blocks before the first stage, which all trials share.
     seed
         For the sampler and the two halves.
     """
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    reading = reading or BatchOptions()
     if workers < 1:
         raise ValueError(f"--workers must be at least 1 for a search, got {workers}")
     limits = _limits(budget, sampler)
-    targets = ReportTargets(out, figure, csv)
-    targets.check()
+    check_writable(out)
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
     location.check()
     console = Console(highlight=False)
     with console.status("loading model and images"):
-        chosen, device = _searchable(method), chosen_device(loading.device)
-        loaded = load(**loading.named(model))
+        chosen, device = _searchable(method), resolve_device(loading.device)
+        loaded = loading.load(model)
         if calibration is not None:
             check_used([chosen])
             calibrated = Calibration.load_for(calibration, model, loaded)
@@ -138,8 +134,10 @@ def search(
         classes = backbone(loaded).outputs
         if labels and classes:
             check_classes(images, classes)
-        inputs = SearchInputs(model, loading.named(model), loaded, chosen, images, data, labels,
-                              reading.batch, device, precision, seed, reading.strict)  # fmt: skip
+        inputs = SearchInputs(
+            model, loading.load_kwargs(model), loaded, chosen, images, data, labels,
+            reading.batch, device, precision, seed, reading.strict,
+        )  # fmt: skip
         run = prepare_search(inputs, limits, location, workers=workers, memory=1e9 * cache_gb,
                              say=console.print)  # fmt: skip
     config = SearchConfig(trials, run.gmacs, inputs.measure, sampler, seed)
@@ -164,6 +162,7 @@ def search(
             style="yellow",
         )
     if finished:
+        targets = ReportTargets(out, figure, csv)
         _report(run, finished, finalists, budget.time, targets, console)
     restore_(loaded)
     if not complete:
@@ -174,12 +173,12 @@ def _limits(budget: BudgetOptions, sampler: SamplerName) -> Budget | TimeBudget 
     refuse_torchrun("a search has its own --workers")
     if budget.schedule is not None or budget.tuned:
         raise ValueError("a search finds a schedule: give it a budget, not --schedule or --tuned")
-    if sampler == "nsga2" and budget.given:
+    if sampler == "nsga2" and budget.options:
         raise ValueError("nsga2 searches all budgets at once: give it none")
-    if sampler != "nsga2" and len(budget.given) != 1:
+    if sampler != "nsga2" and len(budget.options) != 1:
         raise ValueError("give one budget: --cost, --gmacs, --speedup or --latency-ms")
     budget.check()
-    if not budget.given:
+    if not budget.options:
         return None
     return budget.time or Budget(budget.cost, budget.gmacs)
 
@@ -199,14 +198,6 @@ class ReportTargets:
     out: Path
     figure: Path | None
     csv: Path | None
-
-    def check(self) -> None:
-        """Refuse files that cannot be written, before any work is done."""
-        check_writable(self.out)
-        if self.figure is not None:
-            check_figure_file(self.figure)
-        if self.csv is not None:
-            records.check_rows_fit(self.csv)
 
 
 def _report(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data import demo as built_in
-from ..data.models import DEMO, is_model_folder, load, outline
+from ..data.models import DEMO, is_model_folder
 from ..data.photographs import load_photographs
 from ..files import names_in
 from ..methods import name_of
@@ -32,7 +31,7 @@ from .options import (
     MethodName,
     ModelName,
     ModelOptions,
-    chosen_device,
+    resolve_device,
 )
 
 COST = 0.65
@@ -42,9 +41,9 @@ SEED = 2025  # of the built-in model's own images; those of the demo
 def show(
     *images: Path,
     model: ModelName,
-    budget: BudgetOptions | None = None,
+    budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
-    loading: ModelOptions | None = None,
+    loading: ModelOptions = ModelOptions(),
     lines: Flag = False,
     heads: Flag = False,
     grid: Flag = False,
@@ -79,16 +78,19 @@ def show(
     out
         PNG, SVG, HTML, or an animated GIF or WebP, by the suffix.
     """
-    budget, loading = budget or BudgetOptions(), loading or ModelOptions()
-    if not budget.given and not is_model_folder(model):
+    if not budget.options and not is_model_folder(model):
         budget = replace(budget, cost=COST)
     budget.check()
     check_drawable(out, heads=heads, tiles=grid, panels=panels)
-    _check_method(budget, method, heads)
-    _check(images, loading.outlined(model), limit)
-    device = chosen_device(loading.device)
+    acting = budget.acting(method)
+    if heads:
+        check_heads(acting)
+    backbone(loading.outline(model))  # refuses a model before its weights are loaded
+    if not images and limit is not None:
+        check_count(limit)
+    device = resolve_device(loading.device)
     loaded = load_images(images, limit) if images else _photographs(model, limit)
-    vit = load(**loading.named(model)).to(device)
+    vit = loading.load(model).to(device)
     classes = None if names is None else _read_names(names, vit)
     if loaded:
         transform = backbone(vit).transform(loading.size)
@@ -105,20 +107,6 @@ def show(
                        names=classes, lines=lines, heads=heads, panels=panels)  # fmt: skip
     draw(scene, out, tiles=grid)
     _report(scene, out)
-
-
-def _check(images: tuple[Path, ...], model: dict[str, Any], limit: int | None) -> None:
-    """Check what can be checked before weights and images are loaded."""
-    backbone(outline(**model))
-    if not images and limit is not None:
-        check_count(limit)
-
-
-def _check_method(budget: BudgetOptions, method: str | None, heads: bool) -> None:
-    """Check the method, which is the schedule's unless another one is named."""
-    acting = budget.acting(method)
-    if heads:
-        check_heads(acting)
 
 
 def _photographs(model: str, limit: int | None) -> list[NamedImage]:

@@ -1,15 +1,16 @@
-"""Speed, measured honestly: every case in turn, beside the compiled model and beside the limit.
+"""Measure speed: every case in turn, beside the compiled unpruned model and the limit.
 
-The limit is slicing: as many tokens in every block as by the schedule that is measured, and
-nothing computed to choose them. What a method is slower than slicing is what its choice costs.
+The limit is slicing: as many tokens in every block as the schedule keeps, and nothing computed to
+choose them. A method is slower than slicing by what its choice costs.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -30,10 +31,11 @@ from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.backends import Backend
 from ..surgery import attach, sharing_copy
 from .accuracy import Contender
-from .modes import Mode, ready, room_for
 
 Precision = Literal["float32", "bfloat16", "float16"]
+Mode = Literal["eager", "compile", "graph"]  # the last: compiled, and captured as a CUDA graph
 
+MODES: tuple[Mode, ...] = get_args(Mode)
 UNPRUNED, LIMIT = "unpruned", "slicing"
 SEED = 0
 
@@ -113,25 +115,25 @@ class Group:
 
     @property
     def base(self) -> Mode:
-        """The mode of the unpruned model that a speed-up is over: compiled, where that was run."""
+        """The mode of the unpruned model that speed-ups are over: compile, if it was run."""
         modes = [speed.mode for speed in self.speeds]
         return "compile" if "compile" in modes else modes[0]
 
     def speedup(self, speed: Speed) -> float | None:
-        """How many times as fast as the unpruned model in its base mode."""
+        """Return how many times as fast it is as the unpruned model in its base mode."""
         return self._ratio(speed, UNPRUNED, self.base)
 
     def of_limit(self, speed: Speed) -> float | None:
-        """Which share of the speed of slicing in the same mode."""
+        """Return its share of the speed of slicing in the same mode."""
         return self._ratio(speed, LIMIT, speed.mode)
 
     def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
-        """The quartiles of the speed-up over the rounds, the two cases of a round side by side."""
+        """Return the quartiles of the speed-up over the rounds, paired round by round."""
         other = self._measured(UNPRUNED, self.base)
         if other is None or not speed.seconds:
             return None
         rounds = zip(other.seconds, speed.seconds, strict=False)  # one may have failed in the end
-        low, _, high = quartiles([theirs / own for theirs, own in rounds])
+        low, _, high = quartiles([unpruned / seconds for unpruned, seconds in rounds])
         return low, high
 
     def _ratio(self, speed: Speed, name: str, mode: Mode) -> float | None:
@@ -152,29 +154,36 @@ def entrants(
     images: Tensor,
     outputs: Outputs = "tokens",
 ) -> list[Entrant]:
-    """The unpruned model, the limit, and the methods at the cost of the schedule.
+    """Return the unpruned model, the limit, and the methods at the cost of the schedule.
 
-    `images` are for methods whose cost depends on them.
+    Args:
+        model: The unpruned model.
+        schedule: Its cost is the budget of all methods, and its method takes part with it.
+        names: The methods.
+        images: For methods whose cost depends on them.
+        outputs: See `prune_`.
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [price(model, each, images, outputs) for each in (Contender(UNPRUNED), limit)]
+    priced = [price(model, one, images, outputs) for one in (Contender(UNPRUNED), limit)]
     budget = Plan(schedule, geometry, outputs).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:
             continue
         try:
-            own = schedule
+            chosen = schedule
             if name != name_of(schedule.method):
-                own = schedule_for(model, gmacs=budget, method=name, images=images, outputs=outputs)
-            priced.append(price(model, Contender(name, own), images, outputs))
+                chosen = schedule_for(
+                    model, gmacs=budget, method=name, images=images, outputs=outputs
+                )
+            priced.append(price(model, Contender(name, chosen), images, outputs))
         except ValueError as error:
             priced.append(Entrant(Contender(name), failure=str(error)))
     return priced
 
 
 def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
-    """The same numbers of tokens in every block, with nothing computed to choose them."""
+    """Return slicing to the same numbers of tokens in every block."""
     patches, stages = geometry.patches, []
     for stage in schedule.stages:
         kept = schedule.method.kept(stage, patches)
@@ -187,7 +196,7 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
 def price(
     model: nn.Module, chosen: Contender, images: Tensor, outputs: Outputs = "tokens"
 ) -> Entrant:
-    """A contender with its cost; `images` are for methods whose cost depends on them."""
+    """Return a contender with its cost; `images` are for methods whose cost depends on them."""
     plan = Plan(chosen.schedule, backbone(model).geometry, outputs)
     plan.check()
     if not plan.method.adaptive:
@@ -200,8 +209,10 @@ def price(
 
 
 def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> Tensor:
-    """Images of noise that fit the model, always the same. Zeros would be quicker than life:
-    they draw less power, so that a GPU clocks higher."""
+    """Return noise in the shape of the model's images, always the same.
+
+    Zeros would be unrealistically fast: they draw less power, so a GPU clocks higher.
+    """
     shape = (batch, *backbone(model).input_shape)
     generator = torch.Generator(device).manual_seed(SEED)
     return torch.randn(shape, generator=generator, device=device).to(precision)
@@ -215,7 +226,7 @@ def sweep(
     setup: Setup,
     report: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Group]:
-    """One group after the other. Stopped by Ctrl-C, it ends with the rounds that are finished."""
+    """Yield one group after the other. After Ctrl-C the last has the rounds that are finished."""
     setup.check()
     finished = False
     for precision in precisions:
@@ -243,8 +254,19 @@ def measure(
     clock: Clock | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Group:
-    """Every entrant in every mode, in turn. The model is already in that precision, on the device,
-    and unpruned. Ctrl-C before the first round is over is passed on: there is nothing to tell."""
+    """Measure every entrant in every mode, in turn.
+
+    Ctrl-C before the first round is over is passed on: there is no result yet.
+
+    Args:
+        model: The unpruned model, on the device and in the precision.
+        entered: What to measure.
+        precision: Of the model.
+        batch: Images at a time.
+        setup: Device, modes and rounds.
+        clock: Default: wall time.
+        report: Called with a line about every step.
+    """
     images = noise(model, batch, setup.device, getattr(torch, precision))
     about = f"{precision}, batch {batch}"
     speeds: list[Speed] = []
@@ -275,7 +297,7 @@ def measure(
 
 
 def _warm_up(speed: Speed, model: Any, images: Tensor) -> Call | None:
-    """A call that has run before, or None where it cannot run."""
+    """Return a call that has run before, or None if it cannot run."""
     if speed.failure:
         return None
     try:
@@ -286,9 +308,71 @@ def _warm_up(speed: Speed, model: Any, images: Tensor) -> Call | None:
     return call
 
 
+def ready(model: Any, images: Tensor, mode: Mode) -> tuple[Call, int]:
+    """Return a call that has run before, and its peak memory in bytes."""
+
+    def call() -> object:
+        return model(images)
+
+    for _ in range(2):
+        call()
+    if mode == "graph":
+        return _capture(model, call, images)
+    if images.device.type != "cuda":
+        return call, 0
+    return call, _peak(call, model, images)
+
+
+def _capture(model: Any, call: Call, images: Tensor) -> tuple[Call, int]:
+    """Capture the call as a CUDA graph. A replay allocates nothing: the peak is the capture's."""
+    side = torch.cuda.Stream(images.device)
+    side.wait_stream(torch.cuda.current_stream(images.device))
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            call()
+    torch.cuda.current_stream(images.device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+
+    def capture() -> None:
+        with torch.cuda.graph(graph, stream=side):
+            call()
+
+    peak = _peak(capture, model, images)
+    graph.replay()
+    return graph.replay, peak
+
+
+def _peak(call: Call, model: nn.Module, images: Tensor) -> int:
+    """Return the bytes that a process would need for this call alone.
+
+    These are the weights, the images, and what the call allocates at its peak: the graphs and
+    caches of other cases do not count.
+    """
+    torch.cuda.synchronize(images.device)
+    before = torch.cuda.memory_allocated(images.device)
+    torch.cuda.reset_peak_memory_stats(images.device)
+    call()
+    torch.cuda.synchronize(images.device)
+    taken = torch.cuda.max_memory_allocated(images.device) - before
+    return taken + sum(value.nbytes for value in (*model.parameters(), *model.buffers(), images))
+
+
+def room_for(count: int) -> AbstractContextManager[Any]:
+    """Forget what was compiled before, and allow a graph for each of `count` copies, which are the
+    same code to the compiler."""
+    import torch._dynamo
+
+    torch.compiler.reset()
+    gc.collect()  # pruned copies are in cycles: none may be freed while a graph is captured
+    patched: AbstractContextManager[Any] = torch._dynamo.config.patch(recompile_limit=8 + count)
+    return patched
+
+
 def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) -> bool:
-    """Give every case its samples. A round that Ctrl-C cuts short does not count, and the answer is
-    False; if it was the first one, there is nothing to tell, and the interruption is passed on."""
+    """Sample every case in turn; return False if Ctrl-C came before the last round was over.
+
+    A round that is cut short does not count. If it was the first, Ctrl-C is passed on.
+    """
     samplers = [partial(_sample, speed, call, clock) for speed, call in warm]
     try:
         for turn in in_turn(samplers, rounds):
@@ -304,7 +388,7 @@ def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) ->
 
 
 def _sample(speed: Speed, call: Call, clock: Clock, repeat: int) -> float:
-    """The seconds of a case; no end of them once it has failed."""
+    """Return the seconds of a case; infinity once it has failed."""
     if not speed.failure:
         try:
             return clock(call, repeat)
@@ -315,7 +399,7 @@ def _sample(speed: Speed, call: Call, clock: Clock, repeat: int) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """In a few words, for a cell of a table."""
+    """Return the first line of an error, short enough for a cell of a table."""
     if isinstance(error, torch.OutOfMemoryError):
         torch.cuda.empty_cache()
         return "out of memory"
