@@ -12,10 +12,9 @@ from __future__ import annotations
 import argparse
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import torch
 
@@ -58,9 +57,8 @@ def main() -> None:
     benches = []
     if set(parts) & {"tables", "searched", "settings"}:
         benches = [bench for name in MODELS for bench in ready(name, chosen)]
-    with compiling(chosen) if "throughput" in parts else no_speed() as measure_speed:
-        for bench in benches:
-            on_model(bench, parts)
+    for bench in benches:
+        on_model(bench, parts)
     if "dinov2" in parts:
         with timed(f"dinov2, {DINOV2}"):
             dinov2.run(chosen)
@@ -68,8 +66,9 @@ def main() -> None:
     if "large" in parts:
         with timed("large"):
             large.run(chosen)
-    with timed("throughput"):
-        measure_speed()
+    if "throughput" in parts:
+        with timed("throughput"):
+            throughput.Throughput(chosen).measure()
     with timed("report"):
         from benchmarks import report  # which wants more than a GPU machine may have
 
@@ -79,8 +78,8 @@ def main() -> None:
 
 
 def ready(name: str, chosen: argparse.Namespace) -> list[Bench]:
-    """With its images decoded, by processes: none may be forked once threads compile. No bench,
-    where the weights or images are not there."""
+    """With its images decoded, by processes: none may be forked once CUDA is up. No bench, where
+    the weights or images are not there."""
     benches = []
     with timed(f"decoding, {name}"):
         bench = Bench(name, chosen)
@@ -102,27 +101,6 @@ def on_model(bench: Bench, parts: list[str]) -> None:
     if "settings" in parts:
         with timed(f"settings, {bench.name}"):
             settings.run(bench)
-
-
-@contextmanager
-def compiling(chosen: argparse.Namespace) -> Iterator[Callable[[], None]]:
-    """Compile ahead what is measured for speed later, while the GPU does other work."""
-    cases = None
-    with timed("throughput, getting ready"):
-        cases = throughput.Throughput(chosen)
-    if cases is None:
-        yield lambda: None
-        return
-    thread = Thread(target=cases.compile_ahead)
-    thread.start()
-    yield cases.measure
-    with timed("waiting for the compiler"):
-        thread.join()
-
-
-@contextmanager
-def no_speed() -> Iterator[Callable[[], None]]:
-    yield lambda: None
 
 
 FAILED: list[str] = []

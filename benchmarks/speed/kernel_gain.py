@@ -3,31 +3,32 @@
 Fold at 0.6 of the cost as a CUDA graph in bfloat16, with all kernels and with one of them replaced
 by what torch makes of the reference; all cases in turn. The share is the time with all kernels over
 the time without one: 0.95 or less means that the kernel pays.
-Command: python -m benchmarks.speed.kernel_gain (a GPU).
+Command: python -m benchmarks.speed.kernel_gain (a GPU). What it gave: docs/fold.md.
 """
 
 from __future__ import annotations
 
-import time
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.inputs import measuring, parsed, say
-from zerotprune import schedule_for
-from zerotprune.clock import Call, stopwatch
+from benchmarks.speed import served
+from zerotprune import Schedule, schedule_for
+from zerotprune.clock import Call
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import Contender
-from zerotprune.measure.speed import SEED, Entrant, Group, Speed, noise, ready, room_for, take_turns
+from zerotprune.measure.speed import SEED, Entrant, Group, Speed, noise, ready, take_turns
 from zerotprune.methods import Fold
 from zerotprune.scoring import backends
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.scorer import Scorer
-from zerotprune.surgery import attach, sharing_copy
+from zerotprune.surgery import attach
 
 COST = 0.6
 TABLE = "kernel gain"
@@ -46,50 +47,64 @@ CASES = (
     Case("deit_small_patch16_224", None, 512,
          ("all kernels", "without fold", "without merge", "without whole", "rows, not columns")),
     Case("vit_base_patch14_dinov2", 518, 32,
-         ("all kernels", "without matching", "without merge", "flex attention")),
+         ("all kernels", "without sampling", "without matching", "without parting",
+          "without merge", "flex attention")),
 )  # fmt: skip
 
 
 def main() -> None:
     known = measuring(__doc__)
     known.add_argument("--rounds", type=int, default=12)
+    known.add_argument("--jobs", type=int, default=12, help="compile in so many processes at once")
+    known.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)  # one of these processes
     chosen = parsed(known)
+    if chosen.serve:
+        model, variant = chosen.serve
+        (case,) = (case for case in CASES if case.model == model)
+        with torch.inference_mode():
+            served.received()  # nothing but the sign to begin
+            served.serve(lambda: {"graph": compiled(case, variant, chosen.device)}, chosen.device)
+        return
+    names = [(case.model, variant) for case in CASES for variant in case.variants]
+    calls = [("benchmarks.speed.kernel_gain", ("--serve", *name), b"go") for name in names]
+    started = served.start(calls, [": ".join(name) for name in names], chosen.jobs, say)
+    processes = dict(zip(names, started, strict=True))
     for case in CASES:
-        started = time.perf_counter()
-        rows = measured(case, chosen.device, chosen.rounds)
-        records.append(chosen.csv, rows)
-        say(f"{case.model}: {time.perf_counter() - started:.0f} s")
+        records.append(chosen.csv, measured(case, processes, chosen.rounds))
+    served.close(started)
 
 
-@torch.inference_mode()
-def measured(case: Case, device: str, rounds: int) -> list[dict[str, object]]:
-    """A row for each variant."""
+def compiled(case: Case, variant: str, device: str) -> tuple[Call, int]:
+    """Return the model with one kernel left out as a CUDA graph, and its peak memory."""
     torch.manual_seed(SEED)
     model = load(case.model, size=case.size).to(device, torch.bfloat16).requires_grad_(False)
     images = noise(model, case.batch, device, torch.bfloat16)
-    variants, warm = variants_of(), list[tuple[Speed, Call]]()
     backends.prepare("auto")
-    usual = backends._fused["auto"]
-    try:
-        for name in case.variants:
-            method = Fold(importance="rows") if name.startswith("rows") else Fold()
-            schedule = schedule_for(model, cost=COST, method=method)
-            backends._fused["auto"] = variants.get(name, usual)
-            speed = Speed(Entrant(Contender(name, schedule)), "graph", case.batch, "bfloat16")
-            copy = attach(sharing_copy(model), schedule)
-            with room_for(len(case.variants)):
-                compiled = torch.compile(copy, fullgraph=True, dynamic=False)
-                try:
-                    call, speed.peak_memory = ready(compiled, images, "graph")
-                except Exception as error:  # a compiler may fail in any way; the others go on
-                    speed.failure = f"{type(error).__name__}: {str(error)[:200]}"
-                    say(f"{name}: {speed.failure}")
-                    continue
-            warm.append((speed, call))
-            say(f"{case.model}: {name} is compiled")
-    finally:
-        backends._fused["auto"] = usual
-    take_turns(warm, rounds, stopwatch(device))
+    backends._fused["auto"] = variants_of().get(variant, backends._fused["auto"])
+    attach(model, schedule(model, variant))
+    return ready(torch.compile(model, fullgraph=True, dynamic=False), images, "graph")
+
+
+def schedule(model: nn.Module, variant: str) -> Schedule:
+    method = Fold(importance="rows") if variant.startswith("rows") else Fold()
+    return schedule_for(model, cost=COST, method=method)
+
+
+def measured(
+    case: Case, processes: Mapping[tuple[str, str], served.Served | str], rounds: int
+) -> list[dict[str, object]]:
+    """Return a row for each variant."""
+    model, warm = load(case.model, size=case.size), list[tuple[Speed, Call]]()
+    for variant in case.variants:
+        process = processes[case.model, variant]
+        contender = Contender(variant, schedule(model, variant))
+        speed = Speed(Entrant(contender), "graph", case.batch, "bfloat16")
+        if isinstance(process, str):
+            speed.failure = process[:100]
+        else:
+            speed.peak_memory = process.peaks["graph"]
+            warm.append((speed, served.Remote(process, "graph")))
+    take_turns(warm, rounds, served.ask)
     group = Group([speed for speed, _ in warm])
     first = group.speeds[0]
     for speed in group.speeds:
@@ -112,8 +127,16 @@ def variants_of() -> Mapping[str, Scorer]:
         fold, cheapest = Scorer.fold, Scorer.cheapest
 
     @dataclass(frozen=True)
+    class WithoutSampling(fused.FusedScorer):
+        sampled_attention = Scorer.sampled_attention
+
+    @dataclass(frozen=True)
     class WithoutMatching(fused.FusedScorer):
         cheapest = Scorer.cheapest
+
+    @dataclass(frozen=True)
+    class WithoutParting(fused.FusedScorer):
+        fold = Scorer.fold
 
     @dataclass(frozen=True)
     class WithoutMerge(fused.FusedScorer):
@@ -147,7 +170,9 @@ def variants_of() -> Mapping[str, Scorer]:
 
     return {
         "without fold": WithoutFold(),
+        "without sampling": WithoutSampling(),
         "without matching": WithoutMatching(),
+        "without parting": WithoutParting(),
         "without merge": WithoutMerge(),
         "without whole": WithoutWhole(),
         "flex attention": Flex(),

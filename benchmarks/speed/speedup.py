@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import csv
-import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 import torch
 
 from benchmarks.inputs import DOCS, REPORT, add_shared, decoded, measuring, parsed, say, spread
-from benchmarks.speed import precompile
+from benchmarks.speed import served
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cost import Compute
 from zerotprune.data.models import load
@@ -65,6 +66,8 @@ SECTIONS = {
     "fold-deit-s": Section("deit_small_patch16_224", (512, 64), 0.6, (512, 64)),
     "fold-deit-b": Section("deit_base_patch16_224", (256,), 0.6, (256,)),
     "fold-deit-ti": Section("deit_tiny_patch16_224", (512,), 0.7, (512,)),
+    **{f"fold-deit-ti-{cost}": Section("deit_tiny_patch16_224", (512,), cost, (512,))
+       for cost in (0.85, 0.55, 0.45)},
     "fold-dinov2-b-518": Section("vit_base_patch14_dinov2", (32,), 0.6, (32,), size=518),
 }  # fmt: skip
 
@@ -76,13 +79,8 @@ def main() -> None:
     )
     setup.check()
     fields = [] if chosen.draw else [Field(name, chosen, setup) for name in chosen.only]
-    if chosen.jobs and setup.compiles:
-        precompile.run([case for field in fields for case in field.cases()], setup, chosen.jobs)
-    for field in fields:
-        started = time.perf_counter()
-        rows = field.measured()
-        records.append(chosen.csv, rows)
-        say(f"{field.name}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
+    for field, groups in timed(fields, setup, chosen.jobs):
+        records.append(chosen.csv, field.rows(groups))
     if not chosen.rows_only:
         draw(chosen.csv, chosen.plots)
 
@@ -97,7 +95,7 @@ def options() -> argparse.Namespace:
     add("--methods", nargs="+", default=list(METHODS))
     add("--batch", nargs="+", type=int, help="these batch sizes instead of the section's")
     add("--rivals", nargs="+", type=int, help="the rivals at these batch sizes, likewise")
-    add("--jobs", type=int, default=0, help="compile ahead in so many processes")
+    add("--jobs", type=int, default=0, help="compile in so many processes at once")
     add("--precision", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     add("--mode", nargs="+", default=list(MODES if gpu else MODES[:2]), choices=MODES)
     add("--rounds", type=int, default=15)
@@ -107,6 +105,19 @@ def options() -> argparse.Namespace:
     add("--rows-only", action="store_true", help="draw no plots: a machine without matplotlib")
     add("--draw", action="store_true", help="only draw the plots again, from the rows")
     return parsed(known)
+
+
+def timed(
+    fields: Sequence[Field], setup: bench.Setup, jobs: int
+) -> Iterator[tuple[Field, list[bench.Group]]]:
+    """Time one field after the other, or compile all of them at once and time them then."""
+    if not jobs:
+        for field in fields:
+            yield field, field.sweep()
+        return
+    groups = served.measure([*chain(*(field.cases() for field in fields))], setup, jobs, say)
+    for field in fields:
+        yield field, [groups.pop(0) for _ in field.entered]
 
 
 class Field:
@@ -135,24 +146,29 @@ class Field:
         }
         self.everybody = entered
 
-    def cases(self) -> list[precompile.Case]:
-        """All that has to be compiled."""
+    def cases(self) -> list[list[served.Case]]:
+        """Return all that has to be compiled, by batch size."""
         section, precision = self.section, self.chosen.precision
         return [
-            precompile.Case(section.model, section.size, precision, each.contender, batch)
+            [
+                served.Case(section.model, section.size, precision, entrant, batch)
+                for entrant in entered
+                if not entrant.failure
+            ]
             for batch, entered in self.entered.items()
-            for each in entered
-            if not each.failure
         ]
 
-    def measured(self) -> list[dict[str, object]]:
-        """The rows of the section."""
+    def sweep(self) -> list[bench.Group]:
+        """Time everything in this process."""
         precisions = [self.chosen.precision]
-        groups = [
+        return [
             group
             for batch, entered in self.entered.items()
             for group in bench.sweep(self.model, entered, precisions, [batch], self.setup, say)
         ]
+
+    def rows(self, groups: Sequence[bench.Group]) -> list[dict[str, object]]:
+        """Return a row for each time, with the accuracy beside it where there are images."""
         accuracy = self.accuracies() if self.held else {}
         gpu = self.chosen.device.startswith("cuda")
         about: dict[str, object] = {

@@ -11,11 +11,12 @@ Command: python -m benchmarks.speed.throughput (a GPU). Results: docs/results-ap
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
 import torch
 
 from benchmarks.inputs import add_speed, measuring, parsed, say
-from benchmarks.speed import precompile
+from benchmarks.speed import served
 from benchmarks.tables.published import contenders
 from zerotprune.data.models import load
 from zerotprune.measure import records
@@ -30,12 +31,12 @@ PRECISIONS: tuple[bench.Precision, ...] = ("float32", "bfloat16")
 
 
 def add_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--jobs", type=int, default=0, help="compile ahead in so many processes")
+    to.add_argument("--jobs", type=int, default=0, help="compile in so many processes at once")
     add_speed(to)
 
 
 class Throughput:
-    """The cases of the table: made, compiled ahead if wanted, measured."""
+    """The cases of the table, each with its cost."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen = chosen
@@ -48,20 +49,18 @@ class Throughput:
         found = [each for each in contenders(self.model, noise) if each.name not in LEFT_OUT]
         self.entered = [bench.price(self.model, each, noise) for each in (UNPRUNED, *found)]
 
-    def compile_ahead(self) -> None:
-        """Into the compiler's cache; meanwhile the GPU may do other work."""
+    def groups(self) -> Iterable[bench.Group]:
+        batch, jobs = self.chosen.speed_batch, self.chosen.jobs
+        if not jobs:
+            return bench.sweep(self.model, self.entered, PRECISIONS, [batch], self.setup, say)
         cases = [
-            precompile.Case(MODEL, None, precision, each.contender, self.chosen.speed_batch)
+            [served.Case(MODEL, None, precision, entrant, batch) for entrant in self.entered]
             for precision in PRECISIONS
-            for each in self.entered
         ]
-        if self.chosen.jobs and self.setup.compiles:
-            precompile.run(cases, self.setup, self.chosen.jobs)
+        return served.measure(cases, self.setup, jobs, say)
 
     def measure(self) -> None:
-        groups = bench.sweep(self.model, self.entered, PRECISIONS, [self.chosen.speed_batch],
-                             self.setup, say)  # fmt: skip
-        for group in groups:
+        for group in self.groups():
             about = {"table": NAME, "model": MODEL, "seed": bench.SEED}
             rows = [records.speed_row(speed, group) | about for speed in group.speeds]
             records.append(self.chosen.csv, rows)
@@ -73,9 +72,7 @@ class Throughput:
 def main() -> None:
     options = measuring(__doc__)
     add_options(options)
-    throughput = Throughput(parsed(options))
-    throughput.compile_ahead()
-    throughput.measure()
+    Throughput(parsed(options)).measure()
 
 
 if __name__ == "__main__":

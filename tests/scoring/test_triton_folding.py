@@ -69,6 +69,29 @@ def test_attention_with_padding(tokens: int, precision: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("cls", [False, True])
+@pytest.mark.parametrize("tokens", [75] + [290, 577, 1370] * GPU)
+def test_attention_of_sampled_rows(
+    tokens: int, cls: bool, sized: bool, precision: torch.dtype
+) -> None:
+    q, k, v = vectors(tokens, precision, width=64 if GPU else 24)
+    size = None
+    if sized:
+        size = sizes_of(tokens)
+        size[:, -3:] = 0  # padding
+    heads = Heads(q, k, v, 0.2, True, 0.0, size=size)
+    scorer = fused.FusedScorer(strict=True)
+    found = scorer.sampled_attention([heads], 9, prefix=2, cls=cls)
+    bias = None if size is None else size.double().log()[:, None, None]
+    exact = reference.attention_graph(q.double(), k.double(), 0.2, bias).mean(dim=1)
+    step = (tokens - 2) // 9
+    expected = [exact[:, 0]] * cls + [exact[:, 2 + step // 2 :: step].mean(dim=1)]
+    for row, precise in zip(found, expected, strict=True):
+        assert error(row, precise) < 5e-6
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_sizes_as_more_width_of_queries_and_keys(precision: torch.dtype) -> None:
     """Of many tokens, by fused attention that knows no bias; padding gets nothing at all."""
     q, k, _ = vectors(300, precision, width=24)
@@ -128,10 +151,14 @@ def test_the_same_are_folded(
             assert (found.keep[:, : most - count].diff() > 0).all()
 
 
-def test_equal_tokens_are_folded_in_their_order() -> None:
+@pytest.mark.parametrize("one_tile", [256, 16])
+def test_equal_tokens_are_folded_in_their_order(
+    one_tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "ONE_TILE", one_tile)
     features = torch.ones(BATCH, 21, 16, device=DEVICE)
     weight = torch.ones(BATCH, 21, device=DEVICE)
-    found = folding.fold(features, 4, weight, 0.25, 1)
+    found = fused.FusedScorer().fold(features, 4, weight, 0.25, 1)
     assert found.gone[0].tolist() == [1, 3, 5, 7]
     assert found.partner[0].tolist() == [0, 0, 0, 0]
     assert found.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]

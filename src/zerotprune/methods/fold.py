@@ -15,7 +15,7 @@ from ..cost import Geometry
 from ..knobs import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
-from ..scoring.attention import sampled_attention, sampled_rows
+from ..scoring.attention import sampled_rows
 from ..scoring.graph import average_attention, cls_attention
 from ..shapes import Float
 from ..tokens import Reduction
@@ -142,14 +142,14 @@ class Fold(Method):
 
     def _weight(self, seen: Seen) -> Float[Tensor, "batch patches"]:
         """The importance of each patch token; 1 on average, or 2 where it is a sum."""
-        parts, importance = [], self._importance_for(seen.geometry)
-        if importance != "received" and seen.geometry.cls:
-            parts.append(cls_attention(seen.rows))
+        importance, cls = self._importance_for(seen.geometry), seen.geometry.cls
         if importance == "rows":
-            parts.append(sampled_attention(seen.heads, ROWS, seen.prefix))
-        elif importance != "cls":
-            assert seen.columns is not None
-            parts.append(average_attention(seen.columns))
+            parts = seen.scorer.sampled_attention(seen.heads, ROWS, seen.prefix, cls)
+        else:
+            parts = [cls_attention(seen.rows)] if cls and importance != "received" else []
+            if importance != "cls":
+                assert seen.columns is not None
+                parts.append(average_attention(seen.columns))
         patches = torch.stack(parts)[:, :, seen.prefix :]
         return (patches / patches.mean(dim=-1, keepdim=True)).sum(dim=0)
 
@@ -164,7 +164,7 @@ class Fold(Method):
         if importance in ("both", "received"):
             attention = geometry.votes(stage.block, patches)
         else:
-            sampled = len(range(*sampled_rows(patches, ROWS).indices(patches)))
+            sampled = len(sampled_rows(patches, ROWS, prefix=0))
             rows = int(geometry.cls) + (sampled if importance == "rows" else 0)
             attention = rows * geometry.row(stage.block, patches)
         return attention + pairs * geometry.dim

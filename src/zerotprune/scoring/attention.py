@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batching import select
 from ..shapes import Float
-from .graph import DenseGraph, attention_graph
+from .graph import DenseGraph, attention_graph, cls_attention
 from .precision import no_autocast, widened
 
 
@@ -140,23 +140,30 @@ def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
     return attention_graph(part.q[:, :, one], part.k, part.scale, _bias_of(part, one)).squeeze(2)
 
 
-def sampled_rows(patches: int, count: int) -> slice:
-    """Return which patch tokens stand for all: at least `count`, spread evenly, if there are."""
-    step = max(1, patches // count)
-    return slice(step // 2, None, step)
+def sampled_rows(tokens: int, count: int, prefix: int) -> range:
+    """Return the patch tokens that stand for all: at least `count` of them, spread evenly.
+
+    >>> sampled_rows(197, count=32, prefix=1)
+    range(4, 197, 6)
+    """
+    step = max(1, (tokens - prefix) // count)
+    return range(prefix + step // 2, tokens, step)
 
 
-def sampled_attention(heads: list[Heads], count: int, prefix: int) -> Float[Tensor, "batch tokens"]:
-    """Return the attention that each token receives from `count` patch tokens, averaged over them
-    and over heads. They are spread evenly over the order in which tokens travel."""
-    rows = sampled_rows(heads[0].k.shape[2] - prefix, count)
-    every = slice(prefix + rows.start, None, rows.step)
+def sampled_attention(
+    heads: list[Heads], count: int, prefix: int, cls: bool
+) -> list[Float[Tensor, "batch tokens"]]:
+    """Return the attention that each token receives from CLS, if there is one, and on average from
+    `count` patch tokens, both averaged over heads."""
+    rows = sampled_rows(heads[0].k.shape[2], count, prefix)
+    every = slice(rows.start, None, rows.step)
     graphs = [
         attention_graph(part.q[:, :, every], part.k, part.scale, _bias_of(part, every))
         for part in heads
     ]
     graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
-    return graph.mean(dim=(1, 2)).detach()
+    mean = graph.mean(dim=(1, 2)).detach()
+    return [cls_attention(Rows(heads)), mean] if cls else [mean]
 
 
 def _bias_of(part: Heads, queries: slice) -> Tensor | None:

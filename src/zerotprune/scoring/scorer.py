@@ -10,7 +10,7 @@ from ..batching import take
 from ..shapes import Float, Int
 from . import ordering, similarity
 from .adding import add_at
-from .attention import Heads, output, outputs_with_graph, outputs_with_sums
+from .attention import Heads, output, outputs_with_graph, outputs_with_sums, sampled_attention
 from .graph import ColumnGraph, Graph, HeadRule, Over, combine_heads, head_variance, heads_in_range
 from .precision import widened
 from .similarity import AMONG, Among, Folding, Matching, Metric, Partition
@@ -30,6 +30,12 @@ class Scorer:
     def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
         """One attention's output, where nobody looks at its graph."""
         return output(part)
+
+    def sampled_attention(
+        self, heads: list[Heads], count: int, prefix: int, cls: bool
+    ) -> list[Float[Tensor, "batch tokens"]]:
+        """Attention received from CLS and from `count` patch tokens, see `attention`."""
+        return sampled_attention(heads, count, prefix, cls)
 
     def importance(
         self,

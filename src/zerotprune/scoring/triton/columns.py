@@ -32,6 +32,31 @@ class Columns(NamedTuple):
         return self.sums / self.sums.shape[-1]
 
 
+def sampled(
+    q: Float[Tensor, "batch heads tokens width"],
+    k: Float[Tensor, "batch heads tokens width"],
+    scale: float,
+    size: Float[Tensor, "batch tokens"] | None,
+    rows: range,
+    with_first: bool,
+) -> tuple[Float[Tensor, "batch heads tokens"], Float[Tensor, "batch heads tokens"]]:
+    """Return the mean of some rows of the graph, and row 0 if it is asked for.
+
+    The keys are read twice, and neither they nor the logits are written down in float32.
+    """
+    batch, heads, tokens, _ = q.shape
+    mean, first = (q.new_empty((batch, heads, tokens), dtype=torch.float32) for _ in range(2))
+    with launching(q):
+        _sampled[(batch * heads,)](
+            q, k, q if size is None else size.contiguous(), mean, first,
+            *q.stride()[:3], *k.stride()[:3], heads, tokens, len(rows), rows.start, rows.step,
+            **head_width(q), SCALE=scale * LOG2_E, SPAN=64, SIZED=size is not None,
+            ROWS=max(16, triton.next_power_of_2(len(rows) + with_first)), FIRST=with_first,
+            num_warps=4, num_stages=3,
+        )  # fmt: skip
+    return mean, first
+
+
 def columns(
     q: Float[Tensor, "batch heads tokens width"],
     k: Float[Tensor, "batch heads tokens width"],
@@ -88,3 +113,59 @@ def _columns(
         found, of_first = found * mass, of_first * mass
     tl.store(received + graph * tokens + token, found, mask=token < tokens)
     tl.store(first + graph * tokens + token, of_first, mask=token < tokens)
+
+
+@kernel
+def _sampled(
+    q, k, size, mean, first,
+    q_batch, q_head, q_token, k_batch, k_head, k_token, heads, tokens, count, first_place, step,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    SPAN: tl.constexpr, SIZED: tl.constexpr, ROWS: tl.constexpr, FIRST: tl.constexpr,
+):  # fmt: skip
+    """One head: all queries at once, the keys tile by tile. Token 0, if it asks, is in row 0."""
+    graph = tl.program_id(0).to(tl.int64)
+    batch, head = graph // heads, graph % heads
+    q += batch * q_batch + head * q_head
+    k += batch * k_batch + head * k_head
+    size += batch * tokens
+    row = tl.arange(0, ROWS) - FIRST
+    token = tl.where(row < 0, 0, first_place + row * step)
+    place = tl.arange(0, PADDED)
+    inside = (row < count)[:, None] & (place < WIDTH)[None, :]
+    voters = tl.load(q + token[:, None] * q_token + place[None, :], mask=inside, other=0.0)
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    for start in range(0, tokens, SPAN):
+        logits, mass = _tile(voters, k, k_token, size, start, tokens, WIDTH, PADDED, PRECISION,
+                             SCALE, SPAN, SIZED)  # fmt: skip
+        larger = tl.maximum(largest, tl.max(logits, 1))
+        paid = exp2(logits - larger[:, None]) * mass[None, :]
+        total = total * tl.exp2(largest - larger) + tl.sum(paid, 1)
+        largest = larger
+    asks = (row >= 0) & (row < count)
+    for start in range(0, tokens, SPAN):
+        logits, mass = _tile(voters, k, k_token, size, start, tokens, WIDTH, PADDED, PRECISION,
+                             SCALE, SPAN, SIZED)  # fmt: skip
+        paid = exp2(logits - largest[:, None]) * mass[None, :] / total[:, None]
+        column = start + tl.arange(0, SPAN)
+        of_all = tl.sum(tl.where(asks[:, None], paid, 0.0), 0) / count
+        tl.store(mean + graph * tokens + column, of_all, mask=column < tokens)
+        if FIRST:
+            of_first = tl.sum(tl.where((row < 0)[:, None], paid, 0.0), 0)
+            tl.store(first + graph * tokens + column, of_first, mask=column < tokens)
+
+
+@triton.jit
+def _tile(
+    voters, k, k_token, size, start, tokens,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
+    SPAN: tl.constexpr, SIZED: tl.constexpr,
+):  # fmt: skip
+    """Logits to base 2 of some tokens, −inf beyond the last; and their sizes."""
+    chosen = tokens_of(k, k_token, start, tokens, SPAN, WIDTH, PADDED)
+    logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
+    column = start + tl.arange(0, SPAN)
+    mass = tl.full([SPAN], 1.0, tl.float32)
+    if SIZED:
+        mass = tl.load(size + column, mask=column < tokens, other=0.0)
+    return tl.where((column < tokens)[None, :], logits, float("-inf")), mass

@@ -53,6 +53,25 @@ def fold(
     return Folding(keep, gone[0], gone[1], gone[2])
 
 
+def part(
+    gain: Float[Tensor, "batch group_a"],
+    choice: Int[Tensor, "batch group_a"],
+    count: int,
+    first: int,
+    patches: int,
+) -> Folding:
+    """Fold the `count` tokens of the largest gain, each into its choice; see `Scorer.fold`."""
+    batch, group_a = gain.shape
+    keep = choice.new_empty((batch, patches - count))
+    gone = choice.new_empty((3, batch, count))
+    with launching(gain):
+        _part[(batch,)](
+            gain, choice, keep, gone, patches, group_a, count, batch * count, first,
+            SIDE=triton.next_power_of_2(patches - patches // 2), SPAN=16, num_warps=8,
+        )  # fmt: skip
+    return Folding(keep, gone[0], gone[1], gone[2])
+
+
 def merge(
     x: Float[Tensor, "batch tokens width"],
     size: Float[Tensor, "batch tokens"] | None,
@@ -115,16 +134,44 @@ def _fold(
     likeness = tl.where(stays[None, :], likeness, float("-inf"))
     gain, choice = tl.max(likeness, 1, return_indices=True)
     rank = _above(gain, goes, place)
+    _hand_out(keep + image * (tokens - count), gone + image * count, votes_stride, choice, rank,
+              goes, stays, place, count, first_place)  # fmt: skip
+
+
+@kernel
+def _part(
+    gain, choice, keep, gone, tokens, group_a, count, votes_stride, first_place,
+    SIDE: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """The same for images of more tokens, whose gains are known."""
+    image = tl.program_id(0).to(tl.int64)
+    gain += image * group_a
+    place = tl.arange(0, SIDE)
+    goes, stays = place < group_a, 2 * place + 1 - first_place < tokens
+    key = _key(tl.load(gain + place, mask=goes, other=0.0))
+    above = tl.zeros([SIDE, SPAN], tl.int32)
+    for start in range(0, group_a, SPAN):
+        column = start + tl.arange(0, SPAN)
+        other = _key(tl.load(gain + column, mask=column < group_a, other=0.0))
+        more = other[None, :] > key[:, None]
+        same = (other[None, :] == key[:, None]) & (column[None, :] < place[:, None])
+        above += ((more | same) & (column < group_a)[None, :]).to(tl.int32)
+    into = tl.load(choice + image * group_a + place, mask=goes, other=0)
+    _hand_out(keep + image * (tokens - count), gone + image * count, votes_stride, into,
+              tl.sum(above, 1), goes, stays, place, count, first_place)  # fmt: skip
+
+
+@triton.jit
+def _hand_out(keep, gone, votes_stride, choice, rank, goes, stays, place, count, first_place):
+    """Write who stays, who goes and where. Those of the first group that stay come first, in their
+    order, then the other group."""
+    own, other = 2 * place + first_place, 2 * place + 1 - first_place
     leaves = goes & (rank < count)
-    # Those that stay come first, in their order, then the other group.
     remains = (goes & (rank >= count)).to(tl.int32)
-    earlier = (place[None, :] < place[:, None]).to(tl.int32)
-    position = tl.sum(earlier * remains[None, :], 1)
+    position = tl.cumsum(remains, 0) - remains
     staying = tl.sum(remains, 0)
-    keep += image * (tokens - count)
     tl.store(keep + position, own.to(tl.int64), mask=remains > 0)
     tl.store(keep + staying + place, other.to(tl.int64), mask=stays)
-    gone += image * count
     tl.store(gone + rank, own.to(tl.int64), mask=leaves)
     tl.store(gone + votes_stride + rank, (2 * choice + 1 - first_place).to(tl.int64), mask=leaves)
     tl.store(gone + 2 * votes_stride + rank, (choice + staying).to(tl.int64), mask=leaves)

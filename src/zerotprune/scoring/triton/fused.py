@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...shapes import Float, Int
-from ..attention import Heads
+from ..attention import Heads, sampled_rows
 from ..graph import (
     ColumnGraph,
     DenseGraph,
@@ -24,7 +24,7 @@ from ..graph import (
 from ..scorer import Scorer
 from ..similarity import Among, Folding, Metric
 from . import folding, matching, ranking, whole
-from .columns import Columns, columns
+from .columns import Columns, columns, sampled
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
@@ -109,6 +109,18 @@ class FusedScorer(Scorer):
         q, k = with_sizes(q, k, part.scale, part.size)
         return F.scaled_dot_product_attention(q, k, v, scale=part.scale)
 
+    def sampled_attention(
+        self, heads: list[Heads], count: int, prefix: int, cls: bool
+    ) -> list[Float[Tensor, "batch tokens"]]:
+        why_not = _why_no_graph(heads)
+        if why_not is not None:
+            self._leave(why_not)
+            return super().sampled_attention(heads, count, prefix, cls)
+        q, k = (_dense_rows(x.detach()) for x in (heads[0].q, heads[0].k))
+        rows = sampled_rows(k.shape[2], count, prefix)
+        mean, first = sampled(q, k, heads[0].scale, heads[0].size, rows, cls)
+        return [row.mean(dim=1) for row in ((first, mean) if cls else (mean,))]
+
     def _leave(self, why: str) -> None:
         """To torch, unless that was ruled out."""
         if self.strict:
@@ -157,7 +169,9 @@ class FusedScorer(Scorer):
         prefix: int = 0,
     ) -> Folding:
         if features.shape[1] - prefix > folding.ONE_TILE:
-            return super().fold(features, count, weight, of_partner, first, prefix)
+            patches = features[:, prefix:]
+            gain, choice = self.cheapest(patches, first, weight, of_partner)
+            return folding.part(gain, choice, count, first, patches.shape[1])
         return folding.fold(features, count, weight, of_partner, first, prefix)
 
     def cheapest(

@@ -27,7 +27,7 @@ kernel = partial(
     do_not_specialize=(
         "tokens", "count", "count_a", "count_b", "rounds", "votes_stride",
         "score_batch", "score_head", "stride_a", "stride_b", "group_a", "group_b",
-        "kept", "parts", "gone", "into", "first_place", "prefix",
+        "kept", "parts", "gone", "into", "first_place", "step", "prefix",
     ),
 )  # fmt: skip
 
