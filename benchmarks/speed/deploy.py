@@ -148,7 +148,7 @@ def row_of(
         "threads": chosen.threads,
         "measure": "speed",
         "name": timing.name,
-        "method": records.described(schedule),
+        "method": records.method_json(schedule),
         "schedule": schedule.one_line(),
         "batch": case.batch,
         "precision": timing.precision,

@@ -194,7 +194,7 @@ def row_of(
     row: dict[str, object] = {
         "measure": measure,
         "name": f"{case.name}: {image_tokens(case.model)} image tokens",
-        "method": records.described(case.schedule),
+        "method": records.method_json(case.schedule),
         "schedule": case.schedule.one_line(),
         "gmacs": round(gmacs(case.tower), 6),  # of the tower
         "batch": batch,

@@ -88,7 +88,7 @@ def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, objec
         say(f"{batch} | {case.way} | {case.name} | {1e3 * middle:.1f} ms")
         yield {
             "table": "ways", "model": MODEL, "seed": SEED, "threads": chosen.threads,
-            "measure": "speed", "name": case.name, "method": records.described(schedule),
+            "measure": "speed", "name": case.name, "method": records.method_json(schedule),
             "schedule": schedule.one_line(), "gmacs": round(gmacs(case.model), 6), "batch": batch,
             "precision": "float32", "mode": case.way,
             "images_per_second": round(batch / middle, 1), "latency_ms": round(1e3 * middle, 4),

@@ -179,7 +179,7 @@ def cases(
         about = {
             "table": "camvid", "model": DINOV2, "data": "camvid/test", "batch": chosen.batch,
             "precision": "float32", "seed": 0, "images": len(test.images), "name": name,
-            "method": records.described(schedule), "schedule": schedule.one_line(),
+            "method": records.method_json(schedule), "schedule": schedule.one_line(),
             "gmacs": round(ztp.gmacs(model), 6), "images_per_second": round(1 / seconds, 2),
         }  # fmt: skip
         ztp.restore_(model)

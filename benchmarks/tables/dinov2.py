@@ -18,7 +18,7 @@ from benchmarks.tables.table import Table, about, write
 from zerotprune import methods
 from zerotprune.batching import Batch
 from zerotprune.measure.accuracy import UNPRUNED, Setting, compare
-from zerotprune.measure.probe import score
+from zerotprune.measure.evaluation import apply_probe
 
 _AMONG = [name for name in methods.names() if name != "diffrate"]  # whose counts are for others
 TABLE = off_the_shelf.table("dinov2", about(__doc__), _AMONG, (DINOV2,))
@@ -40,7 +40,7 @@ def measure(table: Table, model: nn.Module, chosen: argparse.Namespace) -> None:
     learned = compare(model, contenders, train, setting=setting)
     results = compare(model, contenders, test, setting=setting)
     for before, result in zip(learned, results, strict=True):
-        score("knn", before, result, _labels(train), _labels(test))
+        apply_probe("knn", before, result, _labels(train), _labels(test))
     about_run = {"model": DINOV2, "data": "pets/test", "batch": chosen.batch, "measure": "knn"}
     write(table, results, about_run, chosen.csv)
 

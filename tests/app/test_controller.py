@@ -32,7 +32,7 @@ from zerotprune.app.controller import (
 from zerotprune.app.uploads import NOT_AN_IMAGE, TOO_LARGE
 from zerotprune.app.view_model import PERCENTS, Selection, build_view_model
 from zerotprune.data import demo
-from zerotprune.data.photographs import load_photographs
+from zerotprune.data.demo import load_photographs
 from zerotprune.methods import ToMe, TopK
 
 pytestmark = pytest.mark.usefixtures("one_thread")

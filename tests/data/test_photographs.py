@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from zerotprune.data.photographs import FOLDER, NAMES, load_photographs
+from zerotprune.data.demo import PHOTOGRAPH_NAMES, PHOTOGRAPHS, load_photographs
 
 
 def test_each_is_small_whole_and_told_of() -> None:
-    files = sorted(FOLDER.glob("*.jpg"))
-    assert [file.stem for file in files] == sorted(NAMES)
-    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    files = sorted(PHOTOGRAPHS.glob("*.jpg"))
+    assert [file.stem for file in files] == sorted(PHOTOGRAPH_NAMES)
+    readme = (PHOTOGRAPHS / "README.md").read_text(encoding="utf-8")
     for file, (name, image) in zip(
-        files, sorted(load_photographs(), key=lambda each: each.name), strict=True
+        files, sorted(load_photographs(), key=lambda photo: photo.name), strict=True
     ):
         assert file.stem == name
         assert file.stat().st_size < 100_000
@@ -21,5 +21,5 @@ def test_each_is_small_whole_and_told_of() -> None:
 
 
 def test_a_limit_takes_the_first() -> None:
-    assert [each.name for each in load_photographs(2)] == list(NAMES[:2])
-    assert len(load_photographs(99)) == len(NAMES)
+    assert [photo.name for photo in load_photographs(2)] == list(PHOTOGRAPH_NAMES[:2])
+    assert len(load_photographs(99)) == len(PHOTOGRAPH_NAMES)

@@ -106,7 +106,7 @@ def test_what_is_not_finite_agrees_with_nothing() -> None:
     wanted = torch.zeros(2, 3)  # the first class of equals, as of NaN
     broken = agreement(wanted, torch.full_like(wanted, torch.nan))
     assert broken.same == 0
-    with pytest.raises(ValueError, match="is not that in torch"):
+    with pytest.raises(ValueError, match="differs from torch"):
         broken.check("X")
     with pytest.raises(ValueError, match=r"int8.*100\.0%"):
         broken.check_int8(0.5)

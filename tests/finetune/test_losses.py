@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 import zerotprune as ztp
-from zerotprune.finetune.losses import (
+from zerotprune.finetune.training import (
     FinalTokens,
     Watch,
     label_loss,

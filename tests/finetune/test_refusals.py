@@ -17,8 +17,8 @@ from tests.commands import zerotprune
 from tests.finetune.test_command import save_images
 from zerotprune.cli import main
 from zerotprune.data.images import open_data
-from zerotprune.finetune.checkpoint import ROW, Checkpoint
 from zerotprune.finetune.images import seen_in_training
+from zerotprune.finetune.session import ROW, Checkpoint
 from zerotprune.schedule import Schedule, Stage
 
 OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--epochs": "2",

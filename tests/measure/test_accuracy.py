@@ -16,7 +16,7 @@ from zerotprune.backbones import backbone
 from zerotprune.batching import Batch
 from zerotprune.budgets.solving import measured_gmacs
 from zerotprune.measure.accuracy import Contender, Result, Setting, compare
-from zerotprune.measure.probe import predict, score
+from zerotprune.measure.evaluation import apply_probe, predict
 from zerotprune.measure.statistics import Mean
 from zerotprune.methods import ATS
 from zerotprune.plan import Plan
@@ -130,7 +130,7 @@ def test_a_probe_replaces_the_hits(model: Any) -> None:
     learned = compare(model, [Contender("all")], held, setting=setting)[0]
     result = compare(model, [Contender("all")], held, setting=setting)[0]
     labels = torch.cat([batch[1] for batch in held])
-    score("knn", learned, result, labels, labels)
+    apply_probe("knn", learned, result, labels, labels)
     assert all(result.hits)  # each image is its own nearest neighbour
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..data.photographs import load_photographs
+from ..data.demo import load_photographs
 from ..files import private_folder
 from .catalog import Catalog, CatalogEntry, generate_examples
 from .controller import Controller, Worker

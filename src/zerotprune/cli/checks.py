@@ -47,7 +47,7 @@ def _files(path: Path) -> list[Path]:
     if (target := target_of(path.name)) is not None:
         return target.files(path)
     if path.suffix == ".safetensors":
-        from ..finetune.checkpoint import checkpoint_beside
+        from ..finetune.session import checkpoint_beside
 
         return [path, checkpoint_beside(path)]
     return [path]

@@ -17,7 +17,7 @@ from ..data import demo as built_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve
-from ..show.render import check_drawable, draw
+from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
 from .console import cut_short, new_table, progress_bar
 from .evaluation import speedup_quartiles

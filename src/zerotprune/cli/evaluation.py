@@ -20,8 +20,7 @@ from ..budgets.speed import Timed
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
 from ..measure.accuracy import Contender, Result, Setting
-from ..measure.evaluation import Advance, Evaluator, join_processes
-from ..measure.probe import Probe
+from ..measure.evaluation import Advance, Evaluator, Probe, join_processes
 from ..method import Method
 from ..methods import name_of
 from .console import console_for, cut_short, left_out, new_table, progress_bar

@@ -13,9 +13,14 @@ from rich.markup import escape
 
 from ..data import weights
 from ..files import check_writable
-from ..finetune.checkpoint import checkpoint_beside
 from ..finetune.recipe import Recipe
-from ..finetune.session import Session, TrainingConfig, open_session, trained_method
+from ..finetune.session import (
+    Session,
+    TrainingConfig,
+    checkpoint_beside,
+    open_session,
+    trained_method,
+)
 from ..finetune.training import Tally
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_

@@ -340,7 +340,7 @@ def _csv_rows(run: SearchRun, judged: Sequence[Judged]) -> list[dict[str, object
             "images": len(outcome.kl),
             "measure": "top1" if inputs.labelled else "agreement",
             "name": one.name,
-            "method": records.described(one.schedule),
+            "method": records.method_json(one.schedule),
             "schedule": one.schedule.one_line(),
             "gmacs": round(one.gmacs, 6),
             "gmacs_paper": round(paper, 6),

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data import demo as built_in
+from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
-from ..data.photographs import load_photographs
 from ..files import names_in
 from ..methods import name_of
 from ..show.heads import check_heads
-from ..show.render import check_drawable, draw
+from ..show.layout import check_drawable, draw
 from ..show.scene import (
     NamedImage,
     Scene,

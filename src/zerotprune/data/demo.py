@@ -1,4 +1,5 @@
-"""The built-in demo: a small trained vision transformer and the cluttered images it reads.
+"""What comes with the package: a small trained vision transformer, the cluttered images it reads,
+and a few photographs for other models.
 
 Each image is 112 x 112 RGB and shows one whole handwritten digit (scikit-learn's bundled set)
 somewhere in generated clutter: smooth noise, gratings, arcs and cut pieces of other digits.
@@ -11,16 +12,22 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
+
+from .decoding import decode
 
 Split = Literal["train", "test"]
 
 SIDE = 112
 WEIGHTS = Path(__file__).with_name("demo.safetensors")
+PHOTOGRAPHS = Path(__file__).with_name("photographs")
+#: All free to use (see the folder's README). The page opens with the first.
+PHOTOGRAPH_NAMES = ("cat", "espresso", "tripod", "rocket")
 
 _TEST_DIGITS = 450
 _CELLS = 8
@@ -97,6 +104,24 @@ def model() -> nn.Module:
     built = untrained()
     built.load_state_dict({name: value.float() for name, value in load_file(WEIGHTS).items()})
     return built.eval()
+
+
+class Photograph(NamedTuple):
+    """A photograph, and what it shows."""
+
+    name: str
+    image: Image.Image
+
+
+def load_photographs(limit: int | None = None) -> list[Photograph]:
+    """Load all photographs, or the first `limit`.
+
+    >>> [photograph.name for photograph in load_photographs(2)]
+    ['cat', 'espresso']
+    """
+    return [
+        Photograph(name, decode(PHOTOGRAPHS / f"{name}.jpg")) for name in PHOTOGRAPH_NAMES[:limit]
+    ]
 
 
 class _Dice:

@@ -26,13 +26,16 @@ def load(
     classes: int | None = None,
     pool: str | None = None,
 ) -> nn.Module:
-    """`demo` for the built-in model, a folder that `zerotprune.save` wrote, else a name of a
-    library's; in eval mode, and not pruned: `saved_with` tells by which schedule a folder is.
+    """Load a model, unpruned and in eval mode; `saved_with` has the schedule of a saved folder.
 
-    Weights come from a file, or with `pretrained` from where the library has them; else they are
-    random. `size` is the side of the images, if not the model's own: positions are resampled.
-    `classes` and `pool` are the head's, if not the library's own; the number of classes is read
-    from the file.
+    Args:
+        name: `demo` for the built-in model, a folder that `zerotprune.save` wrote, or a library's
+            name for a model, with its prefix.
+        weights: A file of weights.
+        pretrained: Without a file: take the published weights, not random ones.
+        size: Side of the images, if not the model's own; positions are resampled.
+        classes: Classes of the head. Default: as in the file, or the library's own.
+        pool: How the head pools. Default: the library's own way.
     """
     if is_model_folder(name):
         _refuse_options(_SAVED, weights=weights, classes=classes, pool=pool)
@@ -40,12 +43,12 @@ def load(
     elif name == DEMO:
         _refuse_options(_BUILT_IN, classes=classes, pool=pool)
         model, state = demo.model(), None if weights is None else read(weights)
-        held = {} if state is None else shape_in(name, state)
         outputs = backbone(model).outputs
-        if held.get("classes", outputs) != outputs:  # it was fine-tuned
-            backbone(model).reset_head_(held["classes"])
+        classes = outputs if state is None else shape_in(name, state).get("classes", outputs)
+        if classes != outputs:  # it was fine-tuned
+            backbone(model).reset_head_(classes)
     elif weights is None:
-        if pretrained:  # what cannot be pruned is not worth the fetching
+        if pretrained:  # refuses a model that cannot be pruned before it is downloaded
             backbone(outline(name, classes=classes, pool=pool))
         model, state = create(name, pretrained, classes=classes, pool=pool), None
     else:
@@ -60,7 +63,7 @@ def load(
 
 
 def resize_(model: nn.Module, size: int) -> None:
-    """Set the model to square images of so many pixels, if patches of its size fill them."""
+    """Set the model to square images of `size` pixels, which must be a multiple of its patches."""
     vit = backbone(model)
     check_range("size", size)
     for side, patches in zip(vit.input_shape[1:], vit.geometry.grid, strict=True):
@@ -76,7 +79,7 @@ def resize_(model: nn.Module, size: int) -> None:
 
 
 def outline(name: str, *, classes: int | None = None, pool: str | None = None) -> nn.Module:
-    """The same model without its weights: enough for its geometry, at once, at any size."""
+    """Return the model on the meta device, without weights: enough for its geometry."""
     if is_model_folder(name):
         _refuse_options(_SAVED, classes=classes, pool=pool)
         return _from_folder(name, weights=False)
@@ -89,7 +92,7 @@ def outline(name: str, *, classes: int | None = None, pool: str | None = None) -
 
 
 def is_model_folder(name: str) -> bool:
-    """Is it a folder, and not the name of a model?"""
+    """Return whether this is a folder of a saved model, not a model's name."""
     return name != DEMO and (is_saved(name) or ("/" in name and Path(name).is_dir()))
 
 
@@ -102,15 +105,22 @@ def _from_folder(name: str, weights: bool) -> nn.Module:
 
 
 def saved_with(model: nn.Module, method: str | None = None) -> Saved | None:
-    """Return what the folder says that `load` or `outline` took the model from; None for any other
-    model, and for one that was saved unpruned. `method` names the file of a method of one's own."""
+    """Return how a model from `load` or `outline` was saved.
+
+    Args:
+        model: The model.
+        method: FILE.py:CLASS of the user's own method, if the folder needs it.
+
+    Returns:
+        None for a model that is not from a folder, or was saved unpruned.
+    """
     if model not in _FOLDERS:
         return None
     saved = read_saved(_FOLDERS[model], method if method and ".py:" in method else None)
     return saved if saved.schedule.stages else None
 
 
-#: the folders that models were taken from
+#: the folders that models were loaded from
 _FOLDERS: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
 _BUILT_IN, _SAVED = "the built-in model", "a saved model, which has its own"
 

@@ -1,4 +1,4 @@
-"""Files of weights: read from strangers, checked, and written with the schedule they are for."""
+"""Files of weights: untrusted ones read and checked, ours written with their schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     vit = backbone(model)
     make_room(vit, state)
     state = vit.under_own_names(state)
-    if isinstance(model, nn.Sequential):  # a transformer, and what is read of its answer
+    if isinstance(model, nn.Sequential):  # a transformer, and a module that reads its output
         model = transformer(model)
     check_state(model, state, path)
     model.load_state_dict(state)
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        raise ValueError(f"{path} holds no state dict")
+        raise ValueError(f"{path} is not a state dict: expected tensors by name")
     if state and all(key.startswith("module.") for key in state):  # it was trained in parallel
         state = {key.removeprefix("module."): value for key, value in state.items()}
     return state
@@ -77,45 +77,52 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def check_name(out: Path) -> None:
-    """--weights reads what ends so as safetensors."""
+    """Refuse a name that does not end in .safetensors, by which --weights knows the format."""
     if out.suffix != ENDING:
-        raise ValueError(f"--out is a file of weights: its name must end in {ENDING}, got {out}")
+        raise ValueError(f"--out must end in {ENDING}, got {out}")
 
 
 def save(out: Path, model: nn.Module, schedule: Schedule, about: Mapping[str, Any]) -> None:
-    """The weights of the model, with a schedule and where they come from; whole or not at all."""
-    from safetensors.torch import save as serialised
+    """Write the model's weights with their schedule and `about`, whole or not at all."""
+    from safetensors.torch import save as serialize
 
-    held = transformer(model) if isinstance(model, nn.Sequential) else model
+    inner = transformer(model) if isinstance(model, nn.Sequential) else model
     state = {
-        name: value.detach().cpu().contiguous().clone() for name, value in held.state_dict().items()
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in inner.state_dict().items()
     }
-    notes = {_SCHEDULE: schedule.to_json(), _ABOUT: json.dumps(dict(about))}
-    made = serialised(state, notes)  # in memory first: a disk that is full says so in words
+    metadata = {_SCHEDULE: schedule.to_json(), _ABOUT: json.dumps(dict(about))}
+    data = serialize(state, metadata)  # in memory first: then a full disk gives a clear error
     try:
         with replacing(out) as temporary:
-            temporary.write_bytes(made)
+            temporary.write_bytes(data)
     except OSError as error:
         raise OSError(f"{out} cannot be written: {error.strerror or error}") from None
 
 
 def schedule_in(path: Path, method: object = None) -> Schedule | None:
-    """The schedule that a file of weights was trained for; None for any other file, and for the
-    weights of an unpruned model, whose schedule has no stages. `method` is as for
-    `Schedule.from_json`."""
+    """Return the schedule that a file of weights was trained for.
+
+    Args:
+        path: The file.
+        method: As for `Schedule.from_json`.
+
+    Returns:
+        None for any other file, and for weights of an unpruned model.
+    """
     if path.suffix != ENDING or not path.is_file():
         return None
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            held = (file.metadata() or {}).get(_SCHEDULE)
+            text = (file.metadata() or {}).get(_SCHEDULE)
     except SafetensorError:
-        return None  # whoever reads the weights says what is wrong with it
-    if held is None:
+        return None  # reading the weights says what is wrong with the file
+    if text is None:
         return None
     try:
-        schedule = Schedule.from_json(held, method)
+        schedule = Schedule.from_json(text, method)
     except UnnamedMethod:
         raise
     except (TypeError, ValueError) as error:

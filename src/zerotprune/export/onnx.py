@@ -131,7 +131,7 @@ class Onnx(Target):
         try:
             facts = {name: parsed(text) for name, text in texts.items()}
         except ValueError as error:
-            raise ValueError(f"{path} is no description of a model: {error}") from None
+            raise ValueError(f"{path} does not describe a model: {error}") from None
         return check_facts(path, facts)
 
 

@@ -45,7 +45,7 @@ class Torch(Target):
     def read(self, path: Path) -> Facts:
         try:
             with zipfile.ZipFile(path) as archive:
-                entries = [each for each in archive.infolist() if each.filename.endswith(_FACTS)]
+                entries = [entry for entry in archive.infolist() if entry.filename.endswith(_FACTS)]
                 if not entries or entries[0].file_size > MOST_TEXT:
                     raise no_facts(path)
                 text = archive.read(entries[0])

@@ -1,4 +1,4 @@
-"""An exported model in its runtime: answers beside torch's, speed beside the unpruned model's."""
+"""Run an exported model: compare its answers with torch's, and time it beside others."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Agreement:
         changed = 1 - self.same
         if not changed <= MAX_CHANGED:
             raise ValueError(
-                f"the model in {runtime} is not that in torch: {changed:.0%} of the answers on "
-                f"{self.images} images differ, at most {MAX_CHANGED:.0%} may"
+                f"the model in {runtime} differs from torch's: {changed:.0%} of the answers on "
+                f"{self.images} images differ, expected at most {MAX_CHANGED:.0%}"
             )
         if not self.typical <= ROUNDING:
             raise ValueError(
-                f"the model in {runtime} is not that in torch: the outputs differ by up to "
-                f"{self.largest:.2g}, and typically by {self.typical:.2g} of their range, which is "
+                f"the model in {runtime} differs from torch's: the outputs differ by up to "
+                f"{self.largest:.2g}, and typically by {self.typical:.2g} of their range: that is "
                 "more than rounding"
             )
 
@@ -58,7 +58,7 @@ class Agreement:
 
 
 def agreement(expected: Tensor, outputs: Tensor) -> Agreement:
-    """Compare outputs, one row an image.
+    """Compare outputs, one row per image.
 
     >>> import torch
     >>> expected = torch.tensor([[1.0, 3.0], [2.0, 0.0]])

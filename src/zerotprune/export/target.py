@@ -68,7 +68,7 @@ class Target(ABC):
             images: Images to calibrate on.
             facts: What the new file says of itself.
             full_range: Give weights all 8 bits. On a CPU without VNNI the sum of two products may
-                then pass 16 bits and is cut off there, without a word.
+                then exceed 16 bits and is clipped without warning.
         """
         raise NotImplementedError
 
@@ -82,31 +82,31 @@ class Target(ABC):
 
     @abstractmethod
     def read(self, path: Path) -> Facts:
-        """Read what a file says of itself; ValueError if it says nothing."""
+        """Read a file's description of itself; raise ValueError if it has none."""
 
 
 def parse_facts(path: Path, text: str | bytes) -> Facts:
-    """Parse the JSON in which a file describes its model. It may be a stranger's."""
+    """Parse the JSON in which a file describes its model. It is not trusted."""
     try:
         facts = parsed(text)
     except ValueError as error:
-        raise ValueError(f"{path} is no description of a model: {error}") from None
+        raise ValueError(f"{path} does not describe a model: {error}") from None
     return check_facts(path, facts)
 
 
 def check_facts(path: Path, facts: Any) -> Facts:
     """Return `facts` if they can be printed."""
     if not isinstance(facts, dict):
-        raise ValueError(f"{path} is no description of a model: it is no JSON object")
+        raise ValueError(f"{path} does not describe a model: expected a JSON object")
     names = facts.get("class_names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path} is no description of a model: class_names is no list of names")
+        raise ValueError(f"{path} does not describe a model: class_names is not a list of names")
     return facts
 
 
 def no_facts(path: Path) -> ValueError:
     """Return the error for a file without a description."""
-    return ValueError(f"{path} was not written by zerotprune: it says nothing of itself")
+    return ValueError(f"{path} was not written by zerotprune: it has no description")
 
 
 def batches_of(images: Tensor, size: int) -> list[Tensor]:
@@ -116,7 +116,7 @@ def batches_of(images: Tensor, size: int) -> list[Tensor]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence exporters, which talk by every channel there is; what fails, raises."""
+    """Silence exporters on stdout, stderr, in logs and warnings; failures still raise."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""A model's files for a runtime, in every precision asked for, and what they say of themselves."""
+"""Write a model's files for a runtime, in every precision, with a description of the model."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def write_model(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]
 
 
 def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
-    """Export the model by torch; every target starts from that."""
-    # A batch of 1 would be taken for the only one.
+    """Export the model by torch, where every target starts."""
+    # With one example image, torch would fix the batch to 1.
     images = noise(model, 2 if batch == "dynamic" else batch, "cpu", torch.float32)
     shapes = {0: Dim("batch", min=1, max=4096)} if batch == "dynamic" else None
     with torch.no_grad(), quiet():
@@ -70,7 +70,8 @@ def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
         outputs = program.graph_signature.user_outputs
     if len(outputs) != 1:
         raise ValueError(
-            f"the model puts out {len(outputs)} things: wrap it in a module that gives one tensor"
+            f"expected a model with one output, got {len(outputs)}: wrap it in a module that "
+            "returns one tensor"
         )
     return program
 
@@ -113,9 +114,9 @@ def int8_facts(full_range: bool) -> Facts:
 
 
 def preprocessing(model: nn.Module) -> dict[str, Any]:
-    """Return what turns an image into the model's input: resize, cut out the middle, take the mean
-    from values in [0, 1] and divide by the standard deviation. What the model's own transform does
-    not say is None."""
+    """Describe how an image becomes the model's input: resize, crop the middle, subtract the mean
+    from values in [0, 1] and divide by the standard deviation. None stands for what the model's
+    transform does not say."""
     vit = backbone(model)
     _, height, width = vit.input_shape
     mean, std = vit.normalization

@@ -141,18 +141,18 @@ class Halt(NamedTuple):
 
 
 def ponder_loss(halts: list[Halt]) -> Float[Tensor, ""]:
-    """How many blocks a token takes part in, and its last share: the mean over tokens and images
+    """Return the number of blocks of a token plus its last share, as a mean over tokens and images
     (Eq. 10)."""
-    blocks = torch.stack([each.active.to(each.remainder.dtype) for each in halts]).sum(dim=0)
-    return (blocks + torch.stack([each.remainder for each in halts]).sum(dim=0)).mean()
+    blocks = torch.stack([halt.active.to(halt.remainder.dtype) for halt in halts]).sum(dim=0)
+    return (blocks + torch.stack([halt.remainder for halt in halts]).sum(dim=0)).mean()
 
 
 def prior_loss(
     halting: Float[Tensor, " blocks"], centre: int, spread: float = 1.0
 ) -> Float[Tensor, ""]:
-    """KL(where tokens should halt ‖ where they do) / blocks (Eq. 11, as the authors' code has it):
-    they should in a bell around block `centre`, counted from 0, scaled so that the blocks before it
-    have 0.98.
+    """Return KL(where tokens should halt ‖ where they do) / blocks (Eq. 11, as in the authors'
+    code). They should halt in a bell around block `centre`, counted from 0, scaled so that the
+    blocks before it sum to 0.98.
 
     >>> where = torch.tensor([0.01, 0.05, 0.3, 0.5, 0.3, 0.05, 0.01])
     >>> bool(prior_loss(where, centre=3) < prior_loss(where, centre=5))
@@ -166,10 +166,10 @@ def prior_loss(
 
 
 class Halting(InPlace):
-    """As it runs at inference, with padding in the place of tokens that have halted. Tokens halt by
-    the model's own weights alone: it is the losses that teach them when.
+    """Train as at inference, with padding in place of tokens that have halted. Tokens halt by the
+    model's own weights; the losses teach them when.
 
-    `centre`: where in the depth they should, as a share of it; A-ViT's own is the 9th block of 12.
+    `centre` is where they should halt, as a share of the depth; A-ViT's own is the 9th block of 12.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
@@ -193,7 +193,7 @@ class Halting(InPlace):
     def extra_loss(self, model: nn.Module) -> Tensor:
         if not self._noted:
             return super().extra_loss(model)
-        where = torch.stack([each.halting.mean() for each in self._noted])
+        where = torch.stack([halt.halting.mean() for halt in self._noted])
         centre = min(max(round(self.centre * len(where)), 1), len(where) - 1)
         prior = prior_loss(where, centre)
         return self.ponder_weight * ponder_loss(self._noted) + self.prior_weight * prior

@@ -32,8 +32,8 @@ SUBMODULE = "zerotprune"
 
 
 class Predictor(nn.Module):
-    """Log-probabilities of staying and of going, for each patch token: half of what it goes by is
-    the token's own, the other half the mean over the tokens that are still kept."""
+    """Predict log-probabilities of staying and of going for each patch token: half of the features
+    are the token's own, the other half the mean over the tokens that are still kept."""
 
     def __init__(self, width: int, seed: int = 0) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class Predictor(nn.Module):
         kept: Float[Tensor, "batch patches"] | None = None,
     ) -> Float[Tensor, "batch patches 2"]:
         x = F.gelu(self.inner(self.norm(x.to(self.norm.weight.dtype))))
-        own, shared = x[..., : x.shape[-1] // 2], widened(x[..., x.shape[-1] // 2 :])
+        local, shared = x[..., : x.shape[-1] // 2], widened(x[..., x.shape[-1] // 2 :])
         if kept is None:
             mean = shared.mean(dim=1, keepdim=True)
         else:
             weight = kept.to(shared.dtype).unsqueeze(-1)
             total = weight.sum(dim=1, keepdim=True).clamp_min(torch.finfo(shared.dtype).tiny)
             mean = (shared * weight).sum(dim=1, keepdim=True) / total
-        x = torch.cat((own, mean.to(own.dtype).expand_as(shared)), dim=-1)
+        x = torch.cat((local, mean.to(local.dtype).expand_as(shared)), dim=-1)
         x = widened(F.gelu(self.second(F.gelu(self.first(x)))))
         # In half precision many tokens would have equal scores.
         logits = F.linear(x, widened(self.last.weight), widened(self.last.bias))
@@ -205,15 +205,16 @@ _SMOOTHING = 1e-6
 def masked_attention(
     part: Heads, kept: Float[Tensor, "batch tokens"], smoothing: float = _SMOOTHING
 ) -> Float[Tensor, "batch heads tokens width"]:
-    """Attention to the tokens that are kept, and of every token to itself: so gradients reach the
-    decision, which a product with 0 and a logarithm of 0 would not let through."""
+    """Attend to kept tokens, and from every token to itself, so that gradients reach the decision:
+    a product with 0 or a logarithm of 0 would stop them."""
     with no_autocast(part.q):
         logits = (widened(part.q) * part.scale) @ widened(part.k).transpose(-2, -1)
         if part.bias is not None:
             logits = logits + part.bias
-        own = torch.eye(kept.shape[1], dtype=logits.dtype, device=logits.device)
+        diagonal = torch.eye(kept.shape[1], dtype=logits.dtype, device=logits.device)
         column = kept.to(logits.dtype)[:, None, None]
-        paid = (logits - logits.amax(dim=-1, keepdim=True)).exp() * (column + (1 - column) * own)
+        mask = column + (1 - column) * diagonal
+        paid = (logits - logits.amax(dim=-1, keepdim=True)).exp() * mask
         total = paid.sum(dim=-1, keepdim=True) + smoothing
         graph = (paid + smoothing / kept.shape[1]) / total
     return F.dropout(graph, part.dropout).to(part.v.dtype) @ part.v
@@ -222,8 +223,8 @@ def masked_attention(
 def ratio_loss(
     decisions: list[Float[Tensor, "batch patches"]], shares: list[float]
 ) -> Float[Tensor, ""]:
-    """How far each stage is from the share of all patches that it is to keep, squared; the mean
-    over images and stages.
+    """Return the squared distance of each stage from the share of all patches that it should keep,
+    as a mean over images and stages.
 
     >>> float(ratio_loss([torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]])], [0.5, 0.25]))
     0.03125
@@ -234,9 +235,9 @@ def ratio_loss(
 
 
 class Decisions(InPlace):
-    """A predictor's log-probabilities, and noise, decide for each token; one that has gone does not
-    come back. With `draw=False` the likeliest stay, as many as the schedule keeps: what inference
-    does, with all tokens in place.
+    """Decide for each token by a predictor's log-probabilities and noise; a dropped token does not
+    come back. With `draw=False` the likeliest stay, as many as the schedule keeps: as at inference,
+    with all tokens in place.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
@@ -285,14 +286,14 @@ class Decisions(InPlace):
         assert predictor is not None
         prefix = task.geometry.prefix
         x, before = widened(tokens.x[:, prefix:]), tokens.size
-        held = None if before is None else before[:, prefix:]
-        chances = predictor(x, held)
+        alive = None if before is None else before[:, prefix:]
+        chances = predictor(x, alive)
         if self.draw:
             stays = F.gumbel_softmax(chances, hard=True, dim=-1)[..., 0]
-            kept = stays if held is None else stays * held
+            kept = stays if alive is None else stays * alive
         else:
             score = chances[..., 0]
-            score = score if held is None else score.masked_fill(held == 0, -torch.inf)
+            score = score if alive is None else score.masked_fill(alive == 0, -torch.inf)
             likeliest = score.topk(self._counts[task.stage.block][1], dim=1).indices
             kept = torch.zeros_like(score).scatter(1, likeliest, 1.0)
         self._noted.append(kept)

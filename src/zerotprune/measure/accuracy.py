@@ -1,4 +1,4 @@
-"""Accuracy, cost and speed of several contenders on the same images, measured side by side."""
+"""Measure accuracy, cost and speed of several contenders on the same images, side by side."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Result:
     contender: Contender
     plan: Plan
     index: list[int] = field(default_factory=list)  # which images
-    hits: list[float] = field(default_factory=list)  # was the right class on top? 0 or 1
-    hits5: list[float] = field(default_factory=list)  # … among the first five?
-    kl: list[float] = field(default_factory=list)  # from the first one's answers; not of features
-    outputs: list[Tensor] = field(default_factory=list)  # kept only where asked for
+    hits: list[float] = field(default_factory=list)  # 1 if the right class is on top, else 0
+    hits5: list[float] = field(default_factory=list)  # 1 if it is among the first five
+    kl: list[float] = field(default_factory=list)  # KL(first contender ‖ this one); not of features
+    outputs: list[Tensor] = field(default_factory=list)  # with Setting.keep_outputs
     seconds_per_image: list[float] = field(default_factory=list)
-    kept: list[list[Tensor]] = field(default_factory=list)  # of methods that adapt to the image
+    kept: list[list[Tensor]] = field(default_factory=list)  # tokens, of adaptive methods
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
 
     def rate(self, scores: Tensor, labels: Tensor) -> None:
@@ -78,20 +78,20 @@ class Result:
         return 1 / statistics.median(self.seconds_per_image)
 
     def gmacs(self, convention: Convention = "full", compute: Compute = "all") -> float:
-        """By closed form, or the measured mean where it depends on the image."""
+        """Return the cost by closed form, or the measured mean if it depends on the image."""
         if self.kept:
             return mean_gmacs(self.plan, self.kept, convention, compute)
         return self.plan.gmacs(convention, compute=compute)
 
     def change(self, reference: Result) -> Mean:
-        """Difference in top-1 to a reference in points, and its paired standard error."""
+        """Return the difference in top-1 in points, and its paired standard error."""
         pairs = zip(self.hits, reference.hits, strict=True)
-        return Mean.of([float(own) - float(other) for own, other in pairs], scale=100)
+        return Mean.of([float(hit) - float(other) for hit, other in pairs], scale=100)
 
     def speedup(self, reference: Result) -> tuple[float, float, float]:
-        """How many times as fast as the reference on the same batch: quartiles and median."""
+        """Return lower quartile, median and upper quartile of the speed-up, batch by batch."""
         pairs = zip(self.seconds_per_image, reference.seconds_per_image, strict=True)
-        return quartiles([other / own for own, other in pairs])
+        return quartiles([other / seconds for seconds, other in pairs])
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Setting:
     compute: Compute = "needed"
     backend: Backend = "auto"
     outputs: Outputs = "tokens"
-    timed: bool = True  # else nothing warms up, and no speed is noted
+    timed: bool = True  # False: no warm-up, no speed
 
 
 def compare(
@@ -114,15 +114,22 @@ def compare(
     advance: Callable[[list[Result]], None] = lambda results: None,
     setting: Setting | None = None,
 ) -> list[Result]:
-    """Run every contender on every batch, turn by turn, so that a noisy machine is as noisy for
-    all of them. The model is unpruned afterwards.
+    """Run every contender on every batch, in turn, so that noise is the same for all of them.
 
-    Speed is that of the model alone, the median over batches; the first batch warms up. Ctrl-C is
-    passed on: images come class by class, and a part of them says nothing of the whole.
+    Speed is that of the model alone, the median over batches; the first batch also warms up. The
+    model is unpruned afterwards. Ctrl-C is passed on: images come class by class, so a part of
+    them is no result.
+
+    Args:
+        model: The model; contenders are attached to it in turn.
+        contenders: The first is the reference of KL.
+        batches: Images, labels and indices.
+        advance: Called with the results after every batch.
+        setting: Device, precision and what to record.
     """
     setting = setting or Setting()
     geometry = backbone(model).geometry
-    results = [Result(each, Plan(each.schedule, geometry, setting.outputs)) for each in contenders]
+    results = [Result(one, Plan(one.schedule, geometry, setting.outputs)) for one in contenders]
     try:
         for images, labels, index in batches:
             images = images.to(setting.device, setting.precision)
@@ -130,8 +137,8 @@ def compare(
                 for result in results:
                     _time_batch(model, result, images, setting)
             turn = [_time_batch(model, result, images, setting) for result in results]
-            true = turn[0][0].float().log_softmax(dim=-1)
-            if not true.isfinite().all():
+            reference = turn[0][0].float().log_softmax(dim=-1)
+            if not reference.isfinite().all():
                 raise ValueError(
                     f"the unpruned model's outputs are not all finite in {setting.precision}: "
                     "there is no accuracy to measure"
@@ -143,7 +150,7 @@ def compare(
                 if setting.keep_outputs:
                     result.outputs.append(outputs.cpu())
                 else:
-                    result.kl += divergence(true, outputs.log_softmax(dim=-1)).tolist()
+                    result.kl += divergence(reference, outputs.log_softmax(dim=-1)).tolist()
                 if setting.timed:
                     result.seconds_per_image.append(seconds / len(images))
                 result.kept += kept
@@ -161,8 +168,8 @@ def _time_batch(
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)
-    adapts = result.plan.method.adaptive and result.plan.stages
-    watch = survivors(model) if adapts else nullcontext(list[list[Tensor]]())
+    adaptive = result.plan.method.adaptive and result.plan.stages
+    watch = survivors(model) if adaptive else nullcontext(list[list[Tensor]]())
     with torch.inference_mode(), watch as kept:
         started = now(images.device)
         outputs: Tensor = model(images)

@@ -1,9 +1,9 @@
-"""What pruning does to vectors, without labels: how far they move, and whether their nearest
-neighbours stay the same.
+"""Measure what pruning does to vectors, without labels: how far they move, and whether their
+nearest neighbours stay the same.
 
-Neighbours are by cosine, and an image is never its own. Their recall is told in two settings: both
-queries and index pruned, as after embedding everything anew; and pruned queries against the index
-of the unpruned model, as where an index is there already.
+Neighbours are by cosine; an image is never its own neighbour. There are two recalls: with queries
+and index pruned, as after embedding everything anew, and with pruned queries against the unpruned
+model's index, as where an index exists already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..shapes import Float, Int
 from .accuracy import Result
 
 NEIGHBOURS = (1, 10)
-_ROWS = 1024  # of the table of cosines that are in memory at once
+_ROWS = 1024  # of the cosine matrix, in memory at once
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def measure_drift(
         )
     if len(reference) < 3:
         raise ValueError(f"drift needs at least 3 images, got {len(reference)}")
-    own, true = _unit(vectors), _unit(reference)
-    near = find_neighbours(true, true, max(NEIGHBOURS))
-    pruned, mixed = (find_neighbours(own, index, max(NEIGHBOURS)) for index in (own, true))
+    pruned, unpruned, count = _unit(vectors), _unit(reference), max(NEIGHBOURS)
+    expected = find_neighbours(unpruned, unpruned, count)
+    both, queries = (find_neighbours(pruned, index, count) for index in (pruned, unpruned))
     return Drift(
-        (own * true).sum(dim=-1),
-        {count: recall(pruned, near, count) for count in NEIGHBOURS},
-        {count: recall(mixed, near, count) for count in NEIGHBOURS},
+        (pruned * unpruned).sum(dim=-1),
+        {count: recall(both, expected, count) for count in NEIGHBOURS},
+        {count: recall(queries, expected, count) for count in NEIGHBOURS},
     )
 
 
@@ -77,8 +77,13 @@ def _unit(vectors: Tensor) -> Tensor:
 def find_neighbours(
     queries: Float[Tensor, "images width"], index: Float[Tensor, "images width"], count: int
 ) -> Int[Tensor, "images count"]:
-    """Return the nearest images of each query by cosine, the nearest first; never itself. Vectors
-    have length 1. There are fewer than `count` where there are not so many other images."""
+    """Return the `count` nearest other images of each query, the nearest first.
+
+    Args:
+        queries: Vectors of length 1.
+        index: Vectors of length 1, of the same images.
+        count: How many; fewer if there are not so many other images.
+    """
     return torch.cat(list(_nearest(queries, index, min(count, len(index) - 1))))
 
 
@@ -91,11 +96,14 @@ def _nearest(queries: Tensor, index: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def recall(
-    found: Int[Tensor, "images neighbours"], true: Int[Tensor, "images neighbours"], count: int
+    retrieved: Int[Tensor, "images neighbours"],
+    expected: Int[Tensor, "images neighbours"],
+    count: int,
 ) -> float:
-    """Return which share of the true first `count` neighbours is among the first `count` found."""
-    count = min(count, true.shape[1])
-    same = found[:, :count].unsqueeze(2) == true[:, :count].unsqueeze(1)
+    """Return the share of the first `count` expected neighbours among the first `count`
+    retrieved."""
+    count = min(count, expected.shape[1])
+    same = retrieved[:, :count].unsqueeze(2) == expected[:, :count].unsqueeze(1)
     return same.any(dim=1).double().mean().item()
 
 

@@ -1,4 +1,7 @@
-"""Evaluate contenders on a data set: every image once, shared among processes under torchrun."""
+"""Evaluate contenders on a data set: every image once, shared among processes under torchrun.
+
+A model without a head is evaluated by a probe on its features: nearest neighbours, or linear.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batching import Batch
 from ..data.images import ImageDataset, batches, read_sample
 from ..schedule import Schedule
+from ..shapes import Float, Int
 from . import records
 from .accuracy import Contender, Result, Setting, compare
-from .probe import Probe, score
+
+Probe = Literal["knn", "linear"]
+NEIGHBOURS = 10
+TEMPERATURE = 0.07  # a neighbour's weight is exp(cosine / temperature)
 
 #: called with the results so far after every batch
 Advance = Callable[[list[Result]], None]
@@ -82,7 +90,7 @@ class Evaluator:
             labels = torch.tensor([item.label for item in self.train.items])
             truth = torch.tensor([item.label for item in self.dataset.items])
             for learned, result in zip(trained, results, strict=True):
-                score(self.probe, learned, result, labels, truth)
+                apply_probe(self.probe, learned, result, labels, truth)
         return results
 
     def watch(self, description: str, total: int) -> AbstractContextManager[Advance]:
@@ -162,3 +170,61 @@ def _gather(results: list[Result], world: int) -> list[Result]:
 def _to_lists(result: Result) -> dict[str, list[Any]]:
     names = ("index", "hits", "hits5", "kl", "outputs", "seconds_per_image", "kept")
     return {name: getattr(result, name) for name in names}
+
+
+def apply_probe(
+    probe: Probe,
+    learned: Result,
+    result: Result,
+    labels: Int[Tensor, " train"],
+    truth: Int[Tensor, " test"],
+) -> None:
+    """Replace a result's hits by those of a probe on its features.
+
+    Args:
+        probe: Which one.
+        learned: The features of the training images.
+        result: The features of the test images; its hits are replaced.
+        labels: Of all training images; those that could not be read have no features.
+        truth: Labels of all test images.
+    """
+    features, known = torch.cat(learned.outputs), labels[learned.index]
+    scores = predict(probe, features, known, torch.cat(result.outputs))
+    result.hits, result.hits5 = [], []
+    result.rate(scores, truth[result.index])
+
+
+def predict(
+    probe: Probe,
+    train: Float[Tensor, "train width"],
+    labels: Int[Tensor, " train"],
+    test: Float[Tensor, "test width"],
+) -> Float[Tensor, "test classes"]:
+    """Return a score for each class, from features of labelled images."""
+    for name, features in (("train", train), ("test", test)):
+        if features.dim() != 2:
+            raise ValueError(
+                f"a probe needs one feature vector for each {name} image, "
+                f"the model gives {tuple(features.shape[1:])}"
+            )
+    return _nearest(train, labels, test) if probe == "knn" else _linear(train, labels, test)
+
+
+def _nearest(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
+    """Sum the votes of the nearest neighbours by cosine, each weighted by its similarity."""
+    cosines = F.normalize(test, dim=-1) @ F.normalize(train, dim=-1).T
+    similarity, indices = cosines.topk(min(NEIGHBOURS, len(train)), dim=-1)
+    scores = torch.zeros(len(test), int(labels.max()) + 1)
+    return scores.scatter_add(1, labels[indices], (similarity / TEMPERATURE).exp())
+
+
+def _linear(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
+    fitted.fit(train.numpy(), labels.numpy())
+    scores = torch.full((len(test), int(labels.max()) + 1), -torch.inf)
+    scores[:, fitted.classes_] = torch.as_tensor(fitted.decision_function(test.numpy())).float()
+    return scores

@@ -1,4 +1,4 @@
-"""One CSV row for each measured number: the value, its error, and all that makes it again."""
+"""Rows of results: a value, its error, and everything needed to measure it again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = (
 
 
 def check_rows_fit(path: Path) -> None:
-    """Say at once, before any work is done, that rows could not be added there."""
+    """Raise ValueError, before any work is done, if rows cannot be added to the file."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file to add rows to")
     check_writable(path)
@@ -41,10 +41,10 @@ def check_rows_fit(path: Path) -> None:
         with path.open("r+", newline="", encoding="utf-8", errors="replace") as file:
             try:
                 header = next(csv.reader(file), None)
-            except csv.Error:  # no CSV at all
+            except csv.Error:  # not a CSV file
                 header = []
         if header is not None and tuple(header) != FIELDS:
-            raise ValueError(f"{path} has other columns than this release writes; name a new file")
+            raise ValueError(f"{path} has other columns than this release writes: give a new file")
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -57,20 +57,19 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             if before == 0:
                 writer.writeheader()
-            writer.writerows([_told({**where, **row}) for row in rows])
+            writer.writerows([_printable({**where, **row}) for row in rows])
     except OSError:
         if path.exists():
             os.truncate(path, before)
         raise
 
 
-def _told(row: Mapping[str, object]) -> dict[str, object]:
-    cells = row.items()
-    return {key: printable(each) if isinstance(each, str) else each for key, each in cells}
+def _printable(row: Mapping[str, object]) -> dict[str, object]:
+    return {key: printable(cell) if isinstance(cell, str) else cell for key, cell in row.items()}
 
 
 def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
-    """What a row of the CSV says of the result itself."""
+    """Return the columns of a result."""
     return {
         "measure": "top1",
         **about(result.contender),
@@ -87,7 +86,7 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
 
 
 def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
-    """The columns of accuracy alone, to stand beside a speed."""
+    """Return the columns of accuracy alone, to stand beside a speed."""
     change, error = result.change(reference)
     columns: dict[str, object] = {
         "images": len(result.hits),
@@ -103,7 +102,7 @@ def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
 
 
 def speed_row(speed: Speed, group: Group) -> dict[str, object]:
-    """What a row of the CSV says of one case of a speed measurement; no numbers where it failed."""
+    """Return the columns of one case of a speed measurement; a failed case has no numbers."""
     columns: dict[str, object] = {
         "measure": "speed",
         **about(speed.entrant.contender),
@@ -129,24 +128,24 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
 
 
 def about(contender: Contender) -> dict[str, object]:
-    """The columns that say what was run."""
+    """Return the columns that say what was run."""
     schedule = contender.schedule
-    method = described(schedule)
-    return {"name": contender.name, "method": method, "schedule": schedule.one_line()}
+    return {"name": contender.name, "method": method_json(schedule),
+            "schedule": schedule.one_line()}  # fmt: skip
 
 
-def described(schedule: Schedule) -> str:
-    """The method of a schedule that prunes, as JSON for a cell."""
+def method_json(schedule: Schedule) -> str:
+    """Return the schedule's method as JSON, or "" if it prunes nothing."""
     return json.dumps(to_data(schedule.method)) if schedule.stages else ""
 
 
 def surroundings() -> dict[str, object]:
-    """When, by which command, from which commit, with which versions, on which hardware."""
+    """Return time, command, commit, versions and hardware of this process."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     name = Path(sys.argv[0]).name
     if main is not None:
         name = f"python -m {main.name.removesuffix('.__main__')}"
-    return _told({
+    return _printable({
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([name, *map(shown, sys.argv[1:])]),
         "commit": _commit(),
@@ -156,7 +155,7 @@ def surroundings() -> dict[str, object]:
 
 
 def shown(argument: str) -> str:
-    """Where a file lies on one machine says nothing on another: its name does.
+    """Shorten an absolute path to its name: the rest means nothing on another machine.
 
     >>> shown("/data/deit.safetensors"), shown("hf:/data/vit"), shown("torchvision:vit_b_16")
     ('deit.safetensors', 'hf:vit', 'torchvision:vit_b_16')
@@ -175,7 +174,7 @@ def hardware() -> str:
 
 
 def _commit() -> str:
-    if named := os.environ.get("ZEROTPRUNE_COMMIT"):  # a copy without its history
+    if named := os.environ.get("ZEROTPRUNE_COMMIT"):  # for a copy without its history
         return named
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]

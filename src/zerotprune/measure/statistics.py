@@ -25,7 +25,7 @@ class Mean(NamedTuple):
 
     @classmethod
     def of(cls, values: Float[Tensor, " images"] | Sequence[float], scale: float = 1.0) -> Mean:
-        """Of values that are multiplied by `scale`: 100 for percent and points."""
+        """Return the mean of `values` times `scale`, which is 100 for percent and points."""
         numbers = torch.as_tensor(values, dtype=torch.float64)
         spread = numbers.var(correction=1).item() if len(numbers) > 1 else 0.0
         return cls(scale * numbers.mean().item(), scale * math.sqrt(spread / len(numbers)))
@@ -37,5 +37,5 @@ class Mean(NamedTuple):
 def divergence(
     true: Float[Tensor, "*any choices"], other: Float[Tensor, "*any choices"]
 ) -> Float[Tensor, "*any"]:
-    """Kullback and Leibler's, true ‖ other, in nats, of the logarithms of both."""
+    """Return KL(true ‖ other) in nats, from log-probabilities."""
     return (true.exp() * (true - other)).sum(dim=-1).clamp_min(0)

@@ -92,14 +92,16 @@ def moved_figure(moved: Sequence[Moved], title: str) -> Figure:
     figure = new_figure(1.35 * max(4, len(moved)) + 0.8, 5.2)
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(3, len(moved), squeeze=False)
-    for column, each in enumerate(moved):
-        for row, image in enumerate((each.image, each.before, each.after)):
+    for column, example in enumerate(moved):
+        for row, image in enumerate((example.image, example.before, example.after)):
             axis = axes[row][column]
             axis.imshow(image)
             axis.set_xticks([])
             axis.set_yticks([])
-        name = printable(each.name)
-        axes[0][column].set_title(f"{each.cosine:.3f}\n{name[-18:]}", fontsize=7, parse_math=False)
+        name = printable(example.name)
+        axes[0][column].set_title(
+            f"{example.cosine:.3f}\n{name[-18:]}", fontsize=7, parse_math=False
+        )
     for row, label in enumerate(("image", "nearest, unpruned", "nearest, pruned")):
         axes[row][0].set_ylabel(label, fontsize=8)
     return figure

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..backbones import Backbone, backbone
-from ..measure.probe import TEMPERATURE
+from ..measure.evaluation import TEMPERATURE
 from ..measure.statistics import divergence
 from ..method import Method
 from ..pruning import prune_, restore_
@@ -147,11 +147,11 @@ class Objective:
 
     def _outcome(self, answers: Sequence[Tensor]) -> Outcome:
         pairs = list(zip(self._reference, answers, strict=True))
-        kl = torch.cat([divergence(wanted, came) for wanted, came in pairs])
-        same = torch.cat([wanted.argmax(dim=-1) == came.argmax(dim=-1) for wanted, came in pairs])
+        kl = torch.cat([divergence(expected, actual) for expected, actual in pairs])
+        same = torch.cat([one.argmax(dim=-1) == other.argmax(dim=-1) for one, other in pairs])
         hits = None
         if self._labels is not None:
-            best = torch.cat([came.argmax(dim=-1) for came in answers]).cpu()
+            best = torch.cat([batch.argmax(dim=-1) for batch in answers]).cpu()
             hits = self._labels == (best if self._features is None else self._labels[best])
         return Outcome(kl.cpu(), same.cpu(), hits)
 
@@ -172,8 +172,8 @@ def _record(
     """Return the outputs of the unpruned model, and the inputs of its first blocks."""
     inputs: list[Tensor] = []
 
-    def note(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        x, _ = vit.call.read(args, given)
+    def note(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x, _ = vit.call.read(args, kwargs)
         assert isinstance(x, Tensor)
         inputs.append(x)
 
