@@ -19,14 +19,14 @@ from zerotprune.export.results import Agreement
 
 DEEP = "[" * 200_000
 #: bad JSON, and what the error says
-TOLD = {
-    DEEP: "bad JSON (it is nested too deeply)",
-    "[1]": "it is no JSON object",
+REASONS = {
+    DEEP: "nested",
+    "[1]": "JSON object",
     "": "bad JSON",
     "1" * 5000: "bad JSON",
-    '{"class_names": 5}': "class_names is no list of names",
-    '{"class_names": {"a": 1}}': "class_names is no list of names",
-    '{"class_names": ["a", null]}': "class_names is no list of names",
+    '{"class_names": 5}': "class_names",
+    '{"class_names": {"a": 1}}': "class_names",
+    '{"class_names": ["a", null]}': "class_names",
 }
 
 
@@ -37,14 +37,14 @@ def onnx_with(path: Path, notes: dict[str, str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", TOLD)
+@pytest.mark.parametrize("text", REASONS)
 def test_a_description_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "model.pte"
     file.touch()
     (tmp_path / "model.pte.json").write_text(text)
     with pytest.raises(ValueError, match=r"model\.pte\.json") as said:
         target_named("executorch").read(file)
-    assert TOLD[text] in str(said.value)
+    assert REASONS[text] in str(said.value)
 
 
 @pytest.mark.parametrize("text", [DEEP, "", "5", '["a", null]'])
@@ -78,7 +78,7 @@ def test_what_is_no_openvino_and_no_pt2(data: bytes, tmp_path: Path) -> None:
             target.read(file)
 
 
-@pytest.mark.parametrize("text", TOLD)
+@pytest.mark.parametrize("text", REASONS)
 def test_facts_in_openvino_and_pt2_that_are_none(text: str, tmp_path: Path) -> None:
     xml, archive = tmp_path / "model.xml", tmp_path / "model.pt2"
     root = ElementTree.Element("net")
@@ -87,9 +87,9 @@ def test_facts_in_openvino_and_pt2_that_are_none(text: str, tmp_path: Path) -> N
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("model/extra/zerotprune.json", text)
     for name, file in {"openvino": xml, "torch": archive}.items():
-        with pytest.raises(ValueError, match=r"model\.\w+ is") as said:
+        with pytest.raises(ValueError, match=r"model\.\w+ ") as said:
             target_named(name).read(file)
-        assert TOLD[text] in str(said.value)
+        assert REASONS[text] in str(said.value)
 
 
 def test_others_models_say_nothing(tmp_path: Path) -> None:
