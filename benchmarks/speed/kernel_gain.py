@@ -56,6 +56,8 @@ def main() -> None:
     known = measuring(__doc__)
     known.add_argument("--rounds", type=int, default=12)
     known.add_argument("--jobs", type=int, default=12, help="compile in so many processes at once")
+    models = [case.model for case in CASES]
+    known.add_argument("--models", nargs="+", choices=models, default=models)
     known.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)  # one of these processes
     chosen = parsed(known)
     if chosen.serve:
@@ -65,11 +67,12 @@ def main() -> None:
             served.received()  # nothing but the sign to begin
             served.serve(lambda: {"graph": compiled(case, variant, chosen.device)}, chosen.device)
         return
-    names = [(case.model, variant) for case in CASES for variant in case.variants]
+    cases = [case for case in CASES if case.model in chosen.models]
+    names = [(case.model, variant) for case in cases for variant in case.variants]
     calls = [("benchmarks.speed.kernel_gain", ("--serve", *name), b"go") for name in names]
     started = served.start(calls, [": ".join(name) for name in names], chosen.jobs, say)
     processes = dict(zip(names, started, strict=True))
-    for case in CASES:
+    for case in cases:
         records.append(chosen.csv, measured(case, processes, chosen.rounds))
     served.close(started)
 
