@@ -8,33 +8,35 @@ from pathlib import Path
 from benchmarks.claims import Row, signed, verdict
 from benchmarks.inputs import MODELS
 from benchmarks.summary import SHORT
+from benchmarks.tables import rule_or_counts
 from zerotprune.methods import DEFAULT
 
 COSTS = ("0.85", "0.7", "0.55", "0.45")
 #: those that fold.md sets beside Fold: the nearest by divergence
-NEAREST = (DEFAULT, "mctf-after", "mctf-after-fold", "diffrate", "tome")
+NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome")
 
 
 def refresh(rows: Sequence[Row], docs: Path) -> None:
     """Rewrite the tables; one without rows stays as it is."""
-    tables: dict[str, Callable[[Sequence[Row]], list[str]]] = {
-        "measuring.md": off_the_shelf, "searching.md": searched, "fold.md": nearest,
-    }  # fmt: skip
-    for page, table in tables.items():
+    tables: list[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = [
+        ("measuring.md", "rows", off_the_shelf), ("searching.md", "rows", searched),
+        ("fold.md", "rows", nearest), ("fold.md", "rows by rule and counts", by_rule),
+    ]  # fmt: skip
+    for page, mark, table in tables:
         path, lines = docs / page, table(rows)
         if path.exists() and lines:
-            path.write_text(inserted(path.read_text("utf-8"), lines), encoding="utf-8")
+            path.write_text(inserted(path.read_text("utf-8"), lines, mark), encoding="utf-8")
 
 
-def inserted(text: str, lines: Sequence[str]) -> str:
-    """Put lines between the marks of a text.
+def inserted(text: str, lines: Sequence[str], mark: str) -> str:
+    """Put lines between the marks of a text, if it has them.
 
-    >>> inserted("a\\n<!-- rows -->\\nold\\n<!-- end of rows -->\\nb", ["new"])
+    >>> inserted("a\\n<!-- rows -->\\nold\\n<!-- end of rows -->\\nb", ["new"], "rows")
     'a\\n<!-- rows -->\\n\\nnew\\n\\n<!-- end of rows -->\\nb'
     """
-    before, begin, rest = text.partition("<!-- rows -->")
-    _, end, after = rest.partition("<!-- end of rows -->")
-    return "\n".join([before + begin, "", *lines, "", end + after])
+    before, begin, rest = text.partition(f"<!-- {mark} -->")
+    _, end, after = rest.partition(f"<!-- end of {mark} -->")
+    return "\n".join([before + begin, "", *lines, "", end + after]) if end else text
 
 
 def off_the_shelf(rows: Sequence[Row]) -> list[str]:
@@ -67,6 +69,24 @@ def nearest(rows: Sequence[Row]) -> list[str]:
                     (signed(row), f"{float(row['kl']):.4f}") if row else ("", "")))  # fmt: skip
                 label = f"**{name}**" if name == DEFAULT else name
                 lines.append(f"| {cost} | {label} | {' | '.join(cells)} |")
+    return lines if len(lines) > 2 else []
+
+
+def by_rule(rows: Sequence[Row]) -> list[str]:
+    """List the divergence of each rule with the counts of each, at both costs on both models."""
+    named = rule_or_counts.TABLE.name
+    found = {(row["model"], row["name"]): float(row["kl"]) for row in rows
+             if row["table"] == named and row["schedule"] and row["kl"]}  # fmt: skip
+    costs = rule_or_counts.COSTS
+    header = ["rule", "counts", *(f"{SHORT[model]} {cost:g}" for model in MODELS for cost in costs)]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for counts in rule_or_counts.COUNTS:
+        for rule in (*rule_or_counts.RULES, rule_or_counts.PUBLISHED):
+            names = [(model, rule_or_counts.label(rule, counts, cost))
+                     for model in MODELS for cost in costs]  # fmt: skip
+            if any(name in found for name in names):
+                cells = (f"{found[name]:.4f}" if name in found else "" for name in names)
+                lines.append(f"| {rule} | {counts}'s | {' | '.join(cells)} |")
     return lines if len(lines) > 2 else []
 
 

@@ -57,22 +57,28 @@ def forward(
     rival: Rival,
     *,
     heads: int,
-    middle: bool,
+    acts: str,
     proportional: float = 0.0,
 ) -> Forward:
-    """A plain pre-norm ViT; the rival acts between attention and MLP, or at each block's end."""
+    """A plain pre-norm ViT; the rival acts before attention, between attention and MLP, or at each
+    block's end."""
     params = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     tokens = first_tokens(params, np.asarray(image, np.float64))
     depth = len({name.split(".")[1] for name in params if name.startswith("blocks.")})
     left = {}
     for number in range(1, depth + 1):
         name = f"blocks.{number - 1}"
-        tokens, attention = attend(tokens, params, name, heads, proportional)
-        if middle:
+        before = tokens
+        tokens, attention = attend(before, params, name, heads, proportional)
+        if acts == "start":
+            tokens = attend_merged(
+                before, rival(number, before, attention), attention, params, name
+            )
+        if acts == "middle":
             tokens = rival(number, tokens, attention)
         update = mlp(np.stack([token.x for token in tokens]), params, name)
         tokens = [replace(token, x=token.x + update[at]) for at, token in enumerate(tokens)]
-        if not middle:
+        if acts == "end":
             tokens = rival(number, tokens, attention)
         left[number] = [token for token in tokens if token.patches]
     features = layer_norm(np.stack([token.x for token in tokens]), params, "norm")
@@ -118,6 +124,33 @@ def attend(
         for at, token in enumerate(tokens)
     ]
     return after, Attention(graph, k, v, x)
+
+
+def attend_merged(
+    tokens: list[Token], merged: list[Token], attention: Attention, weights: Weights, name: str
+) -> list[Token]:
+    """The merged tokens after attention, by the attention of those that are in them: they receive
+    its sum and pay its mean, weighted by attention received times size. Values are their own."""
+    informative = attention.graph.mean(axis=(0, 1))
+    prefix = len(parted(tokens)[0])
+    members = [
+        [at for at, token in enumerate(tokens) if token.patches and token.place in group.patches]
+        if group.patches
+        else [number]
+        for number, group in enumerate(merged)
+    ]
+    assert all(not group.patches for group in merged[:prefix])
+    x = np.stack([group.x for group in merged])
+    qkv = linear(layer_norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv")
+    values = np.stack(np.split(np.split(qkv, 3, axis=1)[2], len(attention.graph), axis=1))
+    mixed = np.zeros_like(x)
+    for number, own in enumerate(members):
+        weight = np.array([informative[at] * tokens[at].size for at in own])
+        paid = np.einsum("i,hij->hj", weight / weight.sum(), attention.graph[:, own])
+        received = np.stack([paid[:, other].sum(axis=1) for other in members], axis=1)
+        mixed[number] = np.concatenate([row @ v for row, v in zip(received, values, strict=True)])
+    update = linear(mixed, weights, f"{name}.attn.proj") * weights.get(f"{name}.ls1.gamma", 1.0)
+    return [replace(group, x=group.x + update[at]) for at, group in enumerate(merged)]
 
 
 def mlp(x: Floats, weights: Weights, name: str) -> Floats:

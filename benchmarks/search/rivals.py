@@ -1,8 +1,8 @@
 """How the rivals are set: choices that their authors leave to the user, made on `tune`.
 
 ToMe spreads its r by `inflect`; EViT has a fused token or none; DiffRate has counts down to a
-budget and none below; MCTF (fused after attention here) takes its own even counts or Fold's, and so
-can ToMe. For each cost: the divergence from the unpruned model (KL of the logits, mean over the
+budget and none below; MCTF, before attention or after it, takes its own even counts or Fold's, and
+so can ToMe. For each cost: the divergence from the unpruned model (KL of the logits, mean over the
 first images of `tune`) as CSV on standard output, with how many tokens go where.
 Command: python -m benchmarks.search.rivals --shared DIR --limit 500.
 """
@@ -18,12 +18,15 @@ from benchmarks.inputs import MODELS, TUNE, add_shared, decoded, parser, real_mo
 from benchmarks.search.stages import answer, diverge
 from zerotprune import Method, Schedule, prune_, restore_, schedule_for
 from zerotprune.methods import MCTF, DiffRate, EViT, Fold, ToMe
+from zerotprune.methods.mctf import EarlyMCTF
 
 METHODS: dict[str, Method] = {
     "fold": Fold(),
     "tome, inflect +1": ToMe(inflect=1),
     "tome, inflect 0": ToMe(inflect=0),
     "tome, inflect -1": ToMe(inflect=-1),
+    "mctf": EarlyMCTF(),
+    "mctf-fold": EarlyMCTF(counts="fold"),
     "mctf-after": MCTF(),
     "mctf-after, not proportional": MCTF(proportional=False),
     "mctf-after-fold": MCTF(counts="fold"),

@@ -20,12 +20,12 @@ from .cost import Compute, Geometry
 from .grid import Outputs, carrying, followed, restored
 from .method import Method, Part, Seen
 from .schedule import Stage
-from .scoring.attention import Heads, output
+from .scoring.attention import Heads, output, weigh_values, written_graph
 from .scoring.backends import Backend, scorer
-from .scoring.graph import ColumnGraph, average_attention
+from .scoring.graph import ColumnGraph, DenseGraph, average_attention
 from .scoring.precision import no_autocast
 from .scoring.scorer import Scorer
-from .tokens import CARRIED, Reduction, Tokens, reduced
+from .tokens import CARRIED, Reduction, Tokens, reduced, reduced_graph
 
 if TYPE_CHECKING:
     from .backbones import BlockCall
@@ -152,6 +152,9 @@ class PrunedBlock:
         parts, task = self.parts, self.task
         _refuse_bare_grid(task, x)
         tokens = Tokens.of(x, task.geometry.prefix)
+        if task.stage is not None and task.method.acts == "start":
+            tokens = self._reduce_and_attend(tokens, kwargs)
+            return self._hand_on(tokens._replace(x=parts.feed(tokens.x)), left)
         seen, outputs, reduction = self._attend(tokens, kwargs)
         tokens = seen.tokens._replace(x=parts.join(tokens.x, seen.heads, outputs), reduction=None)
         if task.stage is not None and task.decides_after == "projection":
@@ -206,6 +209,20 @@ class PrunedBlock:
         outputs = [torch.cat(heads) for heads in zip(*(chunk[1] for chunk in chunks), strict=True)]
         reduction: Reduction | None = concat([decision for _, _, decision in chunks])
         return seen._replace(tokens=tokens._replace(history=history)), outputs, reduction
+
+    def _reduce_and_attend(self, tokens: Tokens, kwargs: dict[str, Any]) -> Tokens:
+        """Return the tokens after attention, reduced before it. The attention of all tokens is what
+        the method goes by; it is then reduced with them."""
+        parts, task = self.parts, self.task
+        heads = _with_sizes(parts.attend(tokens, kwargs), tokens, task.method)
+        graph = written_graph(heads)
+        seen = Seen(tokens, tokens.x, heads, None, task.geometry, scorer(task.backend, heads),
+                    columns=DenseGraph(graph.detach()))  # fmt: skip
+        reduction = self._decide(seen)
+        left = self._reduce(tokens, reduction, seen.scorer)
+        heads = parts.attend(left, kwargs)  # for the values alone
+        outputs = weigh_values(reduced_graph(graph, tokens, reduction, seen.prefix), heads)
+        return left._replace(x=parts.join(left.x, heads, outputs))
 
     def _score(
         self, seen: Seen, chunks: list[slice] | None = None

@@ -100,8 +100,9 @@ class Method(ABC):
     name: ClassVar[str]
     #: further names, each with the options that it stands for
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: where it acts: at the end of a block, or between its attention and its MLP
-    acts: ClassVar[Literal["end", "middle"]] = "end"
+    #: where it acts: at the end of a block, between its attention and its MLP, or before both: then
+    #: it decides by the attention of all tokens, which is merged with them and not computed again
+    acts: ClassVar[Literal["start", "middle", "end"]] = "end"
     #: are similar tokens merged with their partners, not dropped?
     merges: ClassVar[bool] = False
     #: is there one extra token, the sum of what is dropped?

@@ -26,7 +26,10 @@ class Plan:
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
         grid = outputs == "grid"
-        self.prefix_only = bool(self.stages) and not geometry.pools_patches and not grid
+        changes_last = method.acts == "start" and self.last_stage == geometry.depth
+        self.prefix_only = bool(self.stages) and not (
+            geometry.pools_patches or grid or changes_last
+        )
         #: may tokens reach the head that stand for several patches, or for none?
         self.uneven = bool(schedule.stages) and (method.merges or method.adaptive)
         #: must the head weigh them?
@@ -36,7 +39,7 @@ class Plan:
         """Raise ValueError if the model cannot follow the schedule."""
         patches, depth = self.geometry.patches, self.geometry.depth
         # What acts inside a block can still spare the last block's MLP.
-        last = depth if self.method.acts == "middle" else depth - 1
+        last = depth - 1 if self.method.acts == "end" else depth
         for stage in self.schedule.stages:
             if stage.block > last:
                 raise ValueError(
@@ -69,7 +72,7 @@ class Plan:
     def skips_mlp(self, compute: Compute) -> bool:
         """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
         dropped after it need not go through it, unless the choice depends on what comes out."""
-        if self.method.acts == "middle":
+        if self.method.acts != "end":
             return True
         return compute == "needed" and self.method.decides_after() != "mlp"
 

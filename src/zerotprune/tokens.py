@@ -102,20 +102,14 @@ def reduced(
     tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
 ) -> Tokens:
     """Return the prefix tokens and the kept patch tokens, with everything that travels along."""
-    keep = reduction.keep
-    first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
-    index = torch.cat((first, keep + prefix), dim=1)
+    keep, index = reduction.keep, _kept(reduction, prefix)
     if reduction.into is None:
         x = take(tokens.x, index)
         size = None if tokens.size is None else tokens.size.gather(1, index)
     else:
         assert reduction.similar is not None
         gone, into = reduction.similar + prefix, reduction.into + prefix
-        weight = None if reduction.adding is not None else tokens.size
-        if reduction.weight is not None:
-            ones = torch.ones_like(reduction.weight[:, :1]).expand(-1, prefix)
-            weight = torch.cat((ones, reduction.weight), dim=1)
-        x, size = scorer.merge(tokens.x, weight, index, gone, into)
+        x, size = scorer.merge(tokens.x, _weight(tokens, reduction, prefix), index, gone, into)
         if reduction.adding is not None or reduction.weight is not None:
             size = _sizes(tokens, index, gone, into, reduction.adding)
     left = Tokens(
@@ -131,9 +125,50 @@ def reduced(
     if reduction.fused is not None:
         left = _fuse(left, tokens, reduction.fused, prefix)
     if reduction.valid is not None:
-        prefix_valid = torch.ones_like(first, dtype=torch.bool)
+        prefix_valid = torch.ones_like(index[:, :prefix], dtype=torch.bool)
         left = left._replace(valid=torch.cat((prefix_valid, reduction.valid), dim=1))
     return left
+
+
+def reduced_graph(
+    graph: Float[Tensor, "batch heads tokens tokens"],
+    tokens: Tokens,
+    reduction: Reduction,
+    prefix: int,
+) -> Float[Tensor, "batch heads left left"]:
+    """Return the attention among the tokens that are left: a merged one receives the sum of what
+    its tokens received, and pays the mean of what they paid, weighted as they were merged."""
+    batch, heads, count, _ = graph.shape
+    index, gone, into = _kept(reduction, prefix), reduction.similar, reduction.into
+    left = index.shape[1]
+    columns = graph.permute(0, 3, 1, 2).flatten(2)
+    kept = take(columns, index)
+    if gone is not None and into is not None:
+        kept = add_at(kept, into + prefix, take(columns, gone + prefix))
+    rows = kept.view(batch, left, heads, count).permute(0, 3, 2, 1).flatten(2)
+    if gone is None or into is None:
+        rows = take(rows, index)
+    else:
+        weight = _weight(tokens, reduction, prefix)
+        rows, _ = REFERENCE.merge(rows, weight, index, gone + prefix, into + prefix)
+    return rows.view(batch, left, heads, left).transpose(1, 2)
+
+
+def _kept(reduction: Reduction, prefix: int) -> Int[Tensor, "batch left"]:
+    """The places of all tokens that are left, the prefix first."""
+    keep = reduction.keep
+    first = torch.arange(prefix, device=keep.device).expand(keep.shape[0], -1)
+    return torch.cat((first, keep + prefix), dim=1)
+
+
+def _weight(
+    tokens: Tokens, reduction: Reduction, prefix: int
+) -> Float[Tensor, "batch tokens"] | None:
+    """How much each token counts where it is merged; None for all alike."""
+    if reduction.weight is None:
+        return None if reduction.adding is not None else tokens.size
+    ones = torch.ones_like(reduction.weight[:, :1]).expand(-1, prefix)
+    return torch.cat((ones, reduction.weight), dim=1)
 
 
 def _sizes(

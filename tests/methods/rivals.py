@@ -27,6 +27,7 @@ from tests.rival_oracles import (
 )
 from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
+from zerotprune.methods.mctf import EarlyMCTF
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens
@@ -94,12 +95,14 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (MCTF(), merging(5, 4, 0, 7, 3)),
     (MCTF(), merging(99, 99, 1, 99)),
     (MCTF(proportional=False), ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6)))),
+    (EarlyMCTF(), merging(5, 4, 0, 7, 3)),
+    (EarlyMCTF(proportional=False), merging(0, 99, 1, 99)),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37, 39)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -145,7 +148,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
         image.numpy(),
         rival,
         heads=model.blocks[0].attn.num_heads,
-        middle=method.acts == "middle",
+        acts=method.acts,
         proportional=float(method.merges and method.proportional),
     )
 
@@ -194,10 +197,17 @@ def sight(tokens: int, prefix: int, spread: float = 1.0, batch: int = 2) -> Seen
 
 def spared(method: Method, schedule: ztp.Schedule, prefix: int) -> int:
     """ATS samples before attention meets the values: rows of tokens that go are neither weighed
-    (a product with each value, of all heads) nor projected. Here they are, and count nothing."""
+    (a product with each value, of all heads) nor projected. Here they are, and count nothing.
+    MCTF needs q and k of all tokens and v of the fused ones; here both have all three."""
+    left, total, width = PATCHES, 0, SMALL["embed_dim"]
+    if isinstance(method, EarlyMCTF):
+        for stage in (each for each in schedule.stages if each.similar):
+            kept = left - min(stage.similar, left // 2)
+            total += width * width * ((prefix + left) + 2 * (prefix + kept))
+            left = kept
+        return total
     if not isinstance(method, ATS):
         return 0
-    left, total, width = PATCHES, 0, SMALL["embed_dim"]
     for _ in schedule.stages:
         kept = min(method.samples, left)
         total += (left - kept) * (width * (prefix + left) + width * width)

@@ -166,7 +166,8 @@ def test_mistakes_in_a_file_of_ones_own(text: str, says: str, tmp_path: Path) ->
 def test_methods_say_what_they_do() -> None:
     merging = {name for name in names() if resolve(name).merges}
     assert merging == {
-        "fold", "tome", "tome-uni", "diffrate", "diffrate-even", "mctf-after", "mctf-after-fold"
+        "fold", "tome", "tome-uni", "diffrate", "diffrate-even", "mctf", "mctf-fold",
+        "mctf-after", "mctf-after-fold",
     }  # fmt: skip
     assert {name for name in names() if resolve(name).adaptive} == {"a-vit", "ats"}
     for name in names():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cost import Geometry
-from ..knobs import Dial, merge_evenly
+from ..knobs import Dial, merge_evenly, spread_evenly
 from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..scoring import ordering
@@ -37,8 +37,8 @@ class MCTF(Method):
     Half of the tokens go from one group into the other, the other half the opposite way. What is
     fused becomes a mean, weighted by the attention received and by size.
 
-    Published, tokens are fused before the attention of a block, whose graph is fused with them
-    instead of being computed anew. Here they are fused after it, hence the name.
+    Published, tokens are fused before the attention of a block: see `EarlyMCTF`. Here they are
+    fused after it, hence the name.
 
     counts: what a budget is met with: "even", the published way, as many in every block; or "fold",
             the stages of Fold ("mctf-after-fold")
@@ -119,6 +119,57 @@ class MCTF(Method):
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         pairs = (patches // 2) * (patches - patches // 2)
         return geometry.votes(stage.block, patches) + pairs * geometry.dim
+
+
+@dataclass(frozen=True)
+class EarlyMCTF(MCTF):
+    """MCTF as published: a stage fuses tokens before the attention of its block.
+
+    What the attention of all tokens would be decides, one step ahead. It is not computed again for
+    the fused tokens: they receive the sum of what their tokens received, and pay the mean of what
+    these paid. A budget is met as in the authors' runs, by as many in each block but the first; or
+    in the stages of Fold ("mctf-fold").
+    """
+
+    name = "mctf"
+    variants: ClassVar = {"mctf-fold": {"counts": "fold"}}
+    acts = "start"
+
+    def dials(self, geometry: Geometry) -> Iterable[Dial]:
+        if self.counts == "even":
+            return [partial(self._after_first, geometry)]
+        return super().dials(geometry)
+
+    def _after_first(self, geometry: Geometry, cut: float) -> Schedule:
+        """The same number in each block from the second on, at most half of the tokens."""
+        left, stages = geometry.patches, []
+        counts = spread_evenly(cut * left / 2, geometry.depth - 1)
+        for block, count in enumerate(counts, start=2):
+            stages.append(Stage(block, 1.0, min(count, left // 2)))
+            left -= stages[-1].similar
+        return Schedule(tuple(stages), self)
+
+    def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
+        """The matching, and by how much the block's attention differs from that of all tokens: the
+        fused ones are projected again, and weigh and project fewer values."""
+        tokens, left, one, output, width = self._attention(stage, patches, geometry)
+        again = left * (3 * one + output) - tokens * output
+        return super().macs(stage, patches, geometry) + again + (left**2 - tokens**2) * width
+
+    def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
+        """The values of all tokens, and q and k of the fused ones: the authors compute neither."""
+        tokens, left, one, _, _ = self._attention(stage, patches, geometry)
+        return (tokens + 2 * left) * one
+
+    def _attention(
+        self, stage: Stage, patches: int, geometry: Geometry
+    ) -> tuple[int, int, int, int, int]:
+        """The tokens before and after, the cost of one of q, k and v and of the output for a token,
+        and the width of all heads."""
+        block = geometry.blocks[stage.block - 1]
+        one = (block.attention - block.queries) // 2
+        before, after = (geometry.prefix + n for n in (patches, self.kept(stage, patches)))
+        return before, after, one, block.queries - one, block.width
 
 
 def _worth(

@@ -63,15 +63,27 @@ def output(part: Heads) -> Float[Tensor, "batch heads queries width"]:
     return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v
 
 
+def written_graph(heads: list[Heads]) -> Float[Tensor, "batch heads queries tokens"]:
+    """Return the attention weights of all heads, by torch alone."""
+    graphs = [attention_graph(part.q, part.k, part.scale, part.logit_bias()) for part in heads]
+    return graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
+
+
+def weigh_values(
+    graph: Float[Tensor, "batch heads queries tokens"], heads: list[Heads]
+) -> list[Float[Tensor, "batch own_heads queries width"]]:
+    """Return each attention's output from the weights of all heads."""
+    graphs = graph.split([part.v.shape[1] for part in heads], dim=1)
+    return [
+        F.dropout(own, part.dropout).to(part.v.dtype) @ part.v
+        for own, part in zip(graphs, heads, strict=True)
+    ]
+
+
 def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
     """Each attention's output, and the graph of all their heads written down."""
-    graphs = [attention_graph(part.q, part.k, part.scale, part.logit_bias()) for part in heads]
-    outputs = [
-        F.dropout(graph, part.dropout).to(part.v.dtype) @ part.v
-        for graph, part in zip(graphs, heads, strict=True)
-    ]
-    graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
-    return outputs, DenseGraph(graph.detach())
+    graph = written_graph(heads)
+    return weigh_values(graph, heads), DenseGraph(graph.detach())
 
 
 class ColumnSums(NamedTuple):
