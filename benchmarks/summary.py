@@ -15,8 +15,9 @@ from zerotprune import Schedule
 
 SHORT = dict(zip(MODELS, ("DeiT-Ti", "ViT-Ti"), strict=True))
 #: the page's choice of methods and costs; the appendix has all of them
-METHODS = ("fold", "mctf", "mctf-fold", "mctf-after", "mctf-after-fold", "diffrate", "tome", "ats",
-           "evit", "evit-drop", "zero-tprune", "zero-tprune-paper", "random")  # fmt: skip
+METHODS = ("fold", "mctf", "mctf-fold", "mctf-after", "mctf-after-fold", "diffrate", "tome",
+           "pitome", "ats", "evit", "evit-drop", "zero-tprune", "zero-tprune-paper",
+           "random")  # fmt: skip
 COSTS = ("0.7", "0.55")
 SPEEDS = (("float32", "eager"), ("bfloat16", "graph"))
 

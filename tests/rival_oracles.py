@@ -293,6 +293,25 @@ def mctf(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
     return prefix + fused
 
 
+def pitome(tokens: list[Token], attention: Attention, r: int, margin: float) -> list[Token]:
+    """PiToMe. A token's energy is the mean over all tokens of their cosine where that is at least
+    the margin, and of exp(cosine − margin) − 1 where it is less; keys are averaged over heads. Of
+    the 2r tokens with the most energy the first, third, … go, each into the nearest of the second,
+    fourth, …; the others are protected."""
+    prefix, patches = parted(tokens)
+    r = min(r, len(patches) // 2)
+    keys = attention.keys.mean(axis=0)[len(prefix) :]
+    alike = [[similarity(one, other, "cosine") for other in keys] for one in keys]
+    energy = [
+        sum(x if x >= margin else math.exp(x - margin) - 1 for x in row) / len(row) for row in alike
+    ]
+    ranked = sorted(range(len(patches)), key=lambda at: -energy[at])
+    goes, hosts = ranked[: 2 * r : 2], ranked[1 : 2 * r : 2]
+    host = {at: max(hosts, key=lambda other: alike[at][other]) for at in goes}
+    merged = [mean(patches[at], [patches[i] for i in goes if host[i] == at]) for at in hosts]
+    return prefix + merged + [patches[at] for at in ranked[2 * r :]] if r else tokens
+
+
 def evit(tokens: list[Token], attention: Attention, keep: float, fuses: bool = True) -> list[Token]:
     """Attentive tokens stay; the others are fused into one more token, or dropped."""
     prefix, patches = parted(tokens)

@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.inputs import MODELS, TUNE, add_shared, decoded, parser, real_model
 from benchmarks.search.stages import answer, diverge
 from zerotprune import Method, Schedule, prune_, restore_, schedule_for
-from zerotprune.methods import MCTF, DiffRate, EViT, Fold, ToMe
+from zerotprune.methods import MCTF, DiffRate, EViT, Fold, PiToMe, ToMe
 from zerotprune.methods.mctf import EarlyMCTF
 
 METHODS: dict[str, Method] = {
@@ -30,6 +30,7 @@ METHODS: dict[str, Method] = {
     "mctf-after": MCTF(),
     "mctf-after, not proportional": MCTF(proportional=False),
     "mctf-after-fold": MCTF(counts="fold"),
+    "pitome": PiToMe(),
     "diffrate": DiffRate(),
     "evit": EViT(),
     "evit-drop": EViT(fuses=False),

@@ -14,7 +14,7 @@ from benchmarks.inputs import MODELS
 from benchmarks.inserts import refresh
 from benchmarks.search.settings import SETTINGS
 from benchmarks.speed import throughput
-from benchmarks.tables import ablations, gap, off_the_shelf, published
+from benchmarks.tables import ablations, gap, off_the_shelf, published, rule_or_counts
 from benchmarks.tables.printed import TABLE_2
 from benchmarks.tables.table import DRAWS, draws, pooled
 from tests.families import plain_geometry
@@ -216,9 +216,14 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
     for model in (DEIT, VIT):
         rows += [claimed("searched", model, f"searched beats {form} at {budget} G", change)
                  for form in forms for budget, change in ((0.9, 0.1), (0.7, 4.0))]  # fmt: skip
+    rows += [measured("rule or counts", VIT, rule_or_counts.label("tome", "fold", 0.55), -2.5)]
     for page in ("measuring.md", "searching.md", "fold.md"):
         text = "before\n<!-- rows -->\nold\n<!-- end of rows -->\nafter\n"
         (tmp_path / page).write_text(text, encoding="utf-8")
+    with (tmp_path / "fold.md").open("a", encoding="utf-8") as file:
+        file.write(
+            "<!-- rows by rule and counts --><!-- end of rows by rule and counts -->\nafter\n"
+        )
     refresh(newest(file_of(tmp_path, rows)), tmp_path)
     shelf, search, nearest = (
         (tmp_path / page).read_text("utf-8").splitlines()
@@ -229,6 +234,7 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
     assert "| searched against | 0.9 G | 0.7 G |" in search
     assert "| ViT-Ti, early form: top-1 | +0.10 ± 0.40 | **+4.00 ± 0.40** |" in search
     assert "| 0.7 | **fold** | -1.50 ± 0.40 | 0.1150 | -1.50 ± 0.40 | 0.1150 |" in nearest
+    assert "| tome | fold's |  |  |  | 0.1250 |" in nearest
     for lines in (shelf, search, nearest):
         assert (lines[0], lines[-1]) == ("before", "after")
         assert "old" not in lines

@@ -22,11 +22,12 @@ from tests.rival_oracles import (
     fold,
     forward,
     mctf,
+    pitome,
     tome,
     top_k,
 )
 from zerotprune.method import Method, Seen
-from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
+from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, PiToMe, ToMe, TopK
 from zerotprune.methods.mctf import EarlyMCTF
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
@@ -97,12 +98,14 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (MCTF(proportional=False), ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6)))),
     (EarlyMCTF(), merging(5, 4, 0, 7, 3)),
     (EarlyMCTF(proportional=False), merging(0, 99, 1, 99)),
+    (PiToMe(), merging(5, 4, 0, 7, 3)),
+    (PiToMe(proportional=False), merging(99, 0, 1, 99)),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37, 39)]
+ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37, 39, 41)]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
@@ -132,6 +135,8 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
             return evit(tokens, attention, stage.keep, method.fuses)
         if isinstance(method, MCTF):
             return mctf(tokens, attention, stage.similar)
+        if isinstance(method, PiToMe):
+            return pitome(tokens, attention, stage.similar, 0.9 - 0.9 * (block - 1) / DEPTH)
         if isinstance(method, DiffRate):
             return diffrate(tokens, attention, stage.keep, stage.similar, method.weighted)
         if isinstance(method, ATS):

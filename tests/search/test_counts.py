@@ -143,7 +143,8 @@ def test_the_command_searches_fold(folder: Path, tmp_path: Path) -> None:
 def test_methods_say_what_a_search_draws() -> None:
     by_counts = {name for name in names() if resolve(name).searchable == "counts"}
     assert by_counts == {
-        "fold", "tome", "tome-uni", "mctf", "mctf-fold", "mctf-after", "mctf-after-fold"
+        "fold", "tome", "tome-uni", "mctf", "mctf-fold", "mctf-after", "mctf-after-fold",
+        "pitome",
     }  # fmt: skip
     nothing = {name for name in names() if resolve(name).searchable is None}
     assert nothing == {

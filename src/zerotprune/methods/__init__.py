@@ -13,13 +13,15 @@ from .diffrate import DiffRate
 from .evit import EViT
 from .fold import Fold
 from .mctf import MCTF
+from .pitome import PiToMe
 from .slicing import Slicing
 from .tome import ToMe
 from .top_k import TopK
 from .zero_tprune import ZeroTPrune
 
 __all__ = [
-    "ATS", "MCTF", "DiffRate", "EViT", "Fold", "Method", "Slicing", "ToMe", "TopK", "ZeroTPrune",
+    "ATS", "MCTF", "DiffRate", "EViT", "Fold", "Method", "PiToMe", "Slicing", "ToMe", "TopK",
+    "ZeroTPrune",
     "from_data", "name_of", "names", "resolve", "to_data",
 ]  # fmt: skip
 
