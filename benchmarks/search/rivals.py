@@ -17,8 +17,7 @@ from torch import nn
 from benchmarks.inputs import MODELS, TUNE, add_shared, decoded, parser, real_model
 from benchmarks.search.stages import answer, diverge
 from zerotprune import Method, Schedule, prune_, restore_, schedule_for
-from zerotprune.methods import MCTF, DiffRate, EViT, Fold, PiToMe, ToMe
-from zerotprune.methods.mctf import EarlyMCTF
+from zerotprune.methods import MCTF, DiffRate, EarlyMCTF, EViT, Fold, PiToMe, ToMe
 
 METHODS: dict[str, Method] = {
     "fold": Fold(),

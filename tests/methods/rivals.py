@@ -27,8 +27,19 @@ from tests.rival_oracles import (
     top_k,
 )
 from zerotprune.method import Method, Seen
-from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, PiToMe, ToMe, TopK
-from zerotprune.methods.mctf import EarlyMCTF
+from zerotprune.methods import (
+    ATS,
+    MCTF,
+    AViT,
+    DiffRate,
+    DynamicViT,
+    EarlyMCTF,
+    EViT,
+    Fold,
+    PiToMe,
+    ToMe,
+    TopK,
+)
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph, noise
 from zerotprune.tokens import Tokens

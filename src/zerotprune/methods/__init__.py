@@ -12,7 +12,7 @@ from .ats import ATS
 from .diffrate import DiffRate
 from .evit import EViT
 from .fold import Fold
-from .mctf import MCTF
+from .mctf import MCTF, EarlyMCTF
 from .pitome import PiToMe
 from .slicing import Slicing
 from .tome import ToMe
@@ -20,9 +20,8 @@ from .top_k import TopK
 from .zero_tprune import ZeroTPrune
 
 __all__ = [
-    "ATS", "MCTF", "DiffRate", "EViT", "Fold", "Method", "PiToMe", "Slicing", "ToMe", "TopK",
-    "ZeroTPrune",
-    "from_data", "name_of", "names", "resolve", "to_data",
+    "ATS", "MCTF", "DiffRate", "EViT", "EarlyMCTF", "Fold", "Method", "PiToMe", "Slicing", "ToMe",
+    "TopK", "ZeroTPrune", "from_data", "name_of", "names", "resolve", "to_data",
 ]  # fmt: skip
 
 DEFAULT = "fold"
