@@ -138,6 +138,9 @@ def test_plain_libraries_read_the_unpruned_model(tmp_path: Path) -> None:
         folder = ztp.save(model, tmp_path / library, config=config)
         plain = read(folder).eval()
         assert "pruned by" not in repr(plain)
+        if library == "transformers":  # `AutoModel` would leave the classifier out
+            card = (folder / "README.md").read_text()
+            assert f"transformers.{type(plain).__name__}.from_pretrained('FOLDER')" in card
         assert torch.allclose(answer(plain, images), unpruned, atol=1e-6)
         state = plain.state_dict()
         assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())

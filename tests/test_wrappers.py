@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_two_processes_of_data_parallel_make_the_step_of_one() -> None:
 
 @pytest.mark.parametrize("family", ["deit", "siglip, no cls"])
 @pytest.mark.usefixtures("group")
-def test_fully_sharded(family: str) -> None:
+def test_fully_sharded(family: str, tmp_path: Path) -> None:
     """FSDP2: blocks, then the model, as its documentation has it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -92,6 +93,8 @@ def test_fully_sharded(family: str) -> None:
         torch.testing.assert_close(shards.full_tensor(), gradient)
     with pytest.raises(TypeError, match="cannot prune a model after fully_shard: prune it before"):
         ztp.prune_(sharded, cost=COST)
+    with pytest.raises(TypeError, match="cannot save a model after fully_shard: save an unwrapped"):
+        ztp.save(sharded, tmp_path / "sharded")
 
 
 COMPILED = """
@@ -128,7 +131,7 @@ def pieces(library: str) -> tuple[nn.Module, list[str]]:
 
 
 @pytest.mark.parametrize("library", ["timm", "transformers"])
-def test_lora_on_a_pruned_model(library: str) -> None:
+def test_lora_on_a_pruned_model(library: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model, layers = pieces(library)
     images = torch.randn(2, 3, 96, 96)
@@ -150,6 +153,8 @@ def test_lora_on_a_pruned_model(library: str) -> None:
         assert not torch.equal(after, _logits(before))
         with pytest.raises(TypeError, match="after get_peft_model: prune it before"):
             ztp.prune_(adapted, cost=COST)
+        with pytest.raises(TypeError, match=r"get_peft_model: save what merge_and_unload\(\)"):
+            ztp.save(adapted, tmp_path / "adapted")
         merged = adapted.merge_and_unload()
         assert "pruned by" in repr(merged)
         torch.testing.assert_close(_logits(merged(images)), after, rtol=1e-4, atol=1e-4)

@@ -31,6 +31,7 @@ from .backbones import (
     refuse_unreachable,
     transformer,
     unwrap,
+    wrapper_of,
     write_folder,
 )
 from .backbones.storing import LEARNED, read_config, read_weights, write_config, write_weights
@@ -194,7 +195,7 @@ def _write(
         learned = getattr(transformer(held), LEARNED, None)
         if isinstance(learned, nn.Module):
             write_weights(temporary / LEARNED_WEIGHTS, learned.state_dict())
-        card = _card(data, plan, vit.outputs > 0, measured, called)
+        card = _card(data, plan, vit, measured, called)
         (temporary / CARD).write_text(card, encoding="utf-8")
         files = sorted(path.name for path in temporary.iterdir())
         write_config(temporary / FILE, {**data, "files": [*files, FILE]})
@@ -365,6 +366,10 @@ def _whole(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
+    if (wrapper := wrapper_of(model)) is not None:
+        peft = wrapper == "get_peft_model"
+        whole = "what merge_and_unload() returns" if peft else "an unwrapped model with its weights"
+        raise TypeError(f"cannot save a model after {wrapper}: save {whole}")
     return transformer(model) if type(model) is nn.Sequential else model
 
 
@@ -382,13 +387,13 @@ def _versions(library: str) -> dict[str, str]:
 def _card(
     data: Mapping[str, Any],
     plan: Plan,
-    classifies: bool,
+    vit: Backbone,
     measured: Mapping[str, object],
     name: str,
 ) -> str:
     """Return the model card: what it is, what it costs, and how to load it."""
     library, model = data["library"], _cell(data["model"])
-    task = "image-classification" if classifies else "image-feature-extraction"
+    task = "image-classification" if vit.outputs else "image-feature-extraction"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}"]
     lines += ["tags:", "- zerotprune", "- token-pruning", "---", "", f"# {model}", ""]
     if plan.stages:
@@ -410,7 +415,8 @@ def _card(
     lines += ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items()), ""]
     lines += ["```python", "import zerotprune as ztp", "", f"model = ztp.load({name!r})", "```"]
     if library in _PLAIN_READERS:
-        lines += ["", f"Without zerotprune, `{_PLAIN_READERS[library]}` gives the unpruned model."]
+        reader = _PLAIN_READERS[library].format(kind=type(vit.model).__name__)
+        lines += ["", f"Without zerotprune, `{reader}` gives the unpruned model."]
     return "\n".join([*lines, ""])
 
 
@@ -418,7 +424,7 @@ def _card(
 _PLAIN_READERS = {
     "timm": "timm.create_model('local-dir:FOLDER', pretrained=True)",
     "open_clip": "open_clip.create_model('local-dir:FOLDER')",
-    "transformers": "transformers.AutoModel.from_pretrained('FOLDER')",
+    "transformers": "transformers.{kind}.from_pretrained('FOLDER')",
 }
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "shape_in",
     "transformer",
     "unwrap",
+    "wrapper_of",
     "write_folder",
 ]
 
@@ -62,7 +63,7 @@ LIBRARIES: dict[str, Library] = {
 def backbone(model: object) -> Backbone:
     """Take a model apart, or say in one sentence why it cannot be pruned."""
     model = transformer(_checked(model))
-    if (wrapper := _wrapper_of(model)) is not None:
+    if (wrapper := wrapper_of(model)) is not None:
         raise TypeError(f"cannot prune a model after {wrapper}: prune it before")
     home = _home_of(model)
     if home is None:
@@ -139,7 +140,7 @@ _WRAPPERS = {
 }
 
 
-def _wrapper_of(model: nn.Module) -> str | None:
+def wrapper_of(model: nn.Module) -> str | None:
     """Name what has wrapped the model, or a part of it, in a way that pruning does not look
     through."""
     for module in model.modules():
