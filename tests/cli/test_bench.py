@@ -13,7 +13,8 @@ from rich.console import Console
 from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.commands import zerotprune
 from zerotprune.cli import main
-from zerotprune.cli.bench import remarks, speed_table, speedup_cell
+from zerotprune.cli.bench import remarks, speed_table
+from zerotprune.cli.console import speedup_cell
 from zerotprune.measure.accuracy import Contender
 from zerotprune.measure.speed import Entrant, Group, Speed
 
@@ -75,9 +76,8 @@ def test_a_ratio_within_its_spread_is_inconclusive() -> None:
     quick = _speed("tome", [0.080, 0.080, 0.081, 0.082, 0.080])
     noisy = _speed("fold", [0.060, 0.174, 0.200, 0.111, 0.090])
     group = Group([unpruned, quick, noisy])
-    assert speedup_cell(unpruned, group) == "1.00×"
-    assert speedup_cell(quick, group) == "1.25×"
-    assert speedup_cell(noisy, group) == "inconclusive\n(0.57–1.11)"
+    cells = [speedup_cell(group.speedup(each), group.speedup_range(each)) for each in group.speeds]
+    assert cells == ["1.00×", "1.25×", "inconclusive\n(0.57–1.11)"]
     assert any("Inconclusive" in line for line in remarks([group], {}, None, True))
     assert not any("Inconclusive" in line for line in remarks([Group([quick])], {}, None, True))
     console = Console(width=80, file=io.StringIO())

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclopts import UnusedCliTokensError
 
 from tests.commands import PYTHON, quickly
 from zerotprune.cli import COMMANDS, _app
@@ -29,6 +30,7 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
         (ValueError("two\nlines"), 2, "zerotprune: two lines\n"),
         (FileNotFoundError(2, "No such file", "x.png"), 2, "zerotprune: x.png: No such file\n"),
         (OSError("a sentence"), 2, "zerotprune: a sentence\n"),
+        (UnusedCliTokensError(unused_tokens=["0.6"]), 2, "zerotprune: unexpected argument 0.6: "),
         (MemoryError(), 2, "zerotprune: not enough memory"),
         (KeyboardInterrupt(), 130, "zerotprune: stopped\n"),
         (KeyboardInterrupt("stopped after 3 of 9"), 130, "zerotprune: stopped after 3 of 9\n"),

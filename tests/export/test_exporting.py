@@ -121,6 +121,7 @@ def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     (timing,) = timed(job, {"unpruned": {"float32": file}}, rounds=2)
     assert timing.size == 7
     assert timing.speedup == 1
+    assert timing.speedup_range == (1, 1)
 
 
 def test_preprocessing_of_timm() -> None:

@@ -35,7 +35,14 @@ from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
 from ..scoring.backends import Backend
-from .console import console_for, new_table, print_json
+from .console import (
+    INCONCLUSIVE,
+    INCONCLUSIVE_REMARK,
+    console_for,
+    new_table,
+    print_json,
+    speedup_cell,
+)
 from .evaluation import Evaluation, ProbeOptions, prepare
 from .options import (
     DATA,
@@ -55,7 +62,6 @@ from .options import (
 
 COST = 0.65
 METHODS = (DEFAULT, "zero-tprune", "tome")
-INCONCLUSIVE = "inconclusive"
 
 Accuracy = dict[Precision, list[Result]]  # without contenders that could not be set up
 
@@ -307,7 +313,8 @@ def speed_table(group: Group, model: str, accuracy: Accuracy) -> Table:
 def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[str]:
     cells = [speed.name, speed.mode, f"{speed.entrant.gmacs:.3f}" if speed.entrant.gmacs else ""]
     if speed.seconds:
-        speedup, share = speedup_cell(speed, group), group.of_limit(speed)
+        speedup = speedup_cell(group.speedup(speed), group.speedup_range(speed))
+        share = group.of_limit(speed)
         cells += [
             f"{speed.images_per_second:.{0 if speed.images_per_second >= 100 else 1}f}",
             f"{1e3 * speed.latency:.3f}",
@@ -327,17 +334,6 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
     return cells
 
 
-def speedup_cell(speed: Speed, group: Group) -> str:
-    """Return the speed-up, or its quartiles if rounds differ more than the two models do."""
-    speedup, quartiles = group.speedup(speed), group.speedup_range(speed)
-    if speedup is None or quartiles is None:
-        return ""
-    low, high = quartiles
-    if high - low > abs(speedup - 1):
-        return f"{INCONCLUSIVE}\n({low:.2f}–{high:.2f})"  # a cell of 80 columns
-    return f"{speedup:.2f}×"
-
-
 def remarks(
     groups: Sequence[Group], accuracy: Accuracy, data: str | None, whole: bool
 ) -> list[str]:
@@ -347,10 +343,10 @@ def remarks(
         "slicing in the same mode, which keeps as many tokens and chooses none.",
         "ms: median of one call; spread: between its quartiles.",
     ]
-    cells = [speedup_cell(speed, group) for group in groups for speed in group.speeds]
+    cells = [speedup_cell(group.speedup(speed), group.speedup_range(speed))
+             for group in groups for speed in group.speeds]  # fmt: skip
     if any(cell.startswith(INCONCLUSIVE) for cell in cells):
-        lines.append("Inconclusive: the speed-up varies more from round to round (quartiles) than "
-                     "it differs from 1. Try more --rounds, or a quiet machine.")  # fmt: skip
+        lines.append(f"{INCONCLUSIVE_REMARK} Try more --rounds, or a quiet machine.")
     if not whole:
         lines.append("Stopped: only finished rounds count.")
     if accuracy:

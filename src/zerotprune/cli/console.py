@@ -37,6 +37,22 @@ def new_table(title: str, gap: int = 1) -> Table:
     return Table(title=escape(title), header_style="bold", box=SIMPLE_HEAD, padding=(0, gap, 0, 0))
 
 
+INCONCLUSIVE = "inconclusive"
+INCONCLUSIVE_REMARK = (
+    "Inconclusive: the speed-up varies more from round to round (quartiles) than it differs from 1."
+)
+
+
+def speedup_cell(speedup: float | None, quartiles: tuple[float, float] | None) -> str:
+    """Return the speed-up, or its quartiles if rounds differ more than the two models do."""
+    if speedup is None or quartiles is None:
+        return ""
+    low, high = quartiles
+    if high - low > abs(speedup - 1):
+        return f"{INCONCLUSIVE}\n({low:.2f}–{high:.2f})"  # a cell of 80 columns
+    return f"{speedup:.2f}×"
+
+
 def cut_short(seen: int, total: int) -> KeyboardInterrupt:
     """Return what to raise after Ctrl-C: images come class by class, so a part is no result."""
     return KeyboardInterrupt(f"stopped after {seen} of {total} images: no result, no row written")

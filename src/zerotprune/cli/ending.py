@@ -70,10 +70,13 @@ def _print_error(text: str) -> None:
 
 def sentence(error: BaseException) -> str:
     """Return the message on one line: of an OSError its text without the number, of a value that
-    a validator refused the option and the reason."""
+    a validator refused the option and the reason, of values too many these."""
     text = str(error)
     argument: Any = getattr(error, "argument", None)
     reason: Any = getattr(error, "exception_message", None)
+    if type(error).__name__ == "UnusedCliTokensError":
+        unused = " ".join(getattr(error, "unused_tokens", None) or ())
+        text = f"unexpected argument {unused}: the options before it take fewer values"
     if argument is not None and reason:
         text = f"{argument.name}: {reason}"
     if isinstance(error, OSError) and error.strerror:

@@ -20,7 +20,14 @@ from ..export.writing import BatchSize
 from ..measure.speed import noise
 from ..methods import name_of
 from ..pruning import prune_
-from .console import console_for, left_out, new_table
+from .console import (
+    INCONCLUSIVE,
+    INCONCLUSIVE_REMARK,
+    console_for,
+    left_out,
+    new_table,
+    speedup_cell,
+)
 from .options import (
     DATA,
     OUTPUT,
@@ -135,13 +142,14 @@ def _table(report: Report, model: str) -> Table:
     for column in ("ms", "spread", "speed-up", "of limit", "MB"):
         table.add_column(column, justify="right", no_wrap=True)
     for timing in report.timings:
+        speedup, share = speedup_cell(timing.speedup, timing.speedup_range), timing.of_limit
         table.add_row(
             timing.name,
             timing.precision,
             f"{1e3 * timing.seconds:.2f}",
             f"{1e3 * timing.spread:.2f}",
-            "" if timing.speedup is None else f"{timing.speedup:.2f}×",
-            "" if timing.of_limit is None else f"{100 * timing.of_limit:.0f} %",
+            speedup,
+            "" if share is None or speedup.startswith(INCONCLUSIVE) else f"{100 * share:.0f} %",
             f"{timing.size / 1e6:.1f}",
         )
     return table
@@ -149,7 +157,9 @@ def _table(report: Report, model: str) -> Table:
 
 def _remarks(report: Report, shown: str, name: str) -> list[str]:
     agreement = report.agreement
-    return [
+    cells = [speedup_cell(timing.speedup, timing.speedup_range) for timing in report.timings]
+    unclear = any(cell.startswith(INCONCLUSIVE) for cell in cells)
+    return [f"{INCONCLUSIVE_REMARK} Try more --samples, or a quiet machine."] * unclear + [
         f"{report.path}: {name}, {report.precision}, batch {report.batch}, "
         f"{report.size / 1e6:.1f} MB",
         f"beside torch, on {agreement.images} images ({shown}): the same answer for "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -102,6 +102,7 @@ class Timing:
     seconds: float  # one call: the median
     spread: float  # between its quartiles
     speedup: float | None  # over the unpruned model in float32
+    speedup_range: tuple[float, float] | None  # its quartiles over the rounds
     of_limit: float | None  # share of the speed of slicing in the same precision
 
 
@@ -113,13 +114,10 @@ def timed(job: Job, cases: Mapping[str, Mapping[Precision, Path]], rounds: int) 
              for precision in job.precisions for name, files in cases.items()]  # fmt: skip
     calls = [_warm_call(job.target.load(file, job.threads), batch) for _, _, file in named]
     samplers = [partial(clock, call) for call in calls]
-    columns = list(zip(*in_turn(samplers, rounds), strict=True))
-    timings = []
-    for (name, precision, file), seconds in zip(named, columns, strict=True):
-        low, middle, high = quartiles(seconds)
-        size = sum(part.stat().st_size for part in job.target.written(file))
-        timings.append(Timing(name, precision, size, middle, high - low, None, None))
-    return [_related(timing, timings) for timing in timings]
+    columns = zip(*in_turn(samplers, rounds), strict=True)
+    samples = {(name, precision): seconds
+               for (name, precision, _), seconds in zip(named, columns, strict=True)}  # fmt: skip
+    return [_timing(job, name, precision, file, samples) for name, precision, file in named]
 
 
 def _warm_call(run: Run, batch: Tensor) -> Callable[[], object]:
@@ -129,12 +127,29 @@ def _warm_call(run: Run, batch: Tensor) -> Callable[[], object]:
     return call
 
 
-def _related(timing: Timing, timings: Sequence[Timing]) -> Timing:
-    """Add a model's speed relative to the unpruned one and to the limit."""
-    seconds = {(other.name, other.precision): other.seconds for other in timings}
-    unpruned, limit = seconds.get((UNPRUNED, "float32")), seconds.get((LIMIT, timing.precision))
-    return replace(
-        timing,
-        speedup=None if unpruned is None else unpruned / timing.seconds,
-        of_limit=None if limit is None else limit / timing.seconds,
+def _timing(
+    job: Job,
+    name: str,
+    precision: Precision,
+    file: Path,
+    samples: Mapping[tuple[str, Precision], Sequence[float]],
+) -> Timing:
+    """Relate a model's samples, in seconds, to those of the unpruned model and of the limit."""
+    seconds = samples[name, precision]
+    low, middle, high = quartiles(seconds)
+    unpruned, limit = samples.get((UNPRUNED, "float32")), samples.get((LIMIT, precision))
+    speedup = speedup_range = None
+    if unpruned is not None:
+        speedup = quartiles(unpruned)[1] / middle
+        paired = [other / own for other, own in zip(unpruned, seconds, strict=True)]
+        speedup_range = quartiles(paired)[0], quartiles(paired)[2]
+    return Timing(
+        name,
+        precision,
+        size=sum(part.stat().st_size for part in job.target.written(file)),
+        seconds=middle,
+        spread=high - low,
+        speedup=speedup,
+        speedup_range=speedup_range,
+        of_limit=None if limit is None else quartiles(limit)[1] / middle,
     )
