@@ -148,7 +148,8 @@ class PrunedBlock:
         self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
     ) -> Tensor | Tokens:
         """Attend, decide, join, reduce, feed. When the method can decide depends on what it looks
-        at: the attention, the stream after it, or the stream after the MLP."""
+        at: the attention, the stream after it, or the stream after the MLP. One that acts at the
+        start decides by the attention too, and reduces before tokens attend."""
         parts, task = self.parts, self.task
         _refuse_bare_grid(task, x)
         tokens = Tokens.of(x, task.geometry.prefix)

@@ -32,7 +32,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
         save_images(shared / "pets" / part, 3, 2, seed)
     chosen = argparse.Namespace(shared=shared, device="cpu", batch=4, limit=None, epochs=(1, 1),
                                 lr=(1e-3, 1e-3), new_lr=1e-2, jobs=1,
-                                methods=("fold", "zero-tprune", "dynamicvit", "a-vit"))  # fmt: skip
+                                methods=("fold", "zero-tprune", "zero-tprune-paper", "dynamicvit",
+                                         "a-vit"))  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(transfer, "real_model", model_)
         patched.setattr(transfer, "GMACS", (0.7 * gmacs(model_()),))
@@ -47,6 +48,7 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
         ("unpruned", "off the shelf", True),
         ("fold", "off the shelf", False),
         ("zero-tprune", "off the shelf", False),
+        ("zero-tprune-paper", "off the shelf", False),
         ("dynamicvit", "off the shelf", False),
         ("a-vit", "off the shelf", False),
         ("fold", "trained", True),
@@ -55,15 +57,15 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
         ("a-vit", "trained", True),
     ]
     assert all(row["images"] == 6 for row in rows)
-    assert rows[5]["gmacs"] == rows[1]["gmacs"]
-    for trained in rows[6:9]:
+    assert rows[6]["gmacs"] == rows[1]["gmacs"]
+    for trained in rows[7:]:
         assert float(str(trained["gmacs"])) == pytest.approx(float(str(rows[1]["gmacs"])), rel=0.02)
-    untrained, learned = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 6))
+    untrained, learned = (Schedule.from_json(str(rows[at]["schedule"])) for at in (2, 7))
     assert any(stage.similar for stage in untrained.stages)
     assert not any(stage.similar for stage in learned.stages)
-    assert "kl" not in rows[5]
+    assert "kl" not in rows[6]
     records.append(tmp_path / "rows.csv", rows)
-    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 9
+    assert len(transfer_report.rows_in(tmp_path / "rows.csv")) == 10
 
 
 @pytest.mark.parametrize("similar", [0, 10])
