@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zerotprune.backbones import backbone
-from zerotprune.batching import Batch
-from zerotprune.data.images import ImageDataset, batches, check_classes, open_data
+from zerotprune.data.images import Batch, ImageDataset, batches, check_classes, open_data
 from zerotprune.data.models import load
 from zerotprune.measure import records
 

@@ -16,8 +16,9 @@ from tests import strictness  # noqa: F401  the hook below finds it by name
 # Everything that computes. Not what users call: it explains in one sentence what is wrong with an
 # argument, and tests check that sentence.
 CHECKED = (
-    "scoring.graph", "scoring.similarity", "scoring.attention", "scoring.scorer", "tokens", "block",
-    "cost", "methods", "backbones", "measure.accuracy", "plots", "show",
+    "scoring.attention", "scoring.graph", "scoring.indexing", "scoring.scorer",
+    "scoring.similarity", "tokens", "block", "cost", "methods", "backbones", "measure.accuracy",
+    "plots", "show",
 )  # fmt: skip
 jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"

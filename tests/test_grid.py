@@ -14,8 +14,7 @@ import zerotprune as ztp
 from tests.families import build, images_for, precise
 from tests.keep_all import EVERYWHERE
 from tests.test_cost import counted_by_torch
-from zerotprune.grid import followed, restored
-from zerotprune.tokens import Reduction, Tokens, reduced
+from zerotprune.tokens import Reduction, Tokens, reduce_tokens, restore_grid, update_grid
 
 STAGED = ztp.Schedule((ztp.Stage(1, 1.0, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
 DROPPED = ztp.Schedule((ztp.Stage(1, 0.8), ztp.Stage(2, 0.6), ztp.Stage(4, 0.5)))
@@ -124,12 +123,14 @@ def test_the_rule_is_its_twins(kinds: tuple[str, ...], prefix: int) -> None:
         twin.gain(gained[:, prefix:])
         reduction = drawn(kind, tokens.source.shape[1], generator)
         twin.reduce(reduction, tokens.x[:, prefix:])
-        left = reduced(tokens, reduction, prefix)
-        tokens = left._replace(grid=followed(tokens, left, reduction, prefix))
-        torch.testing.assert_close(restored(tokens, prefix)[:, prefix:], torch.tensor(twin.streams))
+        left = reduce_tokens(tokens, reduction, prefix)
+        tokens = left._replace(grid=update_grid(tokens, left, reduction, prefix))
+        torch.testing.assert_close(
+            restore_grid(tokens, prefix)[:, prefix:], torch.tensor(twin.streams)
+        )
     gained = gains(tokens.x)
     twin.gain(gained[:, prefix:])
-    found = restored(tokens._replace(x=tokens.x + gained), prefix)
+    found = restore_grid(tokens._replace(x=tokens.x + gained), prefix)
     torch.testing.assert_close(found[:, prefix:], torch.tensor(twin.streams))
     assert torch.equal(found[:, :prefix], (tokens.x + gained)[:, :prefix])
 

@@ -225,17 +225,17 @@ def test_dynamic_image_sizes() -> None:
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         assert model(torch.randn(2, 3, 96, 96)).shape == (2, 7)
-        with pytest.raises(ValueError, match=r"of 36 patches and got some of 80: .*no budget"):
+        with pytest.raises(ValueError, match=r"36 patches, got 80: .*budget"):
             model(torch.randn(2, 3, 128, 160))
 
 
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
-        ([ztp.Stage(5, 0.5)], "a stage at block 5: stages go after blocks 1 to 4"),
-        ([ztp.Stage(99, 0.5)], "this model has 5 blocks"),
-        ([ztp.Stage(1, 1.0, 19)], "its partition of 36 patch tokens has only 18 to prune"),
-        ([ztp.Stage(1, 0.5), ztp.Stage(2, 1.0, 10)], "of 18 patch tokens has only 9"),
+        ([ztp.Stage(5, 0.5)], "blocks 1 to 4 .*got 5"),
+        ([ztp.Stage(99, 0.5)], "blocks 1 to 4 .*got 99"),
+        ([ztp.Stage(1, 1.0, 19)], "at most 18 .*36 .*got 19"),
+        ([ztp.Stage(1, 0.5), ztp.Stage(2, 1.0, 10)], "at most 9 .*18 .*got 10"),
         ([ztp.Stage(1, 0.05), ztp.Stage(2, 0.5)], "the stage at block 2 leaves no patch token"),
     ],
 )
@@ -252,9 +252,9 @@ def test_impossible_schedules_leave_the_model_alone(
 
 
 def test_wrong_arguments(model: Any) -> None:
-    with pytest.raises(TypeError, match=r"got str: is Schedule\.load\('s\.json'\) meant"):
+    with pytest.raises(TypeError, match=r"got str: .*Schedule\.load\('s\.json'\)"):
         ztp.prune_(model, "s.json")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"got float: is cost=0\.7 meant"):
+    with pytest.raises(TypeError, match=r"got float: .*cost=0\.7"):
         ztp.prune_(model, 0.7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="class ZeroTPrune"):
         ztp.prune_(model, cost=0.7, method=ztp.ZeroTPrune)  # type: ignore[arg-type]
@@ -264,7 +264,7 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.prune_(model, SCHEDULE, cost=0.6)
     with pytest.raises(ValueError, match=r"schedule\.by\(method\)"):
         ztp.prune_(model, SCHEDULE, method="tome")
-    with pytest.raises(ValueError, match="a budget is either cost"):
+    with pytest.raises(ValueError, match=r"budget.*cost=.*gmacs="):
         ztp.prune_(model)
 
 

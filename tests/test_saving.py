@@ -186,7 +186,7 @@ def test_save_pretrained_keeps_the_schedule_and_says_who_reads_it(tmp_path: Path
     import transformers
 
     model: Any = ztp.prune_(hf_model(), cost=0.75, method="tome")
-    with pytest.warns(UserWarning, match=r"unpruned model back: use zerotprune\.load.*save"):
+    with pytest.warns(UserWarning, match=r"unpruned model.*zerotprune\.load.*save"):
         model.save_pretrained(tmp_path)
     images = torch.rand(2, 3, 64, 64)
     again = ztp.load(tmp_path)
@@ -227,7 +227,7 @@ def test_only_our_own_folders_are_written_over(tmp_path: Path) -> None:
     shutil.rmtree(foreign)
     foreign.mkdir()
     (foreign / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"not written over, give another folder"):
+    with pytest.raises(ValueError, match="give another folder"):
         ztp.save(model, foreign)
     assert [path.name for path in foreign.iterdir()] == ["config.json"]
     with pytest.raises(ValueError, match="is a file"):
@@ -240,14 +240,14 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     folder = ztp.save(model, tmp_path / "it")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     model.blocks[0].attn.scale = 7.0  # no argument of timm's gives that
-    with pytest.raises(ValueError, match=r"cannot tell how .*blocks\.0\.attn\.scale is 7\.0"):
+    with pytest.raises(ValueError, match=r"cannot infer .*blocks\.0\.attn\.scale is 7\.0"):
         ztp.save(model, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    with pytest.raises(ValueError, match="open_clip: give its model config"):
+    with pytest.raises(ValueError, match="give its model config"):
         ztp.save(clip_model(), tmp_path / "clip")
     with pytest.raises(TypeError, match="cannot save Linear"):
         ztp.save(nn.Linear(2, 2), tmp_path / "linear")
-    with pytest.raises(TypeError, match=r"features_only=True made: save its \.model"):
+    with pytest.raises(TypeError, match=r"features_only=True: save its \.model"):
         ztp.save(timm.create_model("test_vit", features_only=True), tmp_path / "features")
     with pytest.raises(ValueError, match="not a plain tensor"):
         ztp.save(timm_model().to("meta"), tmp_path / "meta")
@@ -285,15 +285,15 @@ def _spoiled(folder: Path) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no file": (lambda it: (it / FILE).unlink(), f"holds no {FILE}"),
-    "another format": (lambda it: change(it, FILE, format=2), "format 2, and this release reads 1"),
+    "no file": (lambda it: (it / FILE).unlink(), f"has no {FILE}"),
+    "another format": (lambda it: change(it, FILE, format=2), "format 2: this release reads 1"),
     "no format": (lambda it: change(it, FILE, format=True), "format True"),
     "another depth": (lambda it: change(it, FILE, depth=24), "a model of 24 blocks.* has 6"),
     "stage too deep": (
         lambda it: change(it, FILE, schedule={
             "version": 2, "method": {"name": "tome", "options": {}},
             "stages": [{"block": 9, "similar": 3}]}),
-        "does not fit its model: a stage at block 9",
+        "does not fit its model: .*got 9",
     ),
     "no JSON": (lambda it: (it / FILE).write_text("{"), "bad JSON"),
     "no object": (lambda it: (it / FILE).write_text("[]"), "not a JSON object"),
@@ -305,20 +305,20 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another library": (lambda it: change(it, FILE, library="os"), "library must be one of"),
     "no compute": (lambda it: change(it, FILE, compute=[1]), "compute must be one of"),
-    "pickle": (_pickled, "holds no model.safetensors: weights are read from safetensors alone"),
+    "pickle": (_pickled, "has no model.safetensors"),
     "cut short": (_cut, "not a whole safetensors file"),
     "not finite": (_spoiled, "head.bias holds values that are not finite"),
-    "no config": (lambda it: (it / "config.json").unlink(), "holds no config.json"),
+    "no config": (lambda it: (it / "config.json").unlink(), "has no config.json"),
     "other config": (
         lambda it: change(it, "config.json", model_args={"embed_dim": 128, "num_classes": 5}),
-        "blocks.0.attn.proj.bias is .*, the model wants",
+        "expected blocks.0.attn.proj.bias of shape .*, got",
     ),
     "no architecture": (
         lambda it: change(it, "config.json", architecture="nothing"), "no architecture 'nothing'"
     ),
     "a pickle in the arguments": (
         lambda it: change(it, "config.json", model_args={"checkpoint_path": "evil.bin"}),
-        "checkpoint_path is no argument of a model",
+        "no argument checkpoint_path",
     ),
 }  # fmt: skip
 
@@ -339,9 +339,9 @@ def test_a_transformers_folder_runs_no_code(tmp_path: Path) -> None:
     change(folder, "config.json", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
     assert "pruned by" in repr(ztp.load(folder))
     change(folder, "config.json", architectures=["Evil"])
-    with pytest.raises(ValueError, match="'Evil' is no model that can be pruned"):
+    with pytest.raises(ValueError, match="'Evil' cannot be pruned"):
         ztp.load(folder)
-    with pytest.raises(ValueError, match="no folder at"):
+    with pytest.raises(ValueError, match="no folder"):
         ztp.load(tmp_path / "nowhere")
 
 
@@ -376,7 +376,7 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     images = torch.rand(1, 3, 160, 160)
     assert torch.equal(ztp.load(tmp_path / "me/it")(images), model(images))
     assert "ztp.load('me/it')" in (tmp_path / "me/it/README.md").read_text()
-    with pytest.raises(ValueError, match="no name on the Hub"):
+    with pytest.raises(ValueError, match="not a valid name on the Hub"):
         ztp.push_to_hub(model, "me/forbidden")
     monkeypatch.setattr(Hub, "upload_folder", _offline)
     with pytest.raises(OSError, match=r"cannot push to me/it: no network$"):
@@ -436,7 +436,7 @@ def test_a_method_of_ones_own_is_named_again(tmp_path: Path) -> None:
     done = nursery().run(_AGAIN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *refused, loaded, pruned, known = done.stdout.splitlines()
-    assert [line.count("only if you name it again") for line in refused] == [1, 1]
+    assert [line.count("only if you name it") for line in refused] == [1, 1]
     assert (loaded, pruned, known) == ("Loudest(power=3.0)", "True", "Loudest(power=3.0)")
     named = ("--method", "loudest_method.py:Loudest")
     for words in (["test_vit", "--schedule", "own.json"], ["own/"]):
@@ -476,7 +476,7 @@ def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
     for words, why in (
         (["info", "it", "--classes", "3"], "--classes is not for a saved model"),
         (["info", "it", "--method", "tome"], "--method tome needs a budget"),
-        (["info", "./images"], f"holds no {FILE}"),
+        (["info", "./images"], f"has no {FILE}"),
     ):
         done = command(*words, cwd=tmp_path)
         assert done.returncode == 2

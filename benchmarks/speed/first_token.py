@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from benchmarks.inputs import measuring, parsed
 from zerotprune import Schedule, gmacs, image_tokens, prune_, schedule_for
 from zerotprune.clock import in_turn, quartiles, stopwatch
-from zerotprune.grid import Outputs
 from zerotprune.measure import records
 from zerotprune.measure.speed import room_for
 from zerotprune.surgery import sharing_copy
+from zerotprune.tokens import Outputs
 
 IMAGE = 7  # the id of an image token
 WORDS = 32  # of the question, after the image

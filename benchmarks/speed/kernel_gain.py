@@ -25,7 +25,7 @@ from zerotprune.measure import records
 from zerotprune.measure.accuracy import Contender
 from zerotprune.measure.speed import SEED, Entrant, Group, Speed, noise, ready, take_turns
 from zerotprune.methods import Fold
-from zerotprune.scoring import backends
+from zerotprune.scoring import scorer as scorers
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.scorer import Scorer
 from zerotprune.surgery import attach
@@ -82,8 +82,8 @@ def compiled(case: Case, variant: str, device: str) -> tuple[Call, int]:
     torch.manual_seed(SEED)
     model = load(case.model, size=case.size).to(device, torch.bfloat16).requires_grad_(False)
     images = noise(model, case.batch, device, torch.bfloat16)
-    backends.prepare("auto")
-    backends._fused["auto"] = variants_of().get(variant, backends._fused["auto"])
+    scorers.prepare("auto")
+    scorers._fused["auto"] = variants_of().get(variant, scorers._fused["auto"])
     attach(model, schedule(model, variant))
     return ready(torch.compile(model, fullgraph=True, dynamic=False), images, "graph")
 

@@ -31,7 +31,7 @@ from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Result, Setting, compare
 from zerotprune.measure.speed import MODES
 from zerotprune.methods import DEFAULT, Fold, name_of
-from zerotprune.scoring.backends import Backend
+from zerotprune.scoring.scorer import Backend
 
 METHODS = (DEFAULT, "zero-tprune", "tome")  # ours first, then two others: compiling takes time
 

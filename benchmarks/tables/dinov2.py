@@ -16,7 +16,7 @@ from benchmarks.inputs import DINOV2, decoded, measuring_images, parsed, real_mo
 from benchmarks.tables import off_the_shelf
 from benchmarks.tables.table import Table, about, write
 from zerotprune import methods
-from zerotprune.batching import Batch
+from zerotprune.data.images import Batch
 from zerotprune.measure.accuracy import UNPRUNED, Setting, compare
 from zerotprune.measure.evaluation import apply_probe
 

@@ -39,7 +39,7 @@ from benchmarks.tables.held_images import HeldImages, held
 from benchmarks.tables.table import within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.backbones import backbone
-from zerotprune.batching import Batch
+from zerotprune.data.images import Batch
 from zerotprune.finetune.forms import form_for
 from zerotprune.finetune.recipe import Recipe
 from zerotprune.finetune.training import Trainer

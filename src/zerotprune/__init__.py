@@ -6,7 +6,7 @@ The public names are imported on first use, so that ``import zerotprune`` and th
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing itself would take as long as all else here
+TYPE_CHECKING = False  # importing typing would take as long as everything else here
 if TYPE_CHECKING:
     from typing import Any
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from .export.exporting import export_model
     from .method import Method
     from .methods import ZeroTPrune
-    from .prompt import image_tokens
     from .pruning import gmacs, prune_, pruned, restore_
     from .saving import load, push_to_hub, save
     from .schedule import Schedule, Stage
-    from .tracing import patches_left, trace
+    from .tracing import image_tokens, patches_left, trace
 
 __version__ = "0.2.0"
 
@@ -33,7 +32,7 @@ _HOME = {
     "ZeroTPrune": "methods",
     "export_model": "export.exporting",
     "gmacs": "pruning",
-    "image_tokens": "prompt",
+    "image_tokens": "tracing",
     "load": "saving",
     "patches_left": "tracing",
     "prune_": "pruning",

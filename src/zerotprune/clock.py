@@ -1,4 +1,4 @@
-"""The one clock: seconds until the device has finished, and samples taken in turn."""
+"""The clock: seconds until the device has finished, and samples taken in turn."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-#: seconds: a clock and a scheduler are noise to a sample of that length
+#: seconds of a sample: long enough that clock and scheduler do not matter
 SAMPLE = 0.02
 
 Call = Callable[[], object]
-Clock = Callable[[Call, int], float]  # the seconds that so many calls take together
-Sampler = Callable[[int], float]  # the same of one call
+Clock = Callable[[Call, int], float]  # a call and how often to repeat it → seconds in total
+Sampler = Callable[[int], float]  # a clock for one call
 
 
 def now(device: torch.device | str) -> float:
-    """The time, once the device has finished all it was given."""
+    """Return the time, once the device has finished its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def stopwatch(device: torch.device | str) -> Clock:
-    """Wall time until the device has finished all calls: what a user waits for."""
+    """Return a clock of wall time until the device has finished all calls."""
 
     def clock(call: Call, repeat: int) -> float:
-        call()  # another case ran before: find memory, caches and compiled code in place
+        call()  # warm up: memory, caches and compiled code are those of another call
         started = now(device)
         for _ in range(repeat):
             call()
@@ -38,9 +38,9 @@ def stopwatch(device: torch.device | str) -> Clock:
 
 
 def in_turn(samplers: Sequence[Sampler], rounds: int) -> Iterator[list[float]]:
-    """Round by round, seconds of one call of each: a noisy machine is as noisy for all of them.
+    """Yield, round by round, the seconds of one call of each: noise then affects all alike.
 
-    A sample repeats the call as often as the quickest needs to fill it, the same for all.
+    Each sample repeats its call as often as the quickest call needs to fill `SAMPLE`.
     """
     quickest = min((sampler(1) for sampler in samplers), default=SAMPLE)
     repeat = max(1, math.ceil(SAMPLE / quickest))
@@ -49,7 +49,7 @@ def in_turn(samplers: Sequence[Sampler], rounds: int) -> Iterator[list[float]]:
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The lower quartile, the median and the upper quartile."""
+    """Return the lower quartile, the median and the upper quartile."""
     if len(samples) < 2:
         return samples[0], samples[0], samples[0]
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

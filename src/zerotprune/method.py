@@ -24,22 +24,23 @@ from .shapes import Float
 from .tokens import Reduction, Tokens
 
 if TYPE_CHECKING:
-    from .knobs import Dial
+    from .dials import Dial
     from .schedule import Stage
 
-Part = Literal["attention", "projection", "mlp"]  # of a block, in the order in which they run
+#: a part of a block, in the order in which they run
+Part = Literal["attention", "projection", "mlp"]
 
 
 class Seen(NamedTuple):
-    """What a block shows to a method."""
+    """What a method sees of a block."""
 
-    tokens: Tokens  # as they are when the method decides, see `Method.decides_after`
+    tokens: Tokens  # when the method decides, see `Method.decides_after`
     x_pre: Float[Tensor, "batch tokens width"]  # the block's input
     heads: list[Heads]
-    graph: Graph | None  # if the method asked for it
+    graph: Graph | None  # if the method wants it
     geometry: Geometry
     scorer: Scorer = REFERENCE
-    columns: ColumnGraph | None = None  # if the method asked for them, or for the graph
+    columns: ColumnGraph | None = None  # if the method wants them, or the graph
 
     @property
     def prefix(self) -> int:
@@ -51,38 +52,37 @@ class Seen(NamedTuple):
 
     @property
     def rows(self) -> RowGraph:
-        """Single rows of the graph, all that fused attention can show."""
+        """Single rows of the graph, which are there without asking."""
         computed = self.columns if self.graph is None else self.graph
         return Rows(self.heads) if computed is None else computed
 
     def vectors(
         self, name: Literal["key", "query", "value"]
     ) -> Float[Tensor, "batch heads tokens width"]:
-        """Return one kind of the attention's vectors, of all heads."""
-        parts = [_content(heads, name) for heads in self.heads]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        """Return the keys, queries or values of all heads, without rotary positions."""
+        vectors = [_plain(attn, name) for attn in self.heads]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
     def feature(self, name: Literal["key", "query", "value"]) -> Float[Tensor, "batch tokens w"]:
-        """Return the same with heads concatenated."""
+        """Return `vectors` with heads concatenated."""
         return self.vectors(name).transpose(1, 2).flatten(2)
 
 
-def _content(heads: Heads, name: str) -> Tensor:
-    """Return a vector's content: without its rotary position, where it has one."""
+def _plain(attn: Heads, name: str) -> Tensor:
     if name == "value":
-        return heads.v
-    plain, rotated = (heads.plain_q, heads.q) if name == "query" else (heads.plain_k, heads.k)
+        return attn.v
+    plain, rotated = (attn.plain_q, attn.q) if name == "query" else (attn.plain_k, attn.k)
     return rotated if plain is None else plain
 
 
 class Method(ABC):
-    """Base class of everything that reduces tokens. Must be hashable, picklable and stateless.
+    """Base class of all methods. A method must be hashable, picklable and stateless.
 
-    A subclass with a `name` is registered when it is defined: every command, the page and every
-    schedule file know it from then on. Its options are the fields of a frozen dataclass.
+    Defining a subclass with a `name` registers it for every command, the page and schedule files.
+    Its options are the fields of a frozen dataclass.
 
-    By default a method keeps as many tokens as Zero-TPrune would at the same stage, at the end of
-    a block, and looks at nothing.
+    By default a method keeps as many tokens as Zero-TPrune would at the same stage, acts at the end
+    of a block, and needs nothing of its attention.
 
     >>> from dataclasses import dataclass
     >>> import zerotprune as ztp
@@ -96,24 +96,24 @@ class Method(ABC):
     True
     """
 
-    #: on the command line, in JSON and in tables
+    #: its name on the command line, in JSON and in tables
     name: ClassVar[str]
-    #: further names, each with the options that it stands for
+    #: other names, and the options that each stands for
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    #: where it acts: at the end of a block, between its attention and its MLP, or before both: then
-    #: it decides by the attention of all tokens, which is merged with them and not computed again
+    #: where it acts: at the end of a block, between its attention and its MLP, or before both. Then
+    #: it decides by the attention of all tokens, which is merged with them, not computed again.
     acts: ClassVar[Literal["start", "middle", "end"]] = "end"
-    #: are similar tokens merged with their partners, not dropped?
+    #: are similar tokens merged into their partners, instead of dropped?
     merges: ClassVar[bool] = False
-    #: is there one extra token, the sum of what is dropped?
+    #: is there one extra token, a weighted sum of the dropped ones?
     fuses: bool = False
-    #: do images keep different numbers of tokens? Then the cost must be measured.
+    #: does the number of kept tokens depend on the image? Then the cost must be measured.
     adaptive: ClassVar[bool] = False
     #: what a search varies: "stages" (keep, similar and rounds of a few stages), "counts" (the
     #: `similar` of each block), or None
     searchable: ClassVar[Literal["stages", "counts"] | None] = "stages"
-    #: the power of a merged token's size that attention to it is multiplied by: 1 (or True) is in
-    #: proportion, 0 (or False) takes it for a single patch
+    #: Attention to a token is proportional to this power of its size. 1 (or True) counts every
+    #: patch in it, 0 (or False) counts it as one patch.
     proportional: float = 1.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -122,79 +122,83 @@ class Method(ABC):
             _register(cls)
 
     def dials(self, geometry: Geometry) -> Iterable[Dial] | None:
-        """Return the ways to set the method to a budget, the usual one first; None for the
-        paper's form of a schedule."""
+        """Return ways to set the method to a budget, the preferred one first; None for the paper's
+        form of a schedule (`dials.paper_form`)."""
         return None
 
     def kept(self, stage: Stage, patches: int) -> int:
-        """Return how many of `patches` tokens a stage keeps: known before any image is seen."""
+        """Return how many of `patches` tokens a stage keeps; at most, for an adaptive method."""
         return stage.kept(patches)
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:  # noqa: B027
-        """Raise ValueError if the stage asks for what the method cannot do."""
+        """Raise ValueError if the method cannot do what the stage asks for."""
 
     def wants_graph(self, stage: Stage) -> bool:
-        """Does it look at the whole attention graph at this stage?"""
+        """Does it need the whole attention graph at this stage?"""
         return False
 
     def wants_columns(self, stage: Stage) -> bool:
-        """Does it look at the attention that each token receives? Fused attention gives that, and
-        the row of CLS, without the rest of the graph."""
+        """Does it need the attention that each token receives? Fused attention gives that, and the
+        row of CLS, without the rest of the graph."""
         return False
 
     def wants_history(self) -> bool:
-        """Does it look at the attention received in all blocks so far?"""
+        """Does it need the attention received in all blocks so far?"""
         return False
 
     def decides_after(self) -> Part:
-        """Return the part of a block that must have run before the method can decide: attention
-        (q, k, v and their graph), projection (the stream after attention), or mlp."""
+        """Return the part of a block that must run before the method can decide: attention (q, k, v
+        and their graph), projection (the residual stream after attention), or mlp."""
         return "attention"
 
     @abstractmethod
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        """Decide which patch tokens stay."""
+        """Decide which patch tokens stay, and what happens to the others.
+
+        Args:
+            seen: The tokens, their attention, and the scorer to use.
+            stage: What the schedule asks for.
+        """
 
     def read(self, tokens: Tokens, prefix: int) -> Float[Tensor, "batch tokens width"]:
         """Return what the head reads after the last block."""
         return tokens.x
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        """Return the multiply-accumulates of the decision itself, for one image."""
+        """Return the MACs of the decision itself, for one image."""
         return 0
 
     def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
-        """Return the multiply-accumulates of the block that the published method leaves out for
-        tokens that do not stay, for one image. A budget does not count them, though they run."""
+        """Return the MACs of the block that the published method saves on dropped tokens, for one
+        image. Here they run, but a budget does not count them."""
         return 0
 
     def bind(self, model: nn.Module, blocks: Collection[int], geometry: Geometry) -> Method:
-        """Return the method that acts in this model, with stages at `blocks`.
+        """Return the method for this model, with stages at `blocks`, and leave the model as it is.
 
-        For methods with weights of their own, which lie on the model. Leaves the model as it is.
+        For methods that depend on the geometry, or that have weights, which are on the model.
         """
         return self
 
     def put_on(self, model: nn.Module) -> None:  # noqa: B027
-        """Put what `bind` made on the model; called when the model is pruned by this method."""
+        """Put what `bind` made on the model; called when it is pruned by this method."""
 
     def take_off(self, model: nn.Module) -> None:  # noqa: B027
-        """Undo `put_on`; called when the model is restored, or pruned by another method."""
+        """Undo `put_on`; called when the model is restored or pruned by another method."""
 
 
-#: every registered method by its name
+#: every registered method by name
 REGISTERED: dict[str, type[Method]] = {}
-#: the packaging group by which installed packages, this one included, add methods that are
-#: imported when they are asked for by name
+#: the entry-point group of methods that are imported on demand, from this and other packages
 PLUGINS = "zerotprune.methods"
 
 
 def _register(method: type[Method]) -> None:
     inherited = {name for base in method.__mro__[1:] for name in getattr(base, "variants", {})}
-    own = method.__dict__.get("variants", {})
-    if inherited and not own:  # the base's further names stay the base's
+    variants = method.__dict__.get("variants", {})
+    if inherited and not variants:  # the variants of a base stay its own
         method.variants = {}
-    for name in (method.name, *own):
+    for name in (method.name, *variants):
         other = REGISTERED.get(name)
         if other is not None and other.__qualname__ != method.__qualname__:
             raise ValueError(f"two methods are named {name!r}: {other.__name__}, {method.__name__}")
@@ -207,7 +211,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def _import_built_in() -> None:
-    """Import the methods that come along: whoever asks by name may have imported none."""
+    """Import the built-in methods, which registers them."""
     import_module(f"{__package__}.methods")
 
 
@@ -220,23 +224,26 @@ def _class_named(name: str) -> type[Method] | None:
 
 
 def names() -> list[str]:
-    """Return every name that a method can be asked for by."""
+    """Return the names of all methods and variants."""
     _import_built_in()
-    shown = {
+    registered = {
         name: None
         for name, kind in REGISTERED.items()
-        if name != kind.name or not _named_by_variants(kind)
+        if name != kind.name or not _has_default_variant(kind)
     }
-    return list(shown | dict.fromkeys(_plugins()))
+    return list(registered | dict.fromkeys(_plugins()))
 
 
-def _named_by_variants(kind: type[Method]) -> bool:
-    """Is there a variant that stands for the class's defaults?"""
+def _has_default_variant(kind: type[Method]) -> bool:
+    """Does a variant stand for the defaults of the class?"""
     return any(kind(**options) == kind() for options in kind.variants.values())
 
 
 def resolve(method: object) -> Method:
-    """Return a method as it is, by its registered name, or by `FILE.py:CLASS`.
+    """Return a method as it is, by its name, or from a file.
+
+    Args:
+        method: A method, the name of one, or `FILE.py:CLASS`.
 
     >>> import zerotprune as ztp
     >>> ztp.methods.resolve("tome-uni")
@@ -245,7 +252,7 @@ def resolve(method: object) -> Method:
     if isinstance(method, Method):
         return method
     if isinstance(method, type) and issubclass(method, Method):
-        raise TypeError(f"expected an instance, got the class {method.__name__}: call it first")
+        raise TypeError(f"expected a method, got the class {method.__name__}: call it first")
     if not isinstance(method, str):
         raise TypeError(f"expected a method or its name, got {method!r}: see zerotprune.methods")
     if ".py:" in method:
@@ -260,11 +267,11 @@ def resolve(method: object) -> Method:
 
 
 def _from_file(text: str) -> Method:
-    """Import a user's method by its file's name, so that worker processes can import it too."""
+    """Import a user's method under the name of its file, so that worker processes can too."""
     file, _, name = text.rpartition(":")
     path = Path(os.path.realpath(file))
     if not path.is_file():
-        raise ValueError(f"no file {file} to load the method {name} from")
+        raise ValueError(f"cannot load the method {name}: no file {file}")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
@@ -272,7 +279,7 @@ def _from_file(text: str) -> Method:
     except Exception as error:  # a user's file may fail in any way
         raise ValueError(f"cannot import {file}: {type(error).__name__}: {error}") from None
     if os.path.realpath(str(module.__file__)) != str(path):
-        raise ValueError(f"{path.name} is also the name of an installed module: rename the file")
+        raise ValueError(f"{path.name} has the name of an installed module: rename the file")
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ValueError(f"{file} has no method {name}: expected a subclass of zerotprune.Method")
@@ -280,7 +287,7 @@ def _from_file(text: str) -> Method:
 
 
 def name_of(method: Method) -> str:
-    """Return the name that stands for the method with its options, else its class's."""
+    """Return the variant that the method equals, else the name of its class."""
     kind = type(method)
     for name, options in kind.variants.items():
         if kind(**options) == method:
@@ -289,7 +296,7 @@ def name_of(method: Method) -> str:
 
 
 def to_data(method: Method) -> dict[str, Any]:
-    """Return the method as JSON has it: its name, and options that differ from the defaults."""
+    """Return the method as JSON data: its name, and the options that are not the default."""
     kind: Any = type(method)
     defaults = kind()
     options = {
@@ -301,52 +308,51 @@ def to_data(method: Method) -> dict[str, Any]:
 
 
 def _written_name(kind: type[Method]) -> str:
-    """Return the name of a method in JSON: by which every process knows it, or `FILE.py:CLASS` for
-    one of the user's own."""
+    """Return the name of a method in JSON: the registered one, or `FILE.py:CLASS` for a user's
+    class."""
     name = str(getattr(kind, "name", kind.__name__))
     if kind.__module__.partition(".")[0] == __package__ or name in _plugins():
         return name
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    at_top = kind.__qualname__ == kind.__name__  # else no file gives it back by its name
+    at_top = kind.__qualname__ == kind.__name__  # else it cannot be imported by name
     return f"{Path(file).name}:{kind.__name__}" if at_top and file.endswith(".py") else name
 
 
-class UnnamedMethod(ValueError):  # noqa: N818  it is what the user forgot
-    """A data file names a method of the user's own, and the user did not."""
+class UnnamedMethod(ValueError):  # noqa: N818  it names what the user forgot
+    """A data file names a user's method by its file, and the user did not name that file."""
 
 
-def _own_class(name: str, own: object) -> type[Method]:
-    """Return the user's class that a data file calls `FILE.py:CLASS`: what the user named again,
-    or a class that is defined already. The file is not imported because a data file names it."""
-    defined = [] if own is None else [type(resolve(own))]
+def _users_class(name: str, method: object) -> type[Method]:
+    """Return the user's class that a data file calls `FILE.py:CLASS`: that of `method`, or one that
+    is already defined. A data file never causes an import of code that it names."""
+    defined = [] if method is None else [type(resolve(method))]
     bases: list[type[Method]] = [Method]  # type: ignore[type-abstract]
     while bases:
-        found = bases.pop().__subclasses__()
-        defined += found
-        bases += found
+        subclasses = bases.pop().__subclasses__()
+        defined += subclasses
+        bases += subclasses
     for kind in defined:
         if _written_name(kind) == name:
             return kind
     raise UnnamedMethod(
-        f"the method {name!r} is one of your own, and its file is imported only if you name it "
-        f"again: give --method PATH/{name}, or in Python method='PATH/{name}'"
+        f"the file of the method {name!r} is imported only if you name it: give "
+        f"--method PATH/{name}, or in Python method='PATH/{name}'"
     )
 
 
-def from_data(data: object, own: object = None) -> Method:
+def from_data(data: object, method: object = None) -> Method:
     """Return the method that `to_data` wrote.
 
     Args:
-        data: What a data file says of the method.
-        own: The user's own method that it names by its file: an object, or `FILE.py:CLASS`.
+        data: What `to_data` returned.
+        method: The user's method that the data names by its file: an object, or `FILE.py:CLASS`.
     """
     if not isinstance(data, Mapping) or set(data) != {"name", "options"}:
         raise ValueError('a method is a JSON object with exactly "name" and "options"')
     name, options = data["name"], data["options"]
     if not isinstance(name, str) or not isinstance(options, Mapping):
         raise ValueError('"name" of a method must be a string and "options" a JSON object')
-    # A data file cannot name code to run.
-    kind: Any = _own_class(name, own) if ".py:" in name else _class_named(name)
+    kind: Any = _users_class(name, method) if ".py:" in name else _class_named(name)
     if kind is None:
         raise ValueError(f"unknown method {name!r}: expected one of {', '.join(names())}")
     known = [option.name for option in fields(kind)]
@@ -358,7 +364,7 @@ def from_data(data: object, own: object = None) -> Method:
         key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
     }
     try:
-        made: Method = kind(**{**kind.variants.get(name, {}), **values})
+        result: Method = kind(**{**kind.variants.get(name, {}), **values})
     except TypeError as error:
-        raise ValueError(f"bad options for {name}: {error}") from None
-    return made
+        raise ValueError(f"invalid options for {name}: {error}") from None
+    return result

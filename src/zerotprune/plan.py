@@ -1,4 +1,4 @@
-"""A schedule worked out for one model: token counts, what each block does and when, cost."""
+"""A schedule applied to one geometry: token counts, the task of each block, and the cost."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import get_args
 
 from .block import Task
 from .cost import Compute, Convention, Geometry, Load, total_macs
-from .grid import Outputs, check_outputs
-from .method import Method
+from .method import Method, name_of
 from .schedule import Schedule, Stage
-from .scoring.backends import Backend
+from .scoring.scorer import Backend
+from .tokens import Outputs, check_outputs
 
 
 class Plan:
-    """All that follows from it before an image is seen."""
+    """What a schedule means for a model, before any image is seen.
+
+    Args:
+        schedule: Stages and their method.
+        geometry: Of the model.
+        outputs: As for `prune_`.
+    """
 
     def __init__(self, schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> None:
         check_outputs(outputs)
         self.outputs = outputs
         self.schedule, self.method, self.geometry = schedule, schedule.method, geometry
         method = self.method
-        acting = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
-        self.stages = {stage.block: stage for stage in acting}
+        active = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
+        self.stages = {stage.block: stage for stage in active}
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
         grid = outputs == "grid"
@@ -30,7 +36,7 @@ class Plan:
         self.prefix_only = bool(self.stages) and not (
             geometry.pools_patches or grid or changes_last
         )
-        #: may tokens reach the head that stand for several patches, or for none?
+        #: may merged tokens or padding reach the head?
         self.uneven = bool(schedule.stages) and (method.merges or method.adaptive)
         #: must the head weigh them?
         self.size_weighted = self.uneven and geometry.pools_patches and not grid
@@ -38,13 +44,13 @@ class Plan:
     def check(self) -> None:
         """Raise ValueError if the model cannot follow the schedule."""
         patches, depth = self.geometry.patches, self.geometry.depth
-        # What acts inside a block can still spare the last block's MLP.
+        # A method that acts inside a block can still save the MLP of the last one.
         last = depth - 1 if self.method.acts == "end" else depth
         for stage in self.schedule.stages:
             if stage.block > last:
                 raise ValueError(
-                    f"a stage at block {stage.block}: stages go after blocks 1 to {last}, "
-                    f"this model has {depth} blocks"
+                    f"stages of {name_of(self.method)} must be at blocks 1 to {last} of this "
+                    f"model, got {stage.block}"
                 )
             self.method.check(stage, patches, self.geometry)
             patches = self.method.kept(stage, patches)
@@ -52,26 +58,24 @@ class Plan:
                 raise ValueError(f"the stage at block {stage.block} leaves no patch token")
         if self.geometry.needs_grid and self.schedule.stages and self.outputs == "tokens":
             raise ValueError(
-                "this model makes feature maps of every patch, and some would be gone: prune it "
-                'with outputs="grid"'
+                'this model returns feature maps of every patch: prune it with outputs="grid"'
             )
         if self.size_weighted and not self.geometry.weighs_sizes:
             raise ValueError(
-                "this model's head reads the patch tokens in a way of its own, and would take "
-                f"{'merged ones' if self.method.merges else 'padding'} for single patches; the "
-                "method needs one that reads the prefix tokens alone, or that pools by mean, "
-                'maximum or attention; zero-tprune takes any, and outputs="grid" gives any head '
-                "every patch"
+                "this model has a custom head, which would read "
+                f"{'merged tokens' if self.method.merges else 'padding'} as single patches; the "
+                "method needs a head that reads the prefix tokens alone, or that pools by mean, "
+                'maximum or attention: use zero-tprune, or outputs="grid"'
             )
 
     @property
     def first(self) -> int:
-        """The first block that has something to do, where any has."""
+        """The first block that has something to do, if any has."""
         return 1 if self.method.wants_history() else min(self.stages)
 
     def skips_mlp(self, compute: Compute) -> bool:
-        """Do stages come before their block's MLP? The MLP takes each token by itself, so what is
-        dropped after it need not go through it, unless the choice depends on what comes out."""
+        """Do dropped tokens skip the MLP of their block? It acts on each token by itself, so they
+        can, unless the decision depends on its output."""
         if self.method.acts != "end":
             return True
         return compute == "needed" and self.method.decides_after() != "mlp"
@@ -83,11 +87,13 @@ class Plan:
         method: Method | None = None,
         first: int | None = None,
     ) -> list[Task | None]:
-        """Return what each block has to do; None for the blocks that the library runs itself.
+        """Return the task of each block; None for blocks that keep the library's forward.
 
         Args:
-            method: The schedule's, bound to a model, see `Method.bind`.
-            first: The first block that the library does not run, if not that of the first stage.
+            compute: As for `prune_`.
+            backend: As for `prune_`.
+            method: The schedule's method, bound to a model, see `Method.bind`.
+            first: The first block with a task; default: that of the first stage.
         """
         if first is None:
             if not self.stages:
@@ -115,8 +121,8 @@ class Plan:
         ]
 
     def lengths(self) -> list[int]:
-        """How many tokens enter the first block, and how many leave each: those of hidden states
-        that a model shows."""
+        """Return how many tokens enter the first block, and how many leave each block: the lengths
+        of the hidden states."""
         patches, prefix, counts = self.geometry.patches, self.geometry.prefix, []
         for block in range(self.geometry.depth + 1):
             if (stage := self.stages.get(block)) is not None and self.outputs == "tokens":
@@ -130,8 +136,8 @@ class Plan:
         """Return the work of every block, and how many tokens reach the head.
 
         Args:
-            kept: The patch tokens that each stage left, if they differ from image to image.
-            compute: What affects the output, or all that the paper counts.
+            kept: The patch tokens that each stage left; default: what the method plans.
+            compute: As for `gmacs`.
         """
         counts = None if kept is None else iter(kept)
         remembers, skips_mlp = self.method.wants_history(), self.skips_mlp(compute)
@@ -145,7 +151,7 @@ class Plan:
                 before = patches
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
                 scoring += self._grid_macs(stage, before, patches)
-                if compute == "all":  # else what runs here counts, and these rows run
+                if compute == "all":  # "needed" counts what runs here, and this runs
                     scoring -= self.method.spared_macs(stage, before, patches, self.geometry)
             after = prefix + patches if skips_mlp else tokens
             loads.append(Load(tokens, tokens, after, scoring))
@@ -155,13 +161,13 @@ class Plan:
         return loads, self.geometry.tokens if self.outputs == "grid" else prefix + patches
 
     def _grid_macs(self, stage: Stage, before: int, after: int) -> int:
-        """To find for each token that a stage drops those that stand for it, see `grid`."""
+        """Count the search for stand-ins of the tokens that a stage drops, see `tokens`."""
         if self.outputs != "grid" or after == before:
             return 0
-        after -= self.method.fuses  # the token of the others' sum stands for none of them
+        after -= self.method.fuses  # the fused token is no stand-in
         merged = min(stage.similar, before - after) if self.method.merges else 0
-        looking = before if self.method.adaptive else before - after - merged
-        return looking * after * self.geometry.dim
+        searches = before if self.method.adaptive else before - after - merged
+        return searches * after * self.geometry.dim
 
     def gmacs(
         self,
@@ -169,13 +175,14 @@ class Plan:
         kept: Sequence[int] | None = None,
         compute: Compute = "all",
     ) -> float:
+        """Return the cost of one image, see `zerotprune.gmacs`."""
         if convention not in get_args(Convention):
             raise ValueError(f'convention must be "full" or "paper", got {convention!r}')
         loads, left = self.loads(kept, compute)
         return total_macs(self.geometry, loads, left, convention) / 1e9
 
     def price(self, convention: Convention = "full") -> float | None:
-        """The GMACs; None if the model cannot follow the schedule."""
+        """Return the GMACs; None if the model cannot follow the schedule."""
         try:
             self.check()
         except ValueError:

@@ -1,4 +1,4 @@
-"""Prune a model to a budget or by a schedule, take it off again, and say what it costs."""
+"""Prune a model to a budget or by a schedule, restore it, and count its cost."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from .backbones import backbone
 from .budgets import fit, schedule_for, solve_at
 from .cost import Compute, Convention
-from .grid import Outputs
 from .method import Method
 from .plan import Plan
 from .schedule import Schedule
-from .scoring.backends import Backend
+from .scoring.scorer import Backend
 from .surgery import attach, current_plan, restore_, sharing_copy
+from .tokens import Outputs
 
 __all__ = ["gmacs", "prune_", "pruned", "restore_"]
 
@@ -35,37 +35,37 @@ def prune_(
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
 ) -> Model:
-    """Prune a model's tokens from the next call on; in place, no training.
+    """Prune the tokens of a model in place, without training.
 
-    The weights and their names stay as they are. Pruning again replaces what was there, `restore_`
-    takes it off; a call that fails changes nothing.
+    Weights and their names stay as they are. Pruning again replaces the old schedule, `restore_`
+    undoes it, and a call that fails changes nothing.
 
     Args:
         model: A Vision Transformer of timm, transformers, torchvision or open_clip.
-        schedule: Stages and their method. Give either this or a budget. One that was solved for a
-            budget at another number of patches is solved anew for this model's.
+        schedule: Stages and their method. Give either this or a budget. A schedule that was solved
+            for a budget at another number of patches is solved again for this model.
         cost: The budget as a share of the unpruned model's compute.
         gmacs: The budget in GMACs.
-        speedup: The budget as times the unpruned model's speed, measured here on `example`.
+        speedup: The budget as a speedup over the unpruned model, measured here on `example`.
         example: A batch of images on the model's device, for `speedup`.
         method: A method or its name, for a budget. Default: Fold.
-        tuned: Take the schedule that was searched for this model and budget.
-        compute: "needed" computes nothing that the head does not read: dropped tokens skip their
-            block's MLP, and a head that reads the prefix tokens alone gets a last block for these
-            alone. The logits are the same but for rounding. `forward_features`, and hooks in the
-            last block, get all tokens. "all" computes everything.
+        tuned: Use the schedule that was searched for this model and budget.
+        compute: "needed" skips what the head does not read: dropped tokens skip the MLP of their
+            block, and if the head reads the prefix tokens alone, so does the last block compute
+            them alone. The logits are the same up to rounding. `forward_features` and hooks in the
+            last block still get all tokens. "all" computes everything.
         backend: What computes the scores: "reference" (torch), "triton" (kernels for GPUs), or
-            "auto", the kernels wherever they run and give the same result.
-        outputs: "tokens" lets the remaining tokens leave the blocks. "grid" gives a vector for
-            every patch, in the grid's order, as the unpruned model does: for dense heads, for
-            `forward_intermediates`, and for hooks on blocks. A patch has the vector of the token
-            that stands for it, plus their difference when it went.
+            "auto", which takes the kernels wherever they run and give the same result.
+        outputs: "tokens" returns the tokens that are left. "grid" returns a vector for every patch,
+            in the order of the grid, as the unpruned model does: for dense heads,
+            `forward_intermediates` and hooks on blocks. A removed patch gets the vectors of its
+            stand-ins, plus its difference from them when it was removed.
 
     A model that takes images of other sizes (timm's `dynamic_img_size`, transformers'
-    `interpolate_pos_encoding`) keeps to its budget there: the schedule is solved anew for every
-    size that it meets. A schedule without a budget is refused at any size but the model's own.
+    `interpolate_pos_encoding`) keeps its budget: the schedule is solved again for every size that
+    it meets. A schedule without a budget is refused at any other size.
 
-    It is for one thread. For several schedules at once, in threads too, see `pruned`.
+    Not thread-safe. To use several schedules at once, in threads too, see `pruned`.
 
     >>> import timm, torch
     >>> model = timm.create_model("test_vit", num_classes=5).eval()
@@ -81,12 +81,12 @@ def prune_(
     elif not isinstance(schedule, Schedule):
         meant = f"Schedule.load({schedule!r})" if isinstance(schedule, str) else f"cost={schedule}"
         raise TypeError(
-            f"prune_ takes a Schedule, got {type(schedule).__name__}: is {meant} meant?"
+            f"schedule must be a Schedule, got {type(schedule).__name__}: did you mean {meant}?"
         )
     elif cost is not None or gmacs is not None or speedup is not None or tuned:
-        raise ValueError("give prune_ a schedule or a budget, not both")
+        raise ValueError("give a schedule or a budget, not both")
     elif method is not None:
-        raise ValueError("a schedule knows its method: use schedule.by(method) for another")
+        raise ValueError("a schedule has a method: use schedule.by(method) for another one")
     _check_compute(compute)
     schedule = fit(schedule, backbone(model).geometry, outputs)
     return attach(model, schedule, compute, backend, outputs, solve_at)
@@ -106,14 +106,16 @@ def pruned(
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
 ) -> Model:
-    """A pruned copy of the model that shares its weights: it takes next to no memory of its own.
+    """Return a pruned copy of the model that shares its weights, and so takes little memory.
 
-    For several costs at once, in threads too: each copy has its own schedule, and the model itself
-    stays as it is. `prune_` changes a model in place, and is for one thread: a call that another
-    thread is in the middle of would run by two schedules. The arguments are those of `prune_`.
+    Each copy has its own schedule, and the model stays as it is: for several costs at once, in
+    threads too. (`prune_` changes a model in place, even while another thread is calling it.)
 
-    Weights are shared as they lie: have the model on its device and in its precision first.
-    Training one of them trains all.
+    Move the model to its device and precision first: a copy shares the weights as they are.
+    Training one trains all.
+
+    Args:
+        model: As for `prune_`, like all other arguments.
 
     >>> import timm, torch
     >>> model = timm.create_model("test_vit", num_classes=5).eval()
@@ -136,13 +138,16 @@ def gmacs(
     compute: Compute = "all",
     outputs: Outputs = "tokens",
 ) -> float:
-    """Multiply-accumulates for one image, in units of 10⁹.
+    """Count the multiply-accumulates for one image, in units of 10⁹.
 
-    Of the model as it is, or as the schedule would make it. The convention "full" counts all matrix
-    products with the patch embedding; "paper" is the paper's, which leaves that out and counts the
-    norms. Both count each block for all tokens that enter it, as the paper and every other method
-    do; with compute="needed", only what `prune_` computes by default. With a schedule, `outputs` is
-    what `prune_` would be given; a pruned model knows its own.
+    Args:
+        model: A pruned or unpruned model.
+        schedule: Count the model as pruned by this schedule; default: the model as it is.
+        convention: "full" counts all matrix products and the patch embedding; "paper" counts as the
+            paper does, norms but no patch embedding.
+        compute: "all" counts each block for all tokens that enter it, as the paper and other
+            methods do; "needed" counts only what `prune_` computes by default.
+        outputs: As for `prune_`, with a schedule.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -150,18 +155,14 @@ def gmacs(
     '1.254, 0.752'
     """
     _check_compute(compute)
-    if schedule is None:
-        held = current_plan(model)
-        geometry = backbone(model).geometry
-        plan = (
-            Plan(Schedule(), geometry)
-            if held is None
-            else Plan(held.schedule, geometry, held.outputs)
-        )
-    else:
-        geometry = backbone(model).geometry
+    geometry, current = backbone(model).geometry, current_plan(model)
+    if schedule is not None:
         plan = Plan(fit(schedule, geometry, outputs), geometry, outputs)
         plan.check()
+    elif current is not None:
+        plan = Plan(current.schedule, geometry, current.outputs)
+    else:
+        plan = Plan(Schedule(), geometry)
     return plan.gmacs(convention, compute=compute)
 
 

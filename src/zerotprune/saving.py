@@ -1,8 +1,8 @@
-"""Keep a pruned model: a folder with its weights, its library's config and its schedule.
+"""Save a pruned model: a folder with its weights, the config of its library, and its schedule.
 
-Plain timm, transformers and open_clip read the folder as any of theirs and get the unpruned model;
-`load` prunes it as it was. Folders come from strangers: only JSON and safetensors are read, no code
-from there is run, and what is wrong with one is said in one sentence.
+timm, transformers and open_clip read the folder like any other, and get the unpruned model; `load`
+prunes it again. Folders may come from strangers: only JSON and safetensors are read, and no code of
+theirs is run.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from .backbones import (
 from .backbones.storing import LEARNED, read_config, read_weights, write_config, write_weights
 from .cost import Compute
 from .files import printable, private_folder
-from .grid import Outputs
 from .method import Method, UnnamedMethod, name_of, names, resolve
 from .plan import Plan
 from .pruning import prune_
 from .schedule import Schedule
 from .surgery import current_plan, note_of, pruned_blocks
+from .tokens import Outputs
 
-#: our file in the folder, and the version of its form
+#: our file in the folder, and the version of its format
 FILE, FORMAT = "zerotprune.json", 1
 CARD, LEARNED_WEIGHTS = "README.md", "zerotprune.safetensors"
-#: what is fetched from the Hub: no code, no pickles
+#: what is downloaded from the Hub: no code, no pickles
 _FETCHED = ("*.json", "*.safetensors", "*.txt", CARD)
 _PACKAGES = {"lvvit": "zerotprune", "open_clip": "open_clip_torch"}
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a folder says of the model in it."""
+    """What a folder says about its model."""
 
     folder: Path
     library: str
@@ -70,19 +70,19 @@ def save(
     measured: Mapping[str, object] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model with its weights and the schedule that it is pruned by.
+    """Save a model with its weights and its schedule.
 
-    The folder is whole, or as it was before. One that `save` wrote is written over, and files that
-    others put there are kept; any other folder that is not empty is refused.
+    The folder is replaced as a whole, or left as it was if saving fails. A folder that `save` wrote
+    is overwritten, except for files of others in it; any other folder must be empty.
 
     Args:
         model: A model of timm, transformers, torchvision or open_clip, or an `LVViT`, pruned or
             not.
-        folder: Where to. Plain timm and open_clip read it as `local-dir:FOLDER`, transformers by
+        folder: Where to. timm and open_clip read it as `local-dir:FOLDER`, transformers by
             `from_pretrained`.
-        measured: What you measured, for the model card: `{"change in top-1": "−0.1 ± 0.3"}`.
-        config: What the library needs to create the model, if the model does not show it: timm's
-            `model_args`, or open_clip's model config.
+        measured: Results for the model card: `{"change in top-1": "−0.1 ± 0.3"}`.
+        config: What the library needs to create the model, if it cannot be read off the model:
+            timm's `model_args`, or open_clip's model config.
 
     >>> import tempfile, timm, torch, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit", num_classes=5).eval(), cost=0.7)
@@ -97,14 +97,14 @@ def save(
 
 
 def load(folder: str | os.PathLike[str], *, method: Method | str | None = None) -> nn.Module:
-    """Read a model that `save` wrote, pruned as it was; on the CPU, in eval mode.
+    """Load a model that `save` wrote, pruned as it was; on the CPU, in eval mode.
 
-    A folder that `save_pretrained` wrote from a pruned transformers model is read as well.
+    Also loads what `save_pretrained` wrote from a pruned transformers model.
 
     Args:
         folder: The folder, or the name of a model on the Hugging Face Hub.
-        method: The model's method, if it is one of your own: `FILE.py:CLASS`, or an object. Its
-            file is imported only because you name it here.
+        method: The model's method, if it is your own: `FILE.py:CLASS`, or an object. Its file is
+            imported only if you name it here.
 
     >>> import tempfile, timm, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit", num_classes=5), cost=0.7)
@@ -143,7 +143,7 @@ def push_to_hub(
         measured: As for `save`.
         config: As for `save`.
         private: Make a new repository private; default: your account's setting.
-        token: Your token, if not the one that you have logged in with.
+        token: Your token; default: the one that you logged in with.
         message: The subject of the commit.
 
     >>> push_to_hub(model, "user/my-vit", private=True)  # doctest: +SKIP
@@ -158,8 +158,8 @@ def push_to_hub(
             api.create_repo(name, private=private, exist_ok=True)
             done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
         except HFValidationError as error:
-            raise ValueError(f"{name!r} is no name on the Hub: {error}") from None
-        except Exception as error:  # of whatever HTTP library the client uses
+            raise ValueError(f"{name!r} is not a valid name on the Hub: {error}") from None
+        except Exception as error:  # of any HTTP library
             reason = str(error).strip().partition("\n")[0]
             raise OSError(f"cannot push to {name}: {reason or type(error).__name__}") from None
     return str(getattr(done, "repo_url", None) or name)
@@ -170,19 +170,19 @@ def _write(
     folder: str | os.PathLike[str],
     measured: Mapping[str, object],
     config: Mapping[str, Any] | None,
-    called: str,
+    card_name: str,
 ) -> Path:
-    """Write the folder; `called` is the name by which the card says to load it."""
-    held = _whole(model)
-    library, vit = library_of(held), backbone(held)
-    plan = current_plan(held) or Plan(Schedule(), vit.geometry)
-    blocks = pruned_blocks(held)
+    """Write the folder; the card loads the model by `card_name`."""
+    model = _unwrap_model(model)
+    library, vit = library_of(model), backbone(model)
+    plan = current_plan(model) or Plan(Schedule(), vit.geometry)
+    blocks = pruned_blocks(model)
     note = note_of(plan, blocks[0].task.compute if blocks else "needed")
     unpruned = Plan(Schedule(), plan.geometry).gmacs()
     data = {
         "format": FORMAT,
         "library": library,
-        "model": printable(vit.name) or type(transformer(held)).__name__,
+        "model": printable(vit.name) or type(transformer(model)).__name__,
         **note,
         "depth": plan.geometry.depth,
         "gmacs": None if plan.method.adaptive else round(plan.gmacs(), 6),
@@ -191,11 +191,11 @@ def _write(
     }
     target = _writable(folder)
     with _replacing(target) as temporary:
-        write_folder(held, temporary, config)
-        learned = getattr(transformer(held), LEARNED, None)
+        write_folder(model, temporary, config)
+        learned = getattr(transformer(model), LEARNED, None)
         if isinstance(learned, nn.Module):
             write_weights(temporary / LEARNED_WEIGHTS, learned.state_dict())
-        card = _card(data, plan, vit, measured, called)
+        card = _card(data, plan, vit, measured, card_name)
         (temporary / CARD).write_text(card, encoding="utf-8")
         files = sorted(path.name for path in temporary.iterdir())
         write_config(temporary / FILE, {**data, "files": [*files, FILE]})
@@ -203,7 +203,7 @@ def _write(
 
 
 def is_saved(name: str | os.PathLike[str]) -> bool:
-    """Is it a folder of ours, with or without `hf:` before it?"""
+    """Is it a folder that `save` or a pruned `save_pretrained` wrote, with or without `hf:`?"""
     folder = Path(os.fspath(name).removeprefix("hf:"))
     if not folder.is_dir():
         return False
@@ -211,7 +211,7 @@ def is_saved(name: str | os.PathLike[str]) -> bool:
 
 
 def folder_named(name: str) -> Path:
-    """Return the folder that a user means; a model on the Hub is fetched first."""
+    """Return the folder of that name; download it first if it is on the Hub."""
     text = name.removeprefix("hf:")
     folder = Path(text)
     if folder.exists() or folder.is_absolute() or text.count("/") != 1 or text.startswith("."):
@@ -227,27 +227,27 @@ def folder_named(name: str) -> Path:
 
 
 def read_saved(folder: str | os.PathLike[str], method: object = None) -> Saved:
-    """Read what a folder says of its model; `method` is as for `Schedule.from_json`."""
-    place = Path(os.fspath(folder).removeprefix("hf:"))
-    file, data = _read_data(place)
+    """Read what a folder says about its model; `method` is as for `Schedule.from_json`."""
+    path = Path(os.fspath(folder).removeprefix("hf:"))
+    file, data = _read_data(path)
     try:
         schedule = Schedule.from_json(json.dumps(data.get("schedule")), method)
     except UnnamedMethod:
         raise
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
-    return Saved(place, data["library"], schedule, data["compute"], data["outputs"])
+    return Saved(path, data["library"], schedule, data["compute"], data["outputs"])
 
 
 def read_model(folder: Path, weights: bool = True) -> nn.Module:
-    """Read the model of a folder, unpruned, in eval mode; without `weights` they are random."""
+    """Read the model of a folder, unpruned and in eval mode; without `weights` they are random."""
     file, data = _read_data(folder)
     model = read_folder(data["library"], folder, weights)
     vit = backbone(model)
     depth = data.get("depth", vit.geometry.depth)
     if depth != vit.geometry.depth:
         raise ValueError(
-            f"{file} is for a model of {depth!r} blocks, and the one in the folder has "
+            f"{file} is for a model of {depth!r} blocks, but the model in the folder has "
             f"{vit.geometry.depth}"
         )
     learned = folder / LEARNED_WEIGHTS
@@ -262,19 +262,19 @@ def read_model(folder: Path, weights: bool = True) -> nn.Module:
 
 
 def _read_data(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return our file of a folder and what it says, all but the schedule checked."""
+    """Return our file in a folder and its data, checked except for the schedule."""
     if not folder.is_dir():
-        raise ValueError(f"no folder at {folder}: give one that zerotprune.save wrote")
+        raise ValueError(f"no folder {folder}: give one that zerotprune.save wrote")
     file, note = folder / FILE, _note_in(folder)
     if file.is_file():
         data = read_config(file)
-    elif note is not None:  # by `save_pretrained`, see `backbones.transformers.store`
+    elif note is not None:  # of `save_pretrained`, see `backbones.transformers`
         data, file = {"format": FORMAT, "library": "transformers", **note}, folder / "config.json"
     else:
-        raise ValueError(f"{folder} holds no {FILE}: it is no folder that zerotprune.save wrote")
-    form = data.get("format")
-    if type(form) is not int or form != FORMAT:
-        raise ValueError(f"{file} has format {form!r}, and this release reads {FORMAT}")
+        raise ValueError(f"{folder} has no {FILE}: give a folder that zerotprune.save wrote")
+    version = data.get("format")
+    if type(version) is not int or version != FORMAT:
+        raise ValueError(f"{file} has format {version!r}: this release reads {FORMAT}")
     for name, known in (
         ("library", tuple(LIBRARIES)),
         ("compute", get_args(Compute)),
@@ -300,7 +300,8 @@ _LEARNED_KEY = re.compile(LEARNED + r"\.([^.]+)\.([1-9][0-9]{0,3})\.")
 
 
 def make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
-    """Put on the model what the state dict holds for methods, under `zerotprune.METHOD.BLOCK`."""
+    """Put modules on the model for the weights of methods in a state dict, under
+    `zerotprune.METHOD.BLOCK`."""
     stages: dict[str, set[int]] = {}
     for key in state:
         match = _LEARNED_KEY.match(key)
@@ -313,7 +314,7 @@ def make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
-    """A temporary folder beside the target that takes its place once all is written to it."""
+    """Yield a temporary folder that replaces the target once everything is written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex[:12]
     temporary, old = (target.with_name(f".zerotprune-{mark}.{end}") for end in ("tmp", "old"))
@@ -338,19 +339,19 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 
 def _writable(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder to write, if it is ours to write."""
+    """Return the folder to write; refuse one that `save` did not write, unless it is empty."""
     target = Path(os.path.realpath(folder))
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{folder} is a file: give the name of a folder")
+        raise ValueError(f"{folder} is a file: give a folder")
     if target.is_dir() and any(target.iterdir()) and not (target / FILE).is_file():
         raise ValueError(
-            f"{folder} holds files and no {FILE}: it is not written over, give another folder"
+            f"{folder} has files but no {FILE}, and is not overwritten: give another folder"
         )
     return target
 
 
 def _others_in(folder: Path) -> list[Path]:
-    """Return what others put into a folder of ours."""
+    """Return the files of a folder that `save` did not write."""
     written: object = []
     if (folder / FILE).is_file():
         try:
@@ -361,8 +362,8 @@ def _others_in(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name not in ours]
 
 
-def _whole(model: nn.Module) -> nn.Module:
-    """Return the model to write: without wrappers, and out of a Sequential that holds it."""
+def _unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the model to write: without wrappers, and without a Sequential around it."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
@@ -376,12 +377,12 @@ def _whole(model: nn.Module) -> nn.Module:
 def _versions(library: str) -> dict[str, str]:
     from . import __version__
 
-    found = {"zerotprune": __version__, "torch": torch.__version__}
+    versions = {"zerotprune": __version__, "torch": torch.__version__}
     package = _PACKAGES.get(library, library)
     try:
-        return found | ({} if package in found else {package: version(package)})
+        return versions | ({} if package in versions else {package: version(package)})
     except PackageNotFoundError:
-        return found
+        return versions
 
 
 def _card(
@@ -391,7 +392,7 @@ def _card(
     measured: Mapping[str, object],
     name: str,
 ) -> str:
-    """Return the model card: what it is, what it costs, and how to load it."""
+    """Return the model card: name, cost, and how to load it."""
     library, model = data["library"], _cell(data["model"])
     task = "image-classification" if vit.outputs else "image-feature-extraction"
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}"]
@@ -420,7 +421,7 @@ def _card(
     return "\n".join([*lines, ""])
 
 
-#: how the library itself reads the folder
+#: how a library reads the folder
 _PLAIN_READERS = {
     "timm": "timm.create_model('local-dir:FOLDER', pretrained=True)",
     "open_clip": "open_clip.create_model('local-dir:FOLDER')",
@@ -429,5 +430,5 @@ _PLAIN_READERS = {
 
 
 def _cell(value: object) -> str:
-    """Return a text as a cell of a Markdown table can take it."""
+    """Escape a value for a cell of a Markdown table."""
     return printable(str(value)).replace("|", "\\|").replace("`", "'")

@@ -1,4 +1,4 @@
-"""Stage and Schedule: where tokens are pruned, how many and by which method; checked, JSON."""
+"""Stage, Budget and Schedule: where tokens are pruned, how many, by which method; as JSON."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def _count(what: str, value: object, least: int) -> int:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pruning layer, at the end of a block.
+    """One pruning layer.
 
-    block:   after which block it acts; blocks are counted from 1
-    keep:    share of the patch tokens that the I-stage keeps, in (0, 1]; 1 switches it off
-    similar: how many tokens the S-stage prunes; 0 switches it off
-    rounds:  votes in the I-stage; None means 30 in the first three blocks, 1 in the last three,
-             5 between
+    Args:
+        block: The block it is at, counted from 1.
+        keep: The share of the patch tokens that the I-stage keeps, in (0, 1]; 1 disables it.
+        similar: How many tokens the S-stage prunes; 0 disables it.
+        rounds: Votes in the I-stage. None means 30 in the first three blocks, 1 in the last three,
+            and 5 in between.
 
     >>> Stage(3, keep=0.8, similar=10).kept(196)
     148
@@ -64,20 +65,20 @@ class Stage:
         return self.keep < 1 or self.similar > 0
 
     def share(self, patches: int) -> int:
-        """⌊keep × patches⌋, exact for the decimal that was written: 0.29 of 100 is 29."""
+        """Return ⌊keep × patches⌋, exact for decimals: 0.29 of 100 is 29."""
         return math.floor(self.keep * patches + 1e-9)
 
     def kept(self, patches: int) -> int:
-        """How many of so many patch tokens are left: first S, then I on what S left."""
+        """Return how many of `patches` tokens are left after S, and then I."""
         return self.share(patches - self.similar)
 
     def votes(self, depth: int) -> int:
-        """The I-stage's rounds in a model of this depth."""
+        """Return the rounds of the I-stage in a model of this depth."""
         return papers_rounds(self.block, depth)[0] if self.rounds is None else self.rounds
 
 
 def share_that_keeps(kept: int, of: int) -> float:
-    """A short decimal by which a stage keeps exactly so many.
+    """Return a short decimal `keep` by which a stage keeps exactly `kept` tokens.
 
     >>> share_that_keeps(29, of=100)
     0.29
@@ -91,7 +92,7 @@ def share_that_keeps(kept: int, of: int) -> float:
 
 
 def papers_rounds(block: int, depth: int) -> tuple[int, int]:
-    """The fewest and the most rounds that the paper finds enough for a block (Sec. 4.1)."""
+    """Return the range of rounds that the paper uses at a block (Sec. 4.1)."""
     if block <= 3:
         return 30, 50
     return (1, 1) if block > depth - 3 else (5, 10)
@@ -116,7 +117,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if (self.cost is None) == (self.gmacs is None):
-            raise ValueError("a budget is either cost=…, a share of the compute, or gmacs=…")
+            raise ValueError("a budget needs either cost=…, a share of the compute, or gmacs=…")
         for name, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} must be a number, got {value!r}")
@@ -126,7 +127,7 @@ class Budget:
 
     @property
     def options(self) -> dict[str, float]:
-        """The one of the two that is set, by its name."""
+        """`cost` or `gmacs`, whichever is set, by name."""
         both = {"cost": self.cost, "gmacs": self.gmacs}
         return {name: value for name, value in both.items() if value is not None}
 
@@ -135,16 +136,16 @@ class Budget:
         return float(self.gmacs) if self.cost is None else float(self.cost * unpruned)  # type: ignore[arg-type]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the budget as JSON has it."""
+        """Return the budget as JSON data."""
         paper = {"convention": self.convention} if self.convention != "full" else {}
         return {name: float(value) for name, value in self.options.items()} | paper
 
     @classmethod
     def from_data(cls, data: object) -> Budget:
         """Return the budget that `to_data` wrote."""
-        known = {each.name for each in fields(cls)}
+        known = {option.name for option in fields(cls)}
         if not isinstance(data, Mapping) or not set(data) <= known:
-            raise ValueError('"budget" of a schedule is a JSON object with "cost" or "gmacs"')
+            raise ValueError('"budget" must be a JSON object with "cost" or "gmacs"')
         return cls(**data)
 
 
@@ -152,9 +153,14 @@ class Budget:
 class Schedule:
     """Stages, at most one at each block, and the method that acts at them.
 
-    `method` is an object or a registered name; without one, Zero-TPrune. `budget` is what the
-    stages were solved for, and `patches` how many patches an image had: with any other number they
-    are solved anew. Schedules with the same stages and method are equal, whatever their budgets.
+    Schedules with the same stages and method are equal, whatever their budgets.
+
+    Args:
+        stages: In any order.
+        method: A method or its name; default: Zero-TPrune.
+        budget: What the stages were solved for, if they were.
+        patches: The number of patches that they were solved for. With any other number the budget
+            is solved again.
 
     >>> Schedule([Stage(3, keep=0.8), Stage(6, keep=0.7)], method="evit").method
     EViT(fuses=True)
@@ -168,41 +174,43 @@ class Schedule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", resolve(self.method))
         if not isinstance(self.stages, Iterable):
-            raise TypeError(f"a Schedule takes an iterable of Stage, got {self.stages!r}")
+            raise TypeError(f"stages must be an iterable of Stage, got {self.stages!r}")
         stages = tuple(self.stages)
         for stage in stages:
             if not isinstance(stage, Stage):
-                raise TypeError(f"a Schedule holds Stage objects, got {stage!r}")
+                raise TypeError(f"stages must be Stage objects, got {stage!r}")
         stages = tuple(sorted(stages, key=lambda stage: stage.block))
         for first, second in pairwise(stages):
             if first.block == second.block:
-                raise ValueError(f"two stages at block {first.block}: a block takes one at most")
+                raise ValueError(f"a block has at most one stage, got two at block {first.block}")
         object.__setattr__(self, "stages", stages)
         if (self.budget is None) != (self.patches is None):
-            raise ValueError("a schedule knows both its budget and its patches, or neither")
+            raise ValueError("give both budget and patches, or neither")
         if self.patches is not None:
             object.__setattr__(self, "patches", _count("patches", self.patches, 1))
 
     @classmethod
     def preset(cls, name: str) -> Schedule:
-        """A schedule of the paper by name: see ``zerotprune.schedule.PRESETS``."""
+        """Return a schedule of the paper by name, see ``zerotprune.schedule.PRESETS``."""
         if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; the presets are {', '.join(PRESETS)}")
+            raise ValueError(f"unknown preset {name!r}: expected one of {', '.join(PRESETS)}")
         return cls(PRESETS[name])
 
     def by(self, method: Method | str) -> Schedule:
-        """The same stages by another method, which may cost another share: without a budget."""
+        """Return the same stages with another method, and without the budget, as the cost may
+        differ."""
         return replace(self, method=resolve(method), budget=None, patches=None)
 
     @classmethod
     def from_json(cls, text: str, method: object = None) -> Schedule:
-        """Version 3; version 2, which had no budget; or version 1, which had no method either and
-        is Zero-TPrune's.
+        """Read a schedule from JSON.
+
+        Version 2 had no budget; version 1 had no method either, and is for Zero-TPrune.
 
         Args:
             text: What `to_json` returned.
-            method: A method of your own that the schedule names by its file, `FILE.py:CLASS`: that
-                again, or an object of the class. No file is imported because a schedule names it.
+            method: Your method, if the schedule names it by its file: `FILE.py:CLASS`, or an object
+                of the class. A file is imported only if you name it here.
         """
         try:
             data = parsed(text)
@@ -211,7 +219,7 @@ class Schedule:
         version = data.get("version") if isinstance(data, Mapping) else None
         if version is not None and (type(version) is not int or version not in _KEYS):
             raise ValueError(
-                f"schedule version {version!r} is unknown; this release reads 1 to {VERSION}"
+                f"unknown schedule version {version!r}: this release reads 1 to {VERSION}"
             )
         keys = _KEYS[version or VERSION]
         if not isinstance(data, Mapping) or set(data) != set(keys):
@@ -224,13 +232,13 @@ class Schedule:
         stages = tuple(_stage(entry) for entry in data["stages"])
         if version == 1:
             return cls(stages)
-        acting = from_data(data["method"], method)
+        resolved = from_data(data["method"], method)
         if version == 2:
-            return cls(stages, acting)
-        return cls(stages, acting, Budget.from_data(data["budget"]), data["patches"])
+            return cls(stages, resolved)
+        return cls(stages, resolved, Budget.from_data(data["budget"]), data["patches"])
 
     def to_json(self) -> str:
-        """Stages and method, and the budget where there is one, with a version."""
+        """Return stages, method and budget as JSON, with a version."""
         stages = [asdict(stage) for stage in self.stages]
         data: dict[str, Any] = {"version": 2, "method": to_data(self.method), "stages": stages}
         if self.budget is not None:
@@ -238,14 +246,13 @@ class Schedule:
         return json.dumps(data, indent=2) + "\n"
 
     def one_line(self) -> str:
-        """Stages and method as JSON for a cell of a table, which has other cells for the budget;
-        nothing for a schedule without stages."""
+        """Return stages and method as one line of JSON, for a table; "" without stages."""
         plain = replace(self, budget=None, patches=None)
         return " ".join(plain.to_json().split()) if self.stages else ""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: object = None) -> Schedule:
-        """A schedule that was saved as JSON. `method` is as for `from_json`."""
+        """Load a schedule that `save` wrote; `method` is as for `from_json`."""
         text = text_of(path, "schedule")
         try:
             return cls.from_json(text, method)
@@ -253,12 +260,12 @@ class Schedule:
             raise type(error)(f"{path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """As JSON; the file is whole, or as it was before."""
+        """Save as JSON. The file is replaced as a whole or left as it was."""
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 
 
-#: what a schedule's JSON holds, by its version
+#: the keys of a schedule's JSON by version
 _KEYS: dict[int, tuple[str, ...]] = {
     1: ("version", "stages"),
     2: ("version", "method", "stages"),
@@ -272,7 +279,7 @@ def _stage(entry: Any) -> Stage:
     known = [field.name for field in fields(Stage)]
     unknown = sorted(set(entry) - set(known))
     if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r} in a stage; fields are {', '.join(known)}")
+        raise ValueError(f"unknown field {unknown[0]!r} of a stage: expected {', '.join(known)}")
     if "block" not in entry:
         raise ValueError('a stage needs a "block"')
     return Stage(**entry)
@@ -291,18 +298,18 @@ def _preset(
     return tuple(replace(stage, rounds=votes) for stage, votes in zip(stages, rounds, strict=True))
 
 
-_PLACES = (1, 3, 6, 9, 11)
+_BLOCKS = (1, 3, 6, 9, 11)
 
-#: The stages of the paper's schedules, rounds as printed. The three budgets "zero-tp-*" are
-#: published for DeiT-S by their cost alone (2.97, 2.50 and 3.97 G): their stages are ours, what
-#: ``schedule_for`` solves in the paper's form, with the rounds that stages have by default.
+#: The paper's schedules, rounds as printed. Of "zero-tp-*" the paper gives only the cost for DeiT-S
+#: (2.97, 2.50 and 3.97 G): the stages are ours, what ``schedule_for`` solves in the paper's form,
+#: with the default rounds.
 PRESETS: dict[str, tuple[Stage, ...]] = {
-    "ablation-is": _preset(10, _PLACES, (1, 0.9, 0.8, 0.7, 1), (30, 5, 5, 1, 1)),
+    "ablation-is": _preset(10, _BLOCKS, (1, 0.9, 0.8, 0.7, 1), (30, 5, 5, 1, 1)),
     "ablation-i": _preset(0, (3, 6, 9, 11), (0.8, 0.7, 0.7, 0.6), (5, 5, 1, 1)),
     "vhf-search": _preset(
         0, (1, 3, 5, 7, 9, 11), (0.9, 0.9, 0.85, 0.8, 0.7, 0.65), (50, 50, 5, 5, 1, 1)
     ),
-    "zero-tp-a": _preset(10, _PLACES, (0.8965,) * 5),
-    "zero-tp-b": _preset(10, _PLACES, (0.8281,) * 5),
-    "zero-tp-c": _preset(10, _PLACES, (1,) * 5),
+    "zero-tp-a": _preset(10, _BLOCKS, (0.8965,) * 5),
+    "zero-tp-b": _preset(10, _BLOCKS, (0.8281,) * 5),
+    "zero-tp-c": _preset(10, _BLOCKS, (1,) * 5),
 }

@@ -1,6 +1,6 @@
-"""Shapes as types: jaxtyping's names where it is installed, stand-ins where it is not.
+"""Shapes as types: those of jaxtyping if it is installed, else stand-ins.
 
-The library runs on torch alone; the test suite has jaxtyping and checks every shape below.
+The library needs torch alone; the tests have jaxtyping and check every shape.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Attach a plan to a model, block by block, and take it off again."""
+"""Attach a plan to a model, block by block, and take it off again.
+
+A schedule is solved for one number of patches; at any other its counts would come to another cost.
+Models that take images of any size (timm's `dynamic_img_size`, transformers'
+`interpolate_pos_encoding`) solve it again for each size they meet, if it has a budget; see `Sizes`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import copy
 import functools
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -17,36 +22,40 @@ from .backbones.contract import is_saving
 from .backbones.ending import as_forward, ending_of, is_refused, refused
 from .block import PrunedBlock
 from .cost import Compute
-from .grid import Outputs
+from .dials import dials_of
 from .method import Method, name_of
 from .plan import Plan
 from .schedule import Schedule
-from .scoring.backends import Backend, prepare
-from .sizes import Sizes, Solve
+from .scoring.scorer import Backend, prepare
+from .tokens import Outputs
 
 Model = TypeVar("Model", bound=nn.Module)
 
+#: a plan and another number of patches → the schedule for it; ValueError says why there is none
+Solve = Callable[[Plan, int], Schedule]
+
+#: positions of a dial at which a method shows the blocks that it may put stages at
+_POSITIONS = (0.25, 0.5, 0.75)
+
 _NO_GRID = (
-    'has no full grid to give back from a pruned model: prune it with outputs="grid", '
-    "or use restore_(model) first"
+    'needs every patch, and a pruned model has fewer: prune it with outputs="grid", or call '
+    "restore_(model) first"
 )
 _NO_SIZES = (
-    "cannot tell how many patches were merged into each token it is given: "
-    "call the model itself, which gives the pooled features where it has no classifier"
+    "does not know how many patches were merged into each token: call the model itself, which "
+    "returns the pooled features if it has no classifier"
 )
 _STALE = (
-    "would change the number of tokens that the schedule was worked out for: "
-    "use restore_(model) first, and prune_ it again afterwards"
+    "would change the number of tokens that the schedule was solved for: call restore_(model) "
+    "first, and prune_ again afterwards"
 )
-_HOOKED = "see tokens with their places (a tuple, x first) instead of a tensor while it is pruned"
-_BYPASSED = "are not called while it is pruned: put them on its parts, or on the block"
-_LEFT_IN_PLACE = ': prune_ leaves it in place with compute="all"'
+_HOOKED = "get a tuple of tokens (x first) instead of a tensor while the model is pruned"
+_BYPASSED = "are not called while the model is pruned: put them on its submodules or on the block"
 _PREPARED = "accelerate has replaced the model's forward: prune before accelerator.prepare"
 _DISPATCHED = (
     "accelerate has replaced the forward of the blocks: prune before it dispatches the model, or "
     "load it without device_map"
 )
-_TELLS_NO_SIZES = ", and would not tell the head how many patches were merged into each token"
 
 
 def attach(
@@ -57,90 +66,100 @@ def attach(
     outputs: Outputs = "tokens",
     solve: Solve | None = None,
 ) -> Model:
-    """Run the model by the schedule from the next call on, whatever it was run by before.
+    """Prune a model by a schedule; what it was pruned by before is taken off.
 
-    `solve` finds the schedule for images of another size; without it they are refused.
+    Args:
+        model: The model to change.
+        schedule: Stages and their method.
+        compute: As for `prune_`.
+        backend: As for `prune_`.
+        outputs: As for `prune_`.
+        solve: Returns the schedule for images of another size; None refuses them.
     """
-    prepare(backend)  # compilers cannot trace the making of the kernels
+    prepare(backend)  # compilers cannot trace it
     vit, inner = backbone(model), cast(Any, transformer(model))
     plan = Plan(schedule, vit.geometry, outputs)
     plan.check()
     prefix_only = compute == "needed" and plan.prefix_only
     _refuse_foreign(vit, plan, prefix_only)
-    # All of it is made before any of it is put on: what fails leaves the model as it was.
+    # Make everything before attaching anything: a call that fails leaves the model as it was.
     method = plan.method.bind(inner, plan.stages, vit.geometry)
     sizes = Sizes(inner, plan, solve)
-    blocks = _pruned(vit, method, sizes, compute, backend)
-    own = _own(vit, plan, prefix_only, compute) if plan.stages else {}
-    _warn_of_hooks(vit, [pruned.block for pruned in blocks], outputs)
+    blocks = _pruned_blocks(vit, method, sizes, compute, backend)
+    attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
+    _warn_about_hooks(vit, [pruned.block for pruned in blocks], outputs)
     restore_(model)
     method.put_on(inner)
     for pruned in blocks:
         cast(Any, pruned.block).forward = pruned.forward
-    for name, value in own.items():
+    for name, value in attributes.items():
         setattr(inner, name, value)
     return model
 
 
-def _pruned(
+def _pruned_blocks(
     vit: Backbone, method: Method, sizes: Sizes, compute: Compute, backend: Backend
 ) -> list[PrunedBlock]:
-    """Return what runs in place of each block from the first stage on."""
+    """Make what replaces each block from the first stage on."""
     plan = sizes.plan
-    tasks = plan.tasks(compute, backend, method, sizes.first())
-    blocks = [
+    tasks = plan.tasks(compute, backend, method, sizes.first_block())
+    sizes.blocks = [
         PrunedBlock(block, vit.parts(block), task, plan, vit.call, sizes)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     ]
-    sizes.hold(blocks)
-    return blocks
+    return sizes.blocks
 
 
-def _own(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) -> dict[str, Any]:
-    """What the model itself gets, by the names of its methods."""
-    inner, own = cast(Any, vit.model), dict[str, Any]()
+def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) -> dict[str, Any]:
+    """Make what replaces methods of the model itself, by name."""
+    inner, attributes = cast(Any, vit.model), dict[str, Any]()
     weighs = plan.size_weighted or (prefix_only and plan.uneven)
     proportional = plan.method.proportional if weighs else None
     ending = vit.ending(prefix_only=prefix_only, proportional=proportional)
     if ending is not None and not _is_foreign(inner):
-        own["forward"] = as_forward(ending)
+        attributes["forward"] = as_forward(ending)
     unserved = vit.unserved if plan.outputs == "tokens" else ()
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
-    own |= {name: refused(name, why) for name, why in refusals.items() if hasattr(inner, name)}
-    own |= vit.saving(note_of(plan, compute))
-    own["extra_repr"] = functools.partial(_described, plan, type(inner).extra_repr(inner))
-    return own
+    attributes |= {
+        name: refused(name, why) for name, why in refusals.items() if hasattr(inner, name)
+    }
+    attributes |= vit.saving(note_of(plan, compute))
+    attributes["extra_repr"] = functools.partial(_describe, plan, type(inner).extra_repr(inner))
+    return attributes
 
 
-def _warn_of_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
-    """Hooks of the user's own that would see other things than they do in the unpruned model."""
+def _warn_about_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
+    """Warn about users' hooks that see something else than in the unpruned model."""
     for number, block in enumerate(vit.blocks, start=1):
         if block not in pruned:
             continue
-        if outputs == "tokens" and _hooked(block, vit):
+        if outputs == "tokens" and _is_hooked(block, vit):
             warnings.warn(f"the hooks on block {number} {_HOOKED}", stacklevel=4)
-        if any(_hooked(each, vit) for each in vit.bypassed(block)):
+        if any(_is_hooked(module, vit) for module in vit.bypassed(block)):
             warnings.warn(f"the hooks on the attention of block {number} {_BYPASSED}", stacklevel=4)
 
 
-def _hooked(module: nn.Module, vit: Backbone) -> bool:
-    """Are there hooks on the module that are not the library's own?"""
+def _is_hooked(module: nn.Module, vit: Backbone) -> bool:
+    """Does the module have hooks that are not the library's?"""
     hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
     return any(getattr(hook, "__module__", "") not in vit.recorders for hook in hooks)
 
 
 def sharing_copy(model: Model) -> Model:
-    """A copy that can be pruned by itself and holds the same weights, not copies of them."""
-    shared = {id(held): held for held in chain(model.parameters(), model.buffers())}
+    """Copy a model, but share its weights: the copy can be pruned by itself."""
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 def restore_(model: Model) -> Model:
-    """Take every trace of pruning off the model; does nothing to a model that has none.
+    """Undo `prune_`: the model is what it was before, bit for bit.
 
-    What a method has learned stays with the model, in `model.zerotprune`: nothing runs it.
+    What a method has learned stays in `model.zerotprune`, and nothing runs it.
+
+    Args:
+        model: A pruned model; an unpruned one is left as it is.
 
     >>> import timm, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit"), cost=0.7)
@@ -155,71 +174,152 @@ def restore_(model: Model) -> Model:
     if ending_of(inner) is not None:
         del inner.forward
     for name, value in list(inner.__dict__.items()):
-        described = isinstance(value, functools.partial) and value.func is _described
+        described = isinstance(value, functools.partial) and value.func is _describe
         if described or is_refused(value) or is_saving(value):
             delattr(inner, name)
     return model
 
 
 def note_of(plan: Plan, compute: Compute) -> dict[str, Any]:
-    """Return all that `prune_` needs to prune a model in the same way, as JSON has it."""
+    """Return what `prune_` needs to prune a model in the same way, as JSON data."""
     schedule = json.loads(plan.schedule.to_json())
     return {"schedule": schedule, "compute": compute, "outputs": plan.outputs}
 
 
 def current_plan(model: nn.Module) -> Plan | None:
-    """Return the plan that a model is pruned by, if it is."""
+    """Return the plan that a model is pruned by; None if it is not pruned."""
     blocks = pruned_blocks(model)
     return blocks[0].plan if blocks else None
 
 
 def pruned_blocks(model: nn.Module) -> list[PrunedBlock]:
-    """Return what runs in place of the model's blocks, in their order."""
-    found = (pruned_block(module) for module in transformer(model).modules())
-    return [pruned for pruned in found if pruned is not None]
+    """Return what replaces the model's blocks, in their order."""
+    pruned = (pruned_block(module) for module in transformer(model).modules())
+    return [block for block in pruned if block is not None]
 
 
 def pruned_block(block: nn.Module) -> PrunedBlock | None:
-    """Return what runs in place of one block, if anything of ours does."""
+    """Return what replaces one block; None if it is not pruned."""
     owner = getattr(block.__dict__.get("forward"), "__self__", None)
     return owner if isinstance(owner, PrunedBlock) else None
 
 
 def exchange_blocks(model: nn.Module, make: Callable[[PrunedBlock], PrunedBlock]) -> None:
-    """Replace every pruned block of a model by what `make` makes of it."""
+    """Replace every pruned block of a model by what `make` returns for it."""
     for pruned in pruned_blocks(model):
         cast(Any, pruned.block).forward = make(pruned).forward
 
 
-def _described(plan: Plan, others: str) -> str:
-    """What `repr(model)` says of the pruning."""
+def _describe(plan: Plan, others: str) -> str:
+    """Return what `repr(model)` says about the pruning."""
     unpruned = Plan(Schedule(), plan.geometry).gmacs()
     blocks = ", ".join(map(str, plan.stages))
     line = f"pruned by {name_of(plan.method)} at blocks {blocks}: "
     if plan.method.adaptive:
-        line += "as many tokens as an image needs"
+        line += "the number of tokens depends on the image"
     else:
         line += f"{plan.gmacs():.3g} of {unpruned:.3g} GMACs"
     if plan.outputs == "grid":
-        line += ", every patch comes out"
+        line += ", every patch is returned"
     return f"{others}, {line}" if others else line
 
 
 def _is_foreign(model: Any) -> bool:
-    """Has the model a forward that somebody else put on it?"""
+    """Did something else replace the model's forward?"""
     return "forward" in model.__dict__ and ending_of(model) is None
 
 
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
+    """Refuse forwards that something else replaced, if pruning has to replace them."""
     for number, block in enumerate(vit.blocks, start=1):
         if "forward" in block.__dict__ and pruned_block(block) is None:
             if hasattr(block, "_hf_hook"):
                 raise TypeError(_DISPATCHED)
-            raise TypeError(f"block {number} has a forward that was replaced by something else")
+            raise TypeError(f"the forward of block {number} was replaced by something else")
     if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
         if hasattr(vit.model, "_original_forward"):
             raise TypeError(_PREPARED)
-        raise TypeError(
-            "the model has a forward that was replaced by something else"
-            + (_LEFT_IN_PLACE if prefix_only else _TELLS_NO_SIZES)
+        why = (
+            'prune_ keeps it with compute="all"'
+            if prefix_only
+            else "it does not pass on how many patches were merged into each token"
         )
+        raise TypeError(f"the forward of the model was replaced by something else: {why}")
+
+
+class Sizes:
+    """The blocks of a pruned model for every image size that it has met.
+
+    Args:
+        model: The Transformer itself.
+        plan: For the size that the model was pruned at.
+        solve: Returns the schedule for another size; None refuses all other sizes.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, solve: Solve | None) -> None:
+        self.model, self.plan, self.solve = model, plan, solve
+        self.blocks: Sequence[PrunedBlock] = ()  # for the size that the model was pruned at
+        self._solved: dict[int, dict[int, PrunedBlock]] = {}  # patches → block number → block
+
+    def first_block(self) -> int | None:
+        """Return the first block that may have a stage at any size; None for that of the plan.
+
+        A method that spreads few tokens over all blocks has stages at other blocks at another size.
+        """
+        plan = self.plan
+        if self.solve is None or plan.schedule.budget is None or not plan.stages:
+            return None
+        dial = next(iter(dials_of(plan.method, plan.geometry)))
+        schedules = [schedule for at in _POSITIONS if (schedule := dial(at)) is not None]
+        blocks = [
+            stage.block for schedule in schedules for stage in schedule.stages if stage.prunes
+        ]
+        return min([plan.first, *blocks])
+
+    def block(self, number: int, patches: int) -> PrunedBlock:
+        """Return a block, counted from 1, for images of this many patches."""
+        self._solve_for(patches)
+        return self._solved[patches][number]
+
+    def _solve_for(self, patches: int) -> None:
+        """Solve for a size that is new. Compilers do not trace this."""
+        if patches not in self._solved:
+            self._solved[patches] = self._blocks_at(patches)
+
+    def _blocks_at(self, patches: int) -> dict[int, PrunedBlock]:
+        try:
+            plan = self._plan_at(patches)
+            method = plan.method.bind(self.model, plan.stages, plan.geometry)
+        except ValueError as error:
+            raise ValueError(
+                f"the model was pruned for images of {self.plan.geometry.patches} patches, got "
+                f"{patches}: {error}"
+            ) from None
+        first = self.blocks[0].task
+        tasks = plan.tasks(first.compute, first.backend, method, first.block)
+        task_of = {task.block: task for task in tasks if task is not None}
+        return {
+            pruned.task.block: PrunedBlock(
+                pruned.block, pruned.parts, task_of[pruned.task.block], plan, pruned.call
+            )
+            for pruned in self.blocks
+        }
+
+    def _plan_at(self, patches: int) -> Plan:
+        plan, first = self.plan, self.blocks[0].task.block
+        if self.solve is None:
+            raise ValueError("this run takes one size, so resize the model or the images first")
+        if plan.geometry.needs_grid and plan.geometry.head:
+            raise ValueError("the cost of its feature maps at another size is unknown")
+        solved = Plan(self.solve(plan, patches), plan.geometry.at(patches), plan.outputs)
+        solved.check()
+        if solved.stages and solved.first < first:
+            raise ValueError(
+                f"its method would start at block {solved.first}, but starts at block {first} at "
+                "the size that the model was pruned for"
+            )
+        return solved
+
+
+# What `torch.compiler.assume_constant_result` sets, which would import the whole compiler.
+Sizes._solve_for._dynamo_marked_constant = True  # type: ignore[attr-defined]

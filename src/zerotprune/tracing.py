@@ -1,4 +1,4 @@
-"""Trace: what each stage made of every patch of an image, as indices into the original grid."""
+"""Trace what each stage does with every patch, and count the tokens that are left."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import unwrap
+from .backbones import backbone, reading, unwrap
 from .block import PrunedBlock, Task
+from .method import name_of
+from .plan import Plan
+from .schedule import Schedule
 from .shapes import Float, Int, Shaped
-from .surgery import pruned_blocks
+from .surgery import current_plan, pruned_blocks
 from .tokens import CARRIED, Reduction, Tokens
 
 
@@ -32,28 +35,31 @@ class Fate(IntEnum):
 
 @dataclass(frozen=True)
 class StageTrace:
-    """One stage over a batch. Every column is a patch of the original grid."""
+    """What one stage did with a batch. Every column is a patch of the original grid."""
 
     block: int
     fate: Int[Tensor, "batch patches"]  # values of `Fate`
     partner: Int[Tensor, "batch patches"]  # the patch that made a SIMILAR one redundant, or −1
-    importance: Float[Tensor, "batch patches"]  # of the I-stage, or I′ where it has no I-stage;
-    # NaN for a patch that it did not see
-    pre_importance: Float[Tensor, "batch patches"]  # of the I′-stage, NaN likewise
+    #: of the I-stage, or of I′ if there is no I-stage; NaN for a patch that it did not see
+    importance: Float[Tensor, "batch patches"]
+    pre_importance: Float[Tensor, "batch patches"]  # of the I′-stage, likewise
 
     def where(self, fate: Fate) -> list[list[int]]:
-        """For each image, the patches with that fate."""
+        """Return the patches with that fate, a list for each image."""
         return [(row == fate).nonzero().flatten().tolist() for row in self.fate]
 
 
 def trace(
     model: nn.Module, images: Shaped[Tensor, "batch channels height width"]
 ) -> list[StageTrace]:
-    """Run the pruned model on a batch and tell, stage by stage, the fate of every patch.
+    """Run the pruned model on a batch and return, stage by stage, the fate of every patch.
 
-    The model is looked at through forward hooks, which are gone again afterwards. A stage at the
-    last block is left out where that block is computed for the prefix tokens alone: it does not
-    run there.
+    Uses forward hooks, and removes them afterwards. A stage at the last block is missing if that
+    block is computed for the prefix tokens alone: it does not run then.
+
+    Args:
+        model: A pruned model.
+        images: A batch of its inputs.
 
     >>> import timm, torch, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
@@ -68,7 +74,7 @@ def trace(
     if not isinstance(images, Tensor) or images.dim() != 4:
         raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
     if not images.isfinite().all():
-        raise ValueError("the images hold NaN or infinite values")
+        raise ValueError("images must be finite, got NaN or infinite values")
     seen: list[_Sight] = []
     with ExitStack() as watches:
         for block in pruned:
@@ -83,10 +89,10 @@ def trace(
             raise ValueError(f"the images do not fit the model: {error}") from None
     if not seen and all(block.task.last for block in staged):
         raise ValueError(
-            "nothing to trace: the only stage is at the last block, which runs for the prefix "
-            'tokens alone; prune_ runs the stage with compute="all"'
+            "nothing to trace: the only stage is at the last block, which is computed for the "
+            'prefix tokens alone; prune with compute="all" to run it'
         )
-    if not seen:  # at this size the budget asks for no stage
+    if not seen:  # at this size the budget needs no stage
         return []
     patches = seen[0].source.shape[1]
     return [_stage_trace(sight, patches) for sight in seen]
@@ -94,8 +100,8 @@ def trace(
 
 @contextmanager
 def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
-    """While it is open, note for every call how many patch tokens of each image each stage left:
-    a list of calls, each a list over stages of counts (one for each image)."""
+    """Record how many patch tokens each stage leaves, while it is open: a list of calls, each a
+    list over stages of counts, one for each image."""
     calls: list[list[Tensor]] = []
     watched = _staged_blocks(model)
 
@@ -123,8 +129,11 @@ def survivors(model: nn.Module) -> Iterator[list[list[Tensor]]]:
 
 @contextmanager
 def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
-    """While it is open, note for every call which patches are left in the end: for each patch token
-    that leaves the last block, in order, its place in the original grid.
+    """Record which patches are left, while it is open: for every call, the index in the original
+    grid of each patch token that leaves the last block, in order.
+
+    Args:
+        model: A pruned model.
 
     >>> import timm, torch, zerotprune as ztp
     >>> model = ztp.prune_(timm.create_model("test_vit").eval(), cost=0.7)
@@ -133,32 +142,74 @@ def patches_left(model: nn.Module) -> Iterator[list[Int[Tensor, "batch left"]]]:
     >>> features.shape[1] - model.num_prefix_tokens == left[-1].shape[1]
     True
     """
-    noted: list[Tensor] = []
+    sources: list[Tensor] = []
     pruned = pruned_blocks(model)
     if not pruned:
-        raise ValueError("the model is not pruned: all of its patches are left")
+        raise ValueError("the model is not pruned: call prune_(model, cost=…) first")
     last = pruned[-1]
     block, task, call = last.block, last.task, last.call
-    # The last block returns a plain tensor: let it return its tokens while we look.
+    # The last block returns a plain tensor: let it return its tokens for now.
     last.task = replace(task, last=False)
 
-    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> Any:
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if isinstance(out, Tokens):
-            noted.append(out.source)
+            sources.append(out.source)
             return task.method.read(out, task.geometry.prefix)
         if hasattr(out, CARRIED):
-            noted.append(Tokens.of(out, task.geometry.prefix).source)
+            sources.append(Tokens.of(out, task.geometry.prefix).source)
             return out
-        before = Tokens.of(call.read(args, given)[0], task.geometry.prefix)
-        noted.append(before.source)
+        before = Tokens.of(call.read(args, kwargs)[0], task.geometry.prefix)
+        sources.append(before.source)
         return out
 
     hook = block.register_forward_hook(look, with_kwargs=True)
     try:
-        yield noted
+        yield sources
     finally:
         hook.remove()
         last.task = task
+
+
+def image_tokens(model: nn.Module) -> int:
+    """Return how many image tokens the prompt of a vision-language model must hold for an image.
+
+    That is the number of vectors that the language model gets from the tower, with or without CLS,
+    at the layer that it reads. A pruned tower gives fewer, unless it has outputs="grid", and so the
+    language model is faster too.
+
+    Args:
+        model: LLaVA or PaliGemma of transformers, whose language model takes any number.
+
+    >>> import transformers, zerotprune as ztp
+    >>> small = dict(hidden_size=48, num_hidden_layers=6, num_attention_heads=3)
+    >>> config = transformers.LlavaConfig(
+    ...     vision_config=transformers.CLIPVisionConfig(**small, image_size=96, patch_size=16),
+    ...     text_config=transformers.LlamaConfig(**small, vocab_size=64),
+    ...     image_token_id=63,
+    ... )
+    >>> model = transformers.LlavaForConditionalGeneration(config).eval()
+    >>> image_tokens(model)
+    36
+    >>> schedule = ztp.Schedule((ztp.Stage(2, similar=12), ztp.Stage(5, similar=8)), "fold")
+    >>> tower = ztp.prune_(model.model.vision_tower, schedule)
+    >>> image_tokens(model)
+    16
+    """
+    read = reading(model)
+    plan = current_plan(read.tower) or Plan(Schedule(), backbone(read.tower).geometry)
+    if plan.method.adaptive and plan.outputs == "tokens":
+        raise ValueError(
+            f"with {name_of(plan.method)} the number of tokens depends on the image, and a prompt "
+            'holds a fixed number: prune the tower with outputs="grid"'
+        )
+    lengths = plan.lengths()
+    counts = {lengths[state] - read.left_out for state in read.states}
+    if len(counts) > 1:
+        raise ValueError(
+            f"the model reads layers {', '.join(map(str, read.states))} together, which now differ "
+            'in their number of tokens: prune the tower with outputs="grid"'
+        )
+    return counts.pop()
 
 
 def _staged_blocks(model: nn.Module) -> list[PrunedBlock]:
@@ -172,19 +223,19 @@ def _staged_blocks(model: nn.Module) -> list[PrunedBlock]:
 
 class _Sight(NamedTuple):
     block: int
-    source: Tensor  # the original patches that the stage was shown
-    valid: Tensor | None  # which of them are not padding
+    source: Tensor  # the original patches that the stage saw
+    valid: Tensor | None  # False: padding
     reduction: Reduction
 
 
 def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
     call, thread = pruned.call, threading.get_ident()
 
-    def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
-        # Another thread may be using the model at the same time; its images are not ours.
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        # Another thread may be using the model at the same time; ignore its images.
         if threading.get_ident() != thread:
             return
-        x = call.read(args, given)[0]
+        x = call.read(args, kwargs)[0]
         task = pruned.at_size_of(x).task  # at another size, other blocks may have stages
         if task.stage is not None:
             prefix = task.geometry.prefix
@@ -195,8 +246,8 @@ def _watch(pruned: PrunedBlock, seen: list[_Sight]) -> RemovableHandle:
 
 @contextmanager
 def _watching_last(pruned: PrunedBlock, seen: list[_Sight]) -> Iterator[None]:
-    """While it is open, note what the last block's stage does, if it runs. Not by a hook: to one
-    on the last block the model would show all tokens, and the stage would run for it."""
+    """Record what the stage of the last block does, if it runs, while it is open. A hook would make
+    the last block compute all tokens, and the stage run."""
     at_size_of, thread = pruned.at_size_of, threading.get_ident()
 
     def watched(x: Tensor | Tokens) -> PrunedBlock:
@@ -241,7 +292,7 @@ def _stage_trace(sight: _Sight, patches: int) -> StageTrace:
         kept = torch.where(reduction.valid, kept, shown.gather(1, reduction.keep))
     fate.scatter_(1, source, shown)
     fate.scatter_(1, source.gather(1, reduction.keep), kept)
-    if reduction.fused is not None:  # the extra token stands where its heaviest part stood
+    if reduction.fused is not None:  # the extra token is in the place of its heaviest part
         heaviest = reduction.fused.argmax(dim=-1, keepdim=True)
         fate.scatter_(1, source.gather(1, heaviest), Fate.KEPT)
     partner = source.new_full((batch, patches), -1)

@@ -217,7 +217,7 @@ print(tuple(model(torch.zeros(1, 3, 160, 160)).shape))
 def test_an_old_version_is_refused() -> None:
     refuse_old("1.0.20")
     refuse_old("1.1.0.dev0")
-    with pytest.raises(TypeError, match=r"timm 1\.0\.9: 1\.0\.20 or newer is needed"):
+    with pytest.raises(TypeError, match=r"timm 1\.0\.9: .*1\.0\.20 or newer"):
         refuse_old("1.0.9")
 
 

@@ -167,7 +167,7 @@ def _cosine(model: Any) -> None:
         ("open_clip", _exchanged("transformer.resblocks.1", "attn"), "no packed matrix"),
         ("open_clip", _sequence_first, "batch_first"),
         ("open_clip", _dropping, "patch dropout"),
-        ("open_clip, own attention", _cosine, "cosines"),
+        ("open_clip, own attention", _cosine, "cosine"),
         ("lvvit", _exchanged("blocks", "0"), "block 1.*Linear"),
     ],
 )
@@ -208,7 +208,7 @@ def test_masks_and_heads_of_somebody_else_s() -> None:
     assert ztp.prune_(whole, METHODS[0][1])(images_for(whole)).shape[1] < 37
     mean = ztp.prune_(build("open_clip, mean"), merging)
     mean.pool_type = "none"
-    with pytest.raises(ValueError, match="head was changed"):
+    with pytest.raises(ValueError, match="head was replaced"):
         mean(images_for(mean))
 
 

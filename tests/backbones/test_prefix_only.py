@@ -347,7 +347,7 @@ def test_threads_do_not_meet(model: Any) -> None:
 def test_a_forward_replaced_by_something_else(model: Any) -> None:
     images = images_for(model)
     model.forward = foreign = functools.partial(type(model).forward, model)
-    with pytest.raises(TypeError, match="forward that was replaced"):
+    with pytest.raises(TypeError, match=r"forward of .* was replaced"):
         ztp.prune_(model, SCHEDULE)
     assert not any("forward" in block.__dict__ for block in model.blocks)
     ztp.prune_(model, SCHEDULE, compute="all")

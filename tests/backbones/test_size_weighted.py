@@ -163,7 +163,7 @@ def test_another_head_after_pruning() -> None:
                 fresh = ztp.prune_(ztp.restore_(copy.deepcopy(model)), SCHEDULE)
                 torch.testing.assert_close(found, fresh(images))
         model.reset_classifier(11, "")
-        with pytest.raises(ValueError, match="head was changed"):
+        with pytest.raises(ValueError, match="head was replaced"):
             model(images)
 
 
@@ -173,7 +173,7 @@ def test_a_head_replaced_after_pruning_is_not_trusted(family: str, name: str) ->
     model: Any = ztp.prune_(build(family), SCHEDULE)
     own = getattr(model, name)
     setattr(model, name, lambda x, **given: own(x, **given))
-    with pytest.raises(ValueError, match="head was changed"):
+    with pytest.raises(ValueError, match="head was replaced"):
         model(images_for(model))
 
 
@@ -211,7 +211,7 @@ class Own(timm.models.vision_transformer.VisionTransformer):  # type: ignore[mis
 )
 def test_heads_that_cannot_be_taken_apart(kind: Any, pool: str) -> None:
     model = stirred(kind(**SMALL, global_pool=pool)).eval()
-    for method, word in ((ToMe(), "merged ones"), (Fold(), "merged ones"), (ATS(), "padding")):
+    for method, word in ((ToMe(), "merged tokens"), (Fold(), "merged tokens"), (ATS(), "padding")):
         schedule = ztp.Schedule((ztp.Stage(2, similar=5),), method)
         says = f"reads the patch tokens.*{word}"
         with pytest.raises(ValueError, match=says) as refusal:

@@ -18,7 +18,7 @@ from tests.families import build, plain_geometry
 from zerotprune.backbones import backbone
 from zerotprune.budgets import Budget, solving, tuned
 from zerotprune.budgets.solving import bisect, measured_gmacs
-from zerotprune.knobs import dials_of, spread_evenly
+from zerotprune.dials import dials_of, spread_evenly
 from zerotprune.methods import names, resolve
 from zerotprune.methods.zero_tprune import ScheduleForm
 from zerotprune.plan import Plan
@@ -110,15 +110,15 @@ def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ({"gmacs": 9.0}, "cannot be met by fold: this model takes 4.599 unpruned and 1.0"),
-        ({"gmacs": 0.5}, "cannot be met by fold: this model takes 4.599 unpruned and 1.0"),
+        ({"gmacs": 9.0}, "fold: .* 4.599 unpruned and at least 1.0"),
+        ({"gmacs": 0.5}, "fold: .* 4.599 unpruned and at least 1.0"),
         (
             {"gmacs": 9.0, "method": "zero-tprune"},
-            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.8",
+            "zero-tprune: .* 4.599 unpruned and at least 0.8",
         ),
         (
             {"gmacs": 0.4, "method": "zero-tprune"},
-            "cannot be met by zero-tprune: this model takes 4.599 unpruned and 0.8",
+            "zero-tprune: .* 4.599 unpruned and at least 0.8",
         ),
         ({"gmacs": -1.0}, "gmacs must be above 0"),
         ({"gmacs": float("nan")}, "gmacs must be above 0"),
@@ -161,11 +161,11 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
         for method, name in (("zero-tprune-uni", "zero-tprune-uni"), (None, "fold")):
             with pytest.raises(
                 ValueError,
-                match=rf"of {name} .* there is none at all, but there are some of zero-tprune$",
+                match=rf"of {name} .*none at any cost.*zero-tprune$",
             ):
                 tuned_for(model, method, gmacs=budget)
         larger = outline("deit_tiny_patch16_224", img_size=256)
-        with pytest.raises(ValueError, match="none at all"):
+        with pytest.raises(ValueError, match="none at any cost"):
             tuned_for(larger, gmacs=budget)
     finally:
         tuned.all_tuned.cache_clear()
@@ -271,7 +271,7 @@ def test_a_budget_of_nothing_is_answered_at_once(
     model, method = timm.create_model("test_vit", depth=12).eval(), resolve(name)
     for cost in (1e-5, 1e-300):
         images = torch.randn(1, 3, 160, 160) if method.adaptive else None
-        with pytest.raises(ValueError, match=r"cannot be met by|published counts of diffrate"):
+        with pytest.raises(ValueError, match=r"cannot be met by|diffrate-even"):
             ztp.schedule_for(model, cost=cost, method=name, images=images)
         assert priced <= 2000
         dials = dials_of(method, backbone(model).geometry) if method.adaptive else ()

@@ -26,7 +26,7 @@ from zerotprune.export import onnx, target_named
 from zerotprune.export.target import quiet
 from zerotprune.export.writing import facts_of, int8_facts, program_of
 from zerotprune.methods import resolve
-from zerotprune.scoring import ordering
+from zerotprune.scoring import indexing
 
 SIDE = 64  # 16 patches
 #: where there are two stages, at the second the order counts in which the first left the tokens
@@ -58,8 +58,8 @@ class Ordered(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         levels = images[0, 0, :4, :23].round()
-        place = ordering.largest(levels)[1].unsqueeze(1)
-        found = (*ordering.parted(levels, 7), ordering.descending(levels), place)
+        place = indexing.largest(levels)[1].unsqueeze(1)
+        found = (*indexing.split_top(levels, 7), indexing.descending(levels), place)
         return torch.cat(found, dim=1).to(images.dtype)
 
 

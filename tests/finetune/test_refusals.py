@@ -61,7 +61,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("empty val", "no images in empty"),
         ("nowhere val", "no data at nowhere"),
         ("train val --teacher five.safetensors", "the teacher has 5 classes, the model 3"),
-        ("train val --teacher wide.safetensors", "the model wants"),
+        ("train val --teacher wide.safetensors", "of shape"),
         ("train val --teacher vit_tiny_patch16_224", "the teacher has 1000 classes"),
         ("train val --teacher nowhere", "unknown model 'nowhere'"),
         ("train val --cost 0.01", "cannot be met by fold"),

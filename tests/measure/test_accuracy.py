@@ -13,8 +13,8 @@ from torch import Tensor
 import zerotprune as ztp
 from tests.families import build, images_for, plain_geometry
 from zerotprune.backbones import backbone
-from zerotprune.batching import Batch
 from zerotprune.budgets.solving import measured_gmacs
+from zerotprune.data.images import Batch
 from zerotprune.measure.accuracy import Contender, Result, Setting, compare
 from zerotprune.measure.evaluation import apply_probe, predict
 from zerotprune.measure.statistics import Mean

@@ -17,7 +17,7 @@ from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
 from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.graph import DenseGraph
-from zerotprune.tokens import Reduction, Tokens, reduced
+from zerotprune.tokens import Reduction, Tokens, reduce_tokens
 
 
 def told(
@@ -46,7 +46,7 @@ def told(
 
 def left_by(method: Method, seen: Seen, stage: ztp.Stage) -> tuple[Reduction, Tokens]:
     reduction = method.reduce(seen, stage)
-    return reduction, reduced(seen.tokens, reduction, seen.prefix)
+    return reduction, reduce_tokens(seen.tokens, reduction, seen.prefix)
 
 
 def test_tome_by_hand() -> None:

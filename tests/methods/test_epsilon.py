@@ -53,14 +53,14 @@ def test_it_is_a_stage_with_as_many_rounds() -> None:
 def test_a_batch_is_refused(batch: int) -> None:
     method = ztp.ZeroTPrune(epsilon=0.01)
     model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.6),), method))
-    with pytest.raises(ValueError, match="give one image at a time, got"):
+    with pytest.raises(ValueError, match="one image at a time, got"):
         model(images_for(model, batch))
 
 
 def test_an_export_is_refused() -> None:
     method = ztp.ZeroTPrune(epsilon=0.01)
     model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.6),), method))
-    with pytest.raises(ValueError, match="a compiled or exported model cannot: leave epsilon out"):
+    with pytest.raises(ValueError, match="leave epsilon out"):
         torch.export.export(model, (images_for(model, 1),), strict=False)
 
 

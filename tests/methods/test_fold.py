@@ -102,8 +102,8 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
     half = ztp.Schedule((ztp.Stage(2, similar=18), ztp.Stage(4, similar=9)), Fold())
     ztp.prune_(model, half)
     for stages, says in (
-        ([(2, 19)], "block 2 folds 19 tokens, more than half of the 36 patch tokens there"),
-        ([(2, 18), (4, 10)], "block 4 folds 10 tokens, more than half of the 18 patch tokens"),
+        ([(2, 19)], "block 2 .*36 .*got 19"),
+        ([(2, 18), (4, 10)], "block 4 .*18 .*got 10"),
     ):
         schedule = ztp.Schedule(tuple(ztp.Stage(b, similar=n) for b, n in stages), Fold())
         with pytest.raises(ValueError, match=says):
@@ -116,17 +116,17 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
         (
             3,
             0.98,
-            r"unpruned and 0\.001251 at least; with so few tokens the nearest to it is 0\.0019",
+            r"at least 0\.001251 pruned; .*nearest is 0\.0019",
         ),
         (
             3,
             1.2,
-            r"cannot be met by fold: this model takes 0\.001956 unpruned and 0\.001251 at least$",
+            r"fold: .*0\.001956 unpruned and at least 0\.001251 pruned$",
         ),
         (
             3,
             0.3,
-            r"cannot be met by fold: this model takes 0\.001956 unpruned and 0\.001251 at least$",
+            r"fold: .*0\.001956 unpruned and at least 0\.001251 pruned$",
         ),
         (1, 0.9, "fold has no schedule for this model"),  # its only block is the last one
     ],
@@ -145,7 +145,7 @@ def test_what_else_it_refuses() -> None:
     geometry = plain_geometry(6, 6, 0, 48)
     with pytest.raises(ValueError, match="drops none: leave keep at 1"):
         Plan(ztp.Schedule((ztp.Stage(2, 0.9, 3),), Fold()), geometry).check()
-    with pytest.raises(ValueError, match="no CLS token to weigh by"):
+    with pytest.raises(ValueError, match="needs a CLS token"):
         Plan(ztp.Schedule((ztp.Stage(2, similar=3),), Fold("cls")), geometry).check()
     with pytest.raises(ValueError, match=r"stages must be at least 1.* got 0"):
         Fold(stages=0)

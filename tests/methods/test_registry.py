@@ -83,7 +83,7 @@ def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
         ({"name": 3, "options": {}}, "must be a string"),
         ({"name": "tome", "options": []}, "a JSON object"),
         ({"name": "tomee", "options": {}}, "unknown method 'tomee'"),
-        ({"name": "mine.py:Mine", "options": {}}, "'mine.py:Mine' is one of your own"),
+        ({"name": "mine.py:Mine", "options": {}}, "--method PATH/mine.py:Mine"),
         ({"name": "tome", "options": {"ratio": 1}}, "'ratio'.*proportional"),
         ({"name": "zero-tprune", "options": {"vhf": [2.0, 1.0]}}, "vhf must be two variances"),
     ],

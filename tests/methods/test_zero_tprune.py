@@ -14,10 +14,10 @@ from torch import Tensor
 from tests.families import plain_geometry
 from tests.oracle import Layer, pruning_layer
 from zerotprune import Stage, ZeroTPrune, methods
-from zerotprune.batching import select
 from zerotprune.method import Seen
 from zerotprune.scoring import graph
 from zerotprune.scoring.attention import Heads
+from zerotprune.scoring.indexing import select
 from zerotprune.scoring.similarity import Partition
 from zerotprune.tokens import Reduction, Tokens
 

@@ -18,9 +18,9 @@ from zerotprune.method import Seen
 from zerotprune.methods import ATS, EViT, TopK
 from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
-from zerotprune.scoring.backends import scorer
 from zerotprune.scoring.graph import DenseGraph
-from zerotprune.scoring.ordering import descending
+from zerotprune.scoring.indexing import descending
+from zerotprune.scoring.scorer import scorer_for
 from zerotprune.scoring.similarity import nearest, split
 from zerotprune.scoring.triton import fused, matching, ranking, sums, voting
 
@@ -177,7 +177,7 @@ def test_a_layer_decides_as_with_the_reference(method: Any) -> None:
     seen, _ = image(67, 1, HEADS, 16, batch=IMAGES)
     exact, part = seen.heads[0], [x.float().to(DEVICE) for x in seen.heads[0][:3]]
     heads = Heads(part[0], part[1], part[2], exact.scale, True, 0.0)
-    who = scorer("triton", [heads])
+    who = scorer_for("triton", [heads])
     outputs, graph = who.attention([heads])
     tokens = seen.tokens._replace(
         x=seen.tokens.x.float().to(DEVICE), source=seen.tokens.source.to(DEVICE)
@@ -228,7 +228,7 @@ def test_a_broken_image_disturbs_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("family", "says"),
-    [("beit, relative bias", "attention has a bias"), ("parallel things", "several attentions")],
+    [("beit, relative bias", "attention has a bias"), ("parallel things", "parallel attentions")],
 )
 def test_what_the_kernels_cannot_score(family: str, says: str) -> None:
     model = build(family).to(DEVICE).float()

@@ -13,11 +13,11 @@ from torch import Tensor
 from tests.families import build, images_for
 from tests.scoring.test_triton import BATCH, DEVICE, GPU, PRECISIONS, error, on_a_gpu, vectors
 from zerotprune import Schedule, Stage, prune_, trace
-from zerotprune.batching import take
 from zerotprune.method import Method
 from zerotprune.methods import Fold, ToMe
 from zerotprune.scoring import graph as reference
 from zerotprune.scoring.attention import Heads
+from zerotprune.scoring.indexing import take
 from zerotprune.scoring.scorer import REFERENCE
 from zerotprune.scoring.similarity import Folding
 from zerotprune.scoring.triton import folding, fused

@@ -1,5 +1,6 @@
-"""Backbones: all that anybody wants to know of a library's Vision Transformer, and how it comes
-apart. A library is imported only for one of its models, or for one that is asked for by name."""
+"""Backbones: one interface to the Vision Transformers of all libraries, and their blocks in parts.
+
+A library is imported only for one of its models, or when a model is created by name."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Library(NamedTuple):
 
     module: str
     prefix: str = ""
-    ours: str | None = None  # a module of ours that defines some of them
+    ours: str | None = None  # a module here that defines some of them
 
 
 #: the libraries, by the names of our packages
@@ -61,7 +62,7 @@ LIBRARIES: dict[str, Library] = {
 
 
 def backbone(model: object) -> Backbone:
-    """Take a model apart, or say in one sentence why it cannot be pruned."""
+    """Take a model apart, or raise TypeError with the reason why it cannot be pruned."""
     model = transformer(_checked(model))
     if (wrapper := wrapper_of(model)) is not None:
         raise TypeError(f"cannot prune a model after {wrapper}: prune it before")
@@ -73,7 +74,7 @@ def backbone(model: object) -> Backbone:
 
 
 def reading(model: object) -> Reading:
-    """Say what a vision-language model reads of its tower, or why that is not known."""
+    """Return what a vision-language model reads of its tower, or raise TypeError if unknown."""
     model = unwrap(_checked(model))
     read = getattr(_home_of(model), "reading", None)
     if read is None:
@@ -83,15 +84,14 @@ def reading(model: object) -> Reading:
 
 
 def featurize_(model: object, pool: Pool = "own") -> nn.Module:
-    """Change a model so that it returns one vector for an image; in place.
+    """Change a model in place to return one vector for an image.
 
-    Merged tokens count in a mean as often as there are patches in them, once it is pruned: prune
-    what this returns.
+    Prune what this returns: then a mean over patches counts merged tokens by their size.
 
     Args:
         model: A model of any library, unpruned.
-        pool: "own" is what the library's head reads, or returns where it has no classifier; "cls"
-            the CLS token; "mean" the mean over the patches.
+        pool: "own" for what the library's head reads, or returns if it has no classifier; "cls" for
+            the CLS token; "mean" for the mean over the patches.
     """
     if pool not in get_args(Pool):
         raise ValueError(f"pool must be one of {', '.join(get_args(Pool))}, got {pool!r}")
@@ -101,7 +101,7 @@ def featurize_(model: object, pool: Pool = "own") -> nn.Module:
         model = supported[0] if len(supported) == 1 else model
     change = getattr(_home_of(model), "featurize_", None)
     if change is None:
-        backbone(model)  # which says what is wrong with it, if it is
+        backbone(model)  # raises if the model cannot be pruned at all
         raise TypeError(f"{type(model).__name__} cannot be made to return one vector for an image")
     featurized: nn.Module = change(model, pool)
     return featurized
@@ -119,8 +119,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def transformer(model: nn.Module) -> nn.Module:
-    """Return the Vision Transformer itself: without wrappers, out of an `nn.Sequential` that holds
-    one, or out of a model of the same library that holds it."""
+    """Return the Vision Transformer itself: without wrappers, out of an `nn.Sequential` with one
+    supported model, or out of a larger model of the same library."""
     model = unwrap(model)
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home_of(child) is not None]
@@ -131,7 +131,7 @@ def transformer(model: nn.Module) -> nn.Module:
     return model if inner is model else transformer(inner)
 
 
-#: what wraps a model or changes its classes, by the names of these classes
+#: classes that wrap a model or change its classes → what made them
 _WRAPPERS = {
     "PeftModel": "get_peft_model",
     "FSDPModule": "fully_shard",
@@ -141,8 +141,7 @@ _WRAPPERS = {
 
 
 def wrapper_of(model: nn.Module) -> str | None:
-    """Name what has wrapped the model, or a part of it, in a way that pruning does not look
-    through."""
+    """Name what wrapped the model or a part of it, if `unwrap` does not know it."""
     for module in model.modules():
         for kind in type(module).__mro__:
             if kind.__name__ in _WRAPPERS:
@@ -154,9 +153,9 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
     """Create a model by its name on the command line.
 
     Args:
-        name: a prefix of the library's, then the library's own name.
-        pretrained: load the library's pretrained weights.
-        options: what the library's `create` takes; None leaves its default.
+        name: The prefix of the library, then its name of the model.
+        pretrained: Load the library's pretrained weights.
+        options: Of the library's `create`; None leaves the default.
     """
     home, library_name = _named(name)
     kwargs = {option: value for option, value in options.items() if value is not None}
@@ -168,20 +167,19 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
 
 
 def shape_in(name: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options for `create` by which a model takes these weights, as far as its library's
-    package can tell."""
+    """Return the options of `create` that fit these weights, as far as they can be inferred."""
     read = getattr(_named(name)[0], "shape_in", None)
     return {} if read is None else dict(read(state))
 
 
 def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the model's weights from a file that may hold more towers than one."""
+    """Select the model's weights from a file that may have other towers too."""
     select = getattr(_named(name)[0], "own_weights", None)
     return dict(state if select is None else select(state))
 
 
 def library_of(model: nn.Module) -> str:
-    """Return the name of our package for the library that the model is of."""
+    """Return the name of our package for the library of the model."""
     home = _home_of(model)
     if home is None:
         raise TypeError(f"cannot save {type(model).__name__}: {_advice(model)}")
@@ -189,22 +187,22 @@ def library_of(model: nn.Module) -> str:
 
 
 def write_folder(model: nn.Module, folder: Path, config: Mapping[str, Any] | None) -> None:
-    """Write a model's config and weights in its library's own form.
+    """Write a model's config and weights in the format of its library.
 
     Args:
         model: The model, without wrappers.
         folder: An empty folder.
-        config: What the library needs to create the model again, if the model does not show it.
+        config: What the library needs to create the model, if it cannot be read off the model.
     """
     _package(library_of(model)).write(model, folder, config)
 
 
 def read_folder(library: str, folder: Path, weights: bool = True) -> nn.Module:
-    """Create the model that a folder holds: only data is read from there, and no code is run.
+    """Create the model of a folder. Only data is read, and no code is run.
 
     Args:
         library: The name of our package for its library.
-        folder: What `write_folder` has written.
+        folder: What `write_folder` wrote.
         weights: Load its weights; else they are random.
     """
     model: nn.Module = _package(library).read(folder, weights)
@@ -212,7 +210,7 @@ def read_folder(library: str, folder: Path, weights: bool = True) -> nn.Module:
 
 
 def image_tower(model: nn.Module) -> nn.Module:
-    """Return the part of a model that takes images: itself, where it has no text tower."""
+    """Return the image tower of a model, or the model itself if it has no text tower."""
     select = getattr(_home_of(model), "image_tower", None)
     tower: nn.Module = model if select is None else select(model)
     return tower
@@ -224,8 +222,8 @@ def refuse_unreachable(
     files: Sequence[str],
     instead: str = "give a local file with --weights",
 ) -> None:
-    """Raise at once if a repository is not cached and the Hugging Face Hub cannot be reached: the
-    Hub's own client retries for a minute."""
+    """Raise ValueError if a repository is not cached and the Hugging Face Hub cannot be reached.
+    The Hub's client would retry for a minute."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     if any(isinstance(try_to_load_from_cache(repository, file), str) for file in files):
@@ -233,10 +231,10 @@ def refuse_unreachable(
     try:
         urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
     except HTTPError:
-        return  # somebody answers
+        return  # it answers
     except (OSError, ValueError, HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
-            return  # the same: the Hub's own client brings other certificates
+            return  # it answers, and the Hub's client has other certificates
         host = urlsplit(constants.ENDPOINT).hostname
         raise ValueError(
             f"cannot fetch the pretrained weights of {name}: {host} cannot be reached; {instead}"
@@ -282,11 +280,11 @@ def _advice(model: nn.Module) -> str:
         path = inside[0].rpartition(" at ")[2]
         return f"it holds {' and '.join(inside)}: pass model{path}"
     library = type(model).__module__.partition(".")[0]
-    return f"it is {library}'s, and not a Vision Transformer of {' or '.join(LIBRARIES)}"
+    return f"it is from {library}, not a Vision Transformer of {' or '.join(LIBRARIES)}"
 
 
 def _prunable(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """Find the modules inside that could be pruned by themselves, with their libraries' names."""
+    """Find submodules that could be pruned by themselves, with the names of their libraries."""
     for path, module in model.named_modules():
         home = _home_of(module)
         if path and home is not None:

@@ -1,7 +1,7 @@
-"""What the libraries' attentions have in common, and blocks around a packed attention.
+"""What the attentions of libraries share, and blocks with packed attention.
 
-Packed is an attention with one matrix for q, k and v: `nn.MultiheadAttention` in torchvision and
-open_clip, and open_clip's own.
+Packed attention has one matrix for q, k and v: `nn.MultiheadAttention` in torchvision and
+open_clip, and the class of open_clip.
 """
 
 from __future__ import annotations
@@ -32,28 +32,26 @@ def merge_heads(x: Tensor) -> Tensor:
 def project_for_queries(
     x: Tensor, weight: Tensor, bias: Tensor | None, first: int, queries: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Project the first `queries` tokens to the first outputs, and all tokens to the others.
-
-    So q is computed for the tokens that ask, k and v for all; all tokens ask if `queries` is None.
-    """
+    """Project the first `queries` tokens to the `first` outputs (q), and all tokens to the other
+    outputs (k and v). None projects all tokens to all outputs."""
     if queries is None:
         out = F.linear(x, weight, bias)
         return out[..., :first], out[..., first:]
     first_bias, other_bias = (None, None) if bias is None else (bias[:first], bias[first:])
-    asked = F.linear(x[:, :queries], weight[:first], first_bias)
-    return asked, F.linear(x, weight[first:], other_bias)
+    q = F.linear(x[:, :queries], weight[:first], first_bias)
+    return q, F.linear(x, weight[first:], other_bias)
 
 
 def is_plain(layer: object) -> bool:
-    """Can parts of a layer's weights be used? One that was wrapped or quantised may do more."""
+    """Can the weights of a layer be split? A wrapped or quantized layer may do more."""
     return type(layer) is nn.Linear and "forward" not in layer.__dict__
 
 
 def layer_for_queries(
     layer: Any, x: Tensor, first: int, queries: int | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Do as `project_for_queries` by a layer, with another bias if one is given. The layer is
-    called where it can be, so that its hooks run."""
+    """Do `project_for_queries` with a layer, and with `bias` instead of its own. Call the layer
+    where possible, so that its hooks run."""
     if queries is not None and is_plain(layer):
         bias = layer.bias if bias is None else bias
         return project_for_queries(x, layer.weight, bias, first, queries)
@@ -62,8 +60,8 @@ def layer_for_queries(
 
 
 def bias_among(bias: Tensor, tokens: Tokens, queries: int | None) -> Tensor:
-    """Select the relative position bias between the tokens that ask and the tokens that are left,
-    prefix tokens first."""
+    """Select the relative position bias between the queries and the tokens that are left, prefix
+    tokens first."""
     if not tokens.moved:
         return bias[..., :queries, :]
     table = bias.reshape(bias.shape[-3:])
@@ -78,8 +76,11 @@ def bias_among(bias: Tensor, tokens: Tokens, queries: int | None) -> Tensor:
 class PackedBlock:
     """x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 
-    The modules that `after_attention` and `after_mlp` name, where the block has them, act on a
-    branch before the sum.
+    Args:
+        block: The library's block.
+        attention: The name of its attention.
+        after_attention: Names of modules that act on that branch before the sum, if it has them.
+        after_mlp: The same for the branch of the MLP.
     """
 
     block: Any
@@ -111,7 +112,7 @@ class PackedBlock:
 
 
 def _through(module: Any, names: tuple[str, ...], x: Tensor) -> Tensor:
-    """Apply those of the named modules that there are."""
+    """Apply the named modules, as far as there are any."""
     for name in names:
         step = getattr(module, name, None)
         x = x if step is None else step(x)
@@ -119,7 +120,7 @@ def _through(module: Any, names: tuple[str, ...], x: Tensor) -> Tensor:
 
 
 def _is_fused(attention: Any) -> bool:
-    """open_clip's own attention has a switch, under one name or another."""
+    """Is it fused? open_clip has a switch, whose name depends on the version."""
     return bool(getattr(attention, "use_fsdpa", getattr(attention, "use_sdpa", True)))
 
 

@@ -1,4 +1,4 @@
-"""The contract of a library: what a Backbone says of a model, and how its blocks are called."""
+"""The contract of a library: what a Backbone knows of a model, and how its blocks are called."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from .ending import Ending, ending_of
 
 __all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Pool", "Reading"]
 
-#: the one vector of an image: what the library's own head reads, the CLS token, or the mean over
-#: the patches
+#: the vector of an image: what the library's head reads, the CLS token, or the mean over patches
 Pool = Literal["own", "cls", "mean"]
 
-#: the refusal of an attention mask, of whatever library
+#: the error for an attention mask, in any library
 NO_MASK = "a pruned model takes no attention mask: it would not fit the tokens that are left"
 
 
 class BlockCall:
-    """How a model calls its blocks: this one with x and keywords."""
+    """How a model calls its blocks: here, with x and keywords."""
 
     def read(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
-        """Split a call into the residual stream and what else the parts may need of it."""
+        """Split a call into the residual stream and the keywords for `Parts.attend`."""
         (x,) = args
         return x, dict(kwargs)
 
 
 def saving_method(save: Callable[..., Any], *args: Any) -> functools.partial[Any]:
-    """Make a method for `Backbone.saving`; `restore_` knows it by this and takes it off."""
+    """Make a method for `Backbone.saving`, which `restore_` recognizes and removes."""
     return functools.partial(_save, save, *args)
 
 
@@ -51,37 +50,38 @@ def _save(save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Backbone(ABC):
-    """A model, seen as a row of blocks."""
+    """A model as a sequence of blocks."""
 
     model: nn.Module
     geometry: Geometry
     blocks: Sequence[nn.Module]
 
     call: ClassVar[BlockCall] = BlockCall()
-    #: the library's way to enter and to end a model
+    #: how the library's models are entered and how they end
     ending_class: ClassVar[type[Ending]]
-    #: methods of the model that need the whole grid. A pruned model refuses them, unless it has
-    #: outputs="grid", where every block returns a tensor of full length (`grid.carrying`); for that
-    #: the library must hand each block the very tensor that the one before returned
+    #: Methods of the model that need the whole grid. A pruned model refuses them, unless it has
+    #: outputs="grid": then every block returns a tensor of full length (`restore_carrying`), and
+    #: the library must pass this very tensor to the next block.
     unserved: ClassVar[tuple[str, ...]] = ()
     #: methods that get tokens without their sizes: refused while the head must pool by size
     unweighed: ClassVar[tuple[str, ...]] = ()
-    #: the library's modules whose hooks on blocks are welcome: they record what leaves the blocks
+    #: the library's modules whose hooks on blocks cause no warning: they record outputs
     recorders: ClassVar[tuple[str, ...]] = ()
-    #: methods that change the number of tokens, for which a schedule was worked out
+    #: methods that change the number of tokens, which a pruned model refuses
     resizing: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def parts(self, block: nn.Module) -> Parts: ...
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        """Return the modules of a block that are not called while it is pruned: their parts are."""
+        """Return the modules of a block that are not called while it is pruned; their submodules
+        are."""
         return ()
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The library's own name of the model with the tag of its weights; "" if it has none."""
+        """The library's name of the model with the tag of its weights; "" if it has none."""
 
     @property
     @abstractmethod
@@ -91,32 +91,35 @@ class Backbone(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """The number of classes; 0 where the model has no classifier."""
+        """The number of classes; 0 without a classifier."""
 
     @abstractmethod
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """Return the transform from a PIL image to the model's input, at `size` pixels or at the
-        size that the model has now."""
+        """Return the transform from a PIL image to the model's input.
+
+        Args:
+            size: The side in pixels; default: that of the model.
+        """
 
     @property
     @abstractmethod
     def normalization(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Mean and standard deviation of each channel, as the transform normalizes them."""
+        """The mean and standard deviation by which the transform normalizes each channel."""
 
     @abstractmethod
     def class_names(self) -> list[str]:
         """Return the names of the classes, or an empty list if the library does not know them."""
 
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights as the library publishes them to the names that the model has."""
+        """Rename published weights to the names that the model has."""
         return state
 
     def resize_(self, size: int) -> None:
-        """Set the model to square images of another size: positions are resampled."""
+        """Set the model to square images of another size, and resample its positions."""
         raise ValueError(f"{self._label} cannot be set to another size")
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the classifier; none where the model has no classifier."""
+        """Return the parameters of the classifier; an empty list without one."""
         return []
 
     def reset_head_(self, classes: int) -> None:
@@ -130,33 +133,33 @@ class Backbone(ABC):
         return self.name or type(self.model).__name__
 
     def saving(self, note: Mapping[str, Any]) -> dict[str, functools.partial[Any]]:
-        """Return the methods of the model that save it, as a pruned one needs them, by name.
+        """Return replacements, by name, for methods of a pruned model that save it.
 
         Args:
-            note: what `prune_` has to be told to prune the model in the same way, as JSON has it.
+            note: How to prune the model again, see `surgery.note_of`.
         """
         return {}
 
     def giving_tensors(self) -> nn.Module:
-        """Return the model, or a wrapper of it, that returns one tensor: logits, or features."""
+        """Return the model, or a wrapper of it, that returns one tensor: logits or features."""
         return self.model
 
     def ending(
         self, *, prefix_only: bool = False, proportional: float | None = None
     ) -> Ending | None:
-        """Return what stands in for the model's forward, or None where its own serves.
+        """Return what replaces the model's forward; None to keep it.
 
         Args:
-            prefix_only: as in `Ending`.
-            proportional: as in `Ending`.
+            prefix_only: As for `Ending`.
+            proportional: As for `Ending`.
         """
         if not prefix_only and proportional is None:
             return None
         return self.ending_class(self.model, prefix_only=prefix_only, proportional=proportional)
 
     def midway(self) -> Callable[[Tensor, int], Tensor] | None:
-        """Return a function that runs the model, pruned as it is at the call, from the input of a
-        block on (counted from 1); None where its blocks need more than tokens."""
+        """Return a function that runs the model, pruned as it is then, from the input of a block
+        (counted from 1) on; None if its blocks need more than tokens."""
         return self._enter
 
     def _enter(self, x: Tensor, block: int) -> Tensor:
@@ -165,10 +168,9 @@ class Backbone(ABC):
 
 
 class Reading(NamedTuple):
-    """What a vision-language model reads of its tower: each token becomes one of the language
-    model's."""
+    """What a vision-language model reads of its tower: one language token for each token."""
 
     tower: nn.Module
     #: the hidden states that are read: 0 enters the first block, −1 leaves the last
     states: tuple[int, ...]
-    left_out: int = 0  # tokens skipped at the front of each
+    left_out: int = 0  # tokens skipped at the start of each

@@ -1,4 +1,4 @@
-"""Count the work in a library's modules: linear layers, norms, stems of any kind, plain blocks."""
+"""Count the MACs of a library's modules: linear layers, norms, stems, packed blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..cost import BlockShape
 
 
 def linear_macs(module: nn.Module | None) -> int:
-    """Count the multiply-accumulates of all linear layers, for each token."""
+    """Count the MACs of all linear layers, per token."""
     if module is None:
         return 0
     layers = (layer for layer in module.modules() if isinstance(layer, nn.Linear))
@@ -22,7 +22,7 @@ def linear_macs(module: nn.Module | None) -> int:
 
 
 def norm_values(module: nn.Module | None) -> int:
-    """Count the values of all norms, for each token; a norm of q or k acts in each head."""
+    """Count the values of all norms, per token; a norm of q or k acts on each head."""
     if module is None:
         return 0
     total = 0
@@ -40,7 +40,7 @@ def norm_values(module: nn.Module | None) -> int:
 
 
 def module_macs(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Return what torch counts when the module runs, on a copy without data."""
+    """Return the MACs that torch counts, on a copy without data."""
     twin = copy.deepcopy(module).to("meta").eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         twin(torch.empty(shape, device="meta", dtype=next(twin.parameters()).dtype))
@@ -48,7 +48,7 @@ def module_macs(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def packed_shape(block: Any, attention: Any, after_attention: tuple[str, ...]) -> BlockShape:
-    """Return what a `PackedBlock` costs."""
+    """Return the cost of a `PackedBlock`."""
     packed, out = attention.in_proj_weight.numel(), linear_macs(attention.out_proj)
     num_heads = int(attention.num_heads)
     q_norm, k_norm = (
@@ -69,8 +69,8 @@ def packed_shape(block: Any, attention: Any, after_attention: tuple[str, ...]) -
 
 
 def uncountable(layer: nn.Module) -> TypeError:
-    """Make the error for a block whose linear layers cannot be counted, such as quantised ones."""
+    """Make the error for layers that cannot be counted, such as quantized ones."""
     return TypeError(
-        f"cannot prune this model: the cost of its {type(layer).__name__} layers is not known; "
-        "prune it first and quantise it afterwards"
+        f"cannot prune this model: the cost of its {type(layer).__name__} layers is unknown; "
+        "prune it first and quantize it afterwards"
     )

@@ -1,14 +1,14 @@
 """How a library's model is entered and how it ends while it is pruned.
 
-An `Ending` stands in for a model's forward. In every call it looks at the model's head, which may
-have changed since, and tells the last block what to do:
+An `Ending` replaces a model's forward. In every call it looks at the head, which may have changed
+since, and tells the last block what to do:
 
-- The head reads the prefix tokens alone: compute the last block for those only (`prefix_only`).
-- The head pools tokens that were merged or padded: the last block hands over its tokens (`left`),
-  and the head pools them by the patches in each.
-- Otherwise the library's own forward runs.
+- If the head reads the prefix tokens alone, compute the last block for those only (`prefix_only`).
+- If the head pools tokens that were merged or padded, the last block returns its tokens (`left`),
+  and the head pools them by size.
+- Otherwise the library's forward runs.
 
-Each library has one subclass, in its `ending.py`.
+Each library has one subclass.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..tokens import Tokens
 
 
 class Ending(ABC):
-    """Stands in for a model's forward.
+    """Replace a model's forward.
 
-    The list of tokens that leave the last block lives as long as the call: threads, copies and
-    nested calls share nothing, and a compiler sees one graph.
+    The list of tokens that leave the last block lives for one call: threads, copies and nested
+    calls share nothing, and a compiler sees one graph.
 
     Args:
-        model: the model whose forward it stands in for.
-        prefix_only: compute the last block for the prefix tokens alone, whenever the head reads
-            no others and no hook is there to see them.
-        proportional: the method's `proportional`, if it merges or pads tokens: then a head that
-            pools weighs them, and attention pooling attends in proportion to their sizes.
+        model: The model whose forward it replaces.
+        prefix_only: Compute the last block for the prefix tokens alone, if the head reads no others
+            and no hook does.
+        proportional: The method's `proportional`, if it merges or pads tokens: then a head that
+            pools weighs them by size, and so does attention pooling.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class Ending(ABC):
         self._unhooked_at = -1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unhooked_at": -1}  # hooks are counted anew in each process
+        return {**self.__dict__, "_unhooked_at": -1}  # hooks are counted per process
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         last = self.last_kwargs()
         return self.run(last, *args, **kwargs) if last else self.whole(*args, **kwargs)
 
     def whole(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's own forward."""
+        """Run the library's forward."""
         return type(self.model).forward(self.model, *args, **kwargs)
 
     @abstractmethod
     def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the model with these keywords for the last block, and pool by `last["left"]` if it
-        is there."""
+        """Run the model with these keywords for the last block, and pool by the sizes of
+        `last["left"]`, if it is there."""
 
     def enter(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
-        """Run the rest of the model, where `x` is the input of this block, counted from 1."""
+        """Run the model from a block on, counted from 1, with `x` as its input."""
         raise NotImplementedError(f"{type(self.model).__name__} cannot be entered at a block")
 
     @abstractmethod
@@ -73,20 +73,20 @@ class Ending(ABC):
 
     @abstractmethod
     def around(self) -> Iterable[nn.Module]:
-        """Return the modules that see what leaves the last block: those that hold it, the norm."""
+        """Return the modules that see the output of the last block: its parents and the norm."""
 
     @abstractmethod
     def reads_prefix_only(self) -> bool:
-        """Does the head, as it is now, read no patch token?"""
+        """Does the head, as it is now, read the prefix tokens alone?"""
 
     @abstractmethod
     def weighs_sizes(self) -> bool:
-        """Is it known how the head, as it is now, pools, so that it can pool by size?"""
+        """Can the head, as it is now, pool by size? That needs a head that is known."""
 
     def last_kwargs(self, prefix_only: bool = True) -> dict[str, Any]:
-        """Return the keywords for the last block in this call; none where it runs as usual."""
+        """Return the keywords for the last block in this call; {} if it runs as usual."""
         if "forward" not in self.last_block().__dict__:
-            return {}  # the block was replaced after pruning, and takes no keyword of ours
+            return {}  # the block was replaced after pruning
         reads_prefix_only = self.reads_prefix_only()
         if prefix_only and self.prefix_only and reads_prefix_only and not self._is_watched():
             return {"prefix_only": True}
@@ -94,18 +94,18 @@ class Ending(ABC):
             return {}
         if not reads_prefix_only and not self.weighs_sizes():
             raise ValueError(
-                "the model's head was changed after pruning, and it is not known how this one "
-                "pools merged tokens: call prune_ again, which says what this head can take"
+                "the model's head was replaced after pruning by one that cannot pool merged "
+                "tokens: call prune_ again"
             )
         left: list[Tokens] = []
         return {"left": left}
 
     def _is_watched(self) -> bool:
-        """Is there a hook in or around the last block, which must see all tokens?
+        """Is there a hook in or around the last block? It must see all tokens.
 
-        torch counts the hooks that a process registers. If the last search found none and none was
-        registered since, there is no need to search the modules again. A module that brings its
-        hooks along is noticed at the next registration.
+        torch counts the hooks that a process registers. If there was none before and none was
+        registered since, the modules are not searched again. A new module that already has hooks is
+        noticed at the next registration.
         """
         if torch.compiler.is_compiling():
             return self._finds_hooks()
@@ -122,7 +122,7 @@ class Ending(ABC):
         return any(self.is_users_hook(hook) for module in modules for hook in hooks_on(module))
 
     def is_users_hook(self, hook: Callable[..., Any]) -> bool:
-        """Is it a hook of the user's, and not one that the library puts on for itself?"""
+        """Is it a user's hook, and not one of the library?"""
         return True
 
 
@@ -133,7 +133,7 @@ def hooks_on(module: nn.Module) -> list[Callable[..., Any]]:
 
 
 class BlockRow:
-    """Blocks to be called or iterated over, as libraries do either; the last gets keywords."""
+    """Blocks to call or to iterate over, as libraries do; the last one gets keywords."""
 
     def __init__(self, blocks: Iterable[Any], last: dict[str, Any]) -> None:
         self._blocks, self._last = blocks, last
@@ -150,18 +150,18 @@ class BlockRow:
 
 
 class Proxy:
-    """A module as its own methods see it, with some attributes replaced. The module itself does
-    not change."""
+    """A module with some attributes replaced, as its methods see it. The module itself does not
+    change."""
 
     def __init__(self, module: Any, **attributes: Any) -> None:
         self._module = module
-        for name, value in attributes.items():  # torch 2.11's compiler cannot follow an update
+        for name, value in attributes.items():  # torch 2.11 cannot compile an update
             setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(type(self._module), name, None)
         if isinstance(method, FunctionType) and name not in self._module.__dict__:
-            return functools.partial(method, self)  # it has to see the replaced attributes too
+            return functools.partial(method, self)  # it must see the replaced attributes too
         return getattr(self._module, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,14 +169,14 @@ class Proxy:
 
 
 def identity(x: Tensor) -> Tensor:
-    """Stand in for a step that was done before."""
+    """Replace a step that was done before."""
     return x
 
 
 def weighted_mean(
     x: Float[Tensor, "batch tokens width"], weight: Float[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch width"]:
-    """Take the mean over patches: a token counts as often as there are patches in it.
+    """Return the mean over patches: tokens count by their size.
 
     >>> x = torch.tensor([[[1.0], [4.0], [9.0]]])
     >>> weighted_mean(x, torch.tensor([[2.0, 1.0, 0.0]]))
@@ -189,7 +189,7 @@ def weighted_mean(
 def weighted_maximum(
     x: Float[Tensor, "batch tokens width"], weight: Float[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch width"]:
-    """Take the maximum over tokens: sizes do not matter to it, only padding is left out.
+    """Return the maximum over tokens, without padding.
 
     >>> x = torch.tensor([[[1.0], [4.0], [9.0]]])
     >>> weighted_maximum(x, torch.tensor([[2.0, 1.0, 0.0]]))
@@ -201,8 +201,8 @@ def weighted_maximum(
 def as_forward(ending: Ending) -> functools.partial[Any]:
     """Make the ending a model's forward.
 
-    It is a partial, which `torch.export` accepts where it refuses an object, and has the signature
-    of the model's own forward, by which exported programs name their inputs.
+    It is a partial, because `torch.export` refuses an object, with the signature of the model's
+    forward, by which exported programs name their inputs.
     """
     forward = functools.partial(_forward, ending)
     signature = inspect.signature(MethodType(type(ending.model).forward, ending.model))
@@ -211,7 +211,7 @@ def as_forward(ending: Ending) -> functools.partial[Any]:
 
 
 def ending_of(model: Any) -> Ending | None:
-    """Return what `as_forward` put on the model, if it did."""
+    """Return the ending that `as_forward` put on the model; None if there is none."""
     forward = model.__dict__.get("forward")
     if isinstance(forward, functools.partial) and forward.func is _forward:
         ending: Ending = forward.args[0]
@@ -224,7 +224,7 @@ def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
 
 
 def refused(name: str, why: str) -> functools.partial[NoReturn]:
-    """Make a method that refuses to run and says why, for one that a pruned model cannot serve."""
+    """Make a method that raises ValueError, in place of one that needs an unpruned model."""
     return functools.partial(_refuse, name, why)
 
 

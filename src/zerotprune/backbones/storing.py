@@ -1,8 +1,7 @@
-"""A model's weights in a folder: written as safetensors, read with one sentence for what is wrong.
+"""Weights and configs in a folder: what the libraries share.
 
-How a library's model is created again is up to its package (`store.py` of each). What is shared is
-here: files of weights, and the comparison of a model with its twin, which is created from what is
-about to be written. Nothing is written that would not give the same model back.
+Weights are safetensors. Before a model is written, a twin is created from its config and compared
+with it: nothing is written that would not give the same model back.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from torch import Tensor, nn
 from ..files import parsed, text_of
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-#: the submodule with what methods have learned, which no library knows
+#: the submodule for what methods have learned, unknown to the libraries
 LEARNED = "zerotprune"
 
-#: attributes that make no difference to what a model in eval mode returns
+#: attributes that do not affect the output of a model in eval mode
 _HARMLESS = {
     "training", "p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "scale_by_keep",
     "grad_checkpointing", "fused_attn", "num_classes", "default_cfg", "inplace", "is_init",
@@ -47,14 +46,14 @@ def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
                 f"cannot save {name}: it is not a plain tensor, but {_kind(value)}; save the model "
                 "before it is quantized, sharded or offloaded"
             )
-    # Copies, as safetensors takes no tensors that share their memory.
+    # Copy: safetensors refuses tensors that share memory.
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     save_file(copies, path, {"format": "pt"})
 
 
 def _kind(value: Tensor) -> str:
     if value.is_meta:
-        return "one without values"
+        return "a meta tensor"
     return f"a {type(value.data).__name__} of layout {value.layout}"
 
 
@@ -65,7 +64,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     if not path.is_file():
         raise ValueError(
-            f"{path.parent} holds no {path.name}: weights are read from safetensors alone"
+            f"{path.parent} has no {path.name}: weights are read from safetensors only"
         )
     try:
         return load_file(path)
@@ -74,28 +73,30 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Give the model these weights, in the precision that they have."""
+    """Load weights into the model, which takes on their precision."""
     check_state(model, state, path)
     kinds = {value.dtype for value in state.values() if value.is_floating_point()}
     if len(kinds) == 1:
-        model.to(dtype=kinds.pop())  # what is not in the file, too
-    # Copies: a tensor as it lies in the file may be ill aligned, and is then multiplied otherwise.
+        model.to(dtype=kinds.pop())  # also what is not in the file
+    # Copy: a tensor in the file may be misaligned, and would be multiplied by another kernel.
     model.load_state_dict({name: value.clone() for name, value in state.items()}, assign=True)
     model.requires_grad_(True)
 
 
 def check_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights that are not finite dense tensors of the model's own names and shapes."""
-    own = model.state_dict()
-    for name in sorted(own.keys() | state.keys()):
+    """Refuse weights that are not finite dense tensors of the model's names and shapes."""
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | state.keys()):
         if name not in state:
             raise ValueError(f"the weights in {path} lack {name}")
-        if name not in own:
+        if name not in expected:
             raise ValueError(f"the weights in {path} hold {name}, which the model does not have")
         value = state[name]
-        if own[name].shape != value.shape:
-            came, wanted = tuple(value.shape), tuple(own[name].shape)
-            raise ValueError(f"the weights in {path}: {name} is {came}, the model wants {wanted}")
+        if expected[name].shape != value.shape:
+            raise ValueError(
+                f"the weights in {path}: expected {name} of shape {tuple(expected[name].shape)}, "
+                f"got {tuple(value.shape)}"
+            )
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise ValueError(f"the weights in {path}: {name} is not a plain dense tensor")
         if value.is_floating_point() and not value.isfinite().all():
@@ -109,21 +110,21 @@ def write_by_arguments(
     folder: Path,
     **more: str,
 ) -> None:
-    """Write a model whose library has no config of its own: its class, its arguments, its weights.
+    """Write a model whose library has no config format: its class, its arguments, its weights.
 
     Args:
         model: The model.
         kind: Its class.
-        args: What the class is called with. A model that is not what they give is refused.
+        args: The arguments of the class. They must give the same model.
         folder: Where to.
-        more: What else the config holds.
+        more: Further entries of the config.
     """
     with torch.device("meta"):
         twin = kind(**args)
-    if found := difference(model, twin):
+    if differs := difference(model, twin):
         raise ValueError(
-            f"cannot tell how this {kind.__name__} was created, as with {dict(args)} {found}: give "
-            "its arguments, config={…}"
+            f"cannot infer the arguments of this {kind.__name__}: with {dict(args)} {differs}; "
+            "give config={…}"
         )
     write_config(folder / CONFIG, {"class": kind.__name__, "args": dict(args), **more})
     write_weights(folder / WEIGHTS, own_state(model))
@@ -153,9 +154,9 @@ def write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a stranger's folder."""
+    """Read a JSON object from a folder that may come from a stranger."""
     if not path.is_file():
-        raise ValueError(f"{path.parent} holds no {path.name}")
+        raise ValueError(f"{path.parent} has no {path.name}")
     try:
         data = parsed(text_of(path, "config"))
     except ValueError as error:
@@ -169,13 +170,13 @@ def difference(model: nn.Module, twin: nn.Module) -> str:
     """Say where two models differ in their weights' shapes, modules or settings; "" if nowhere."""
     state, other = own_state(model), own_state(twin)
     for name in sorted(state.keys() ^ other.keys()):
-        return f"{name} is in one of them alone"
+        return f"only one of them has {name}"
     for name, value in state.items():
         if value.shape != other[name].shape:
             return f"{name} is {tuple(value.shape)} and {tuple(other[name].shape)}"
     modules, others = dict(_modules(model)), dict(_modules(twin))
     for name in sorted(modules.keys() ^ others.keys()):
-        return f"the module {name} is in one of them alone"
+        return f"only one of them has the module {name}"
     for name, module in modules.items():
         kind, other_kind = type(module).__name__, type(others[name]).__name__
         if kind != other_kind:
@@ -189,7 +190,7 @@ def difference(model: nn.Module, twin: nn.Module) -> str:
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Return the modules that do something, by their names."""
+    """Yield the modules that do something in eval mode, by name."""
     for name, module in model.named_modules():
         if type(module).__name__ not in _IDLE and LEARNED not in name.split("."):
             yield name, module

@@ -1,4 +1,4 @@
-"""Budgets: what a model may cost, and the schedule that costs it."""
+"""Budgets: find the schedule that meets a cost, GMACs or a speedup."""
 
 from ..schedule import Budget
 from .solving import TOLERANCE, fit, schedule_for, solve_at

@@ -1,8 +1,7 @@
-"""From a budget to a schedule: turn a method's dial until the schedule costs what was asked for.
+"""Find the schedule for a budget: turn the dial of a method until the schedule costs the target.
 
-A budget is a target, and a price says what a schedule costs in the target's unit: GMACs by formula,
-or measured on images by methods that keep different numbers of tokens for different images.
-Everything below `schedule_for` works with any such pair.
+A price is the cost of a schedule in the unit of the target: GMACs by formula, or measured on images
+for methods whose number of tokens depends on the image. The solver works with any price.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..cost import Compute, Convention, Geometry
-from ..grid import Outputs
-from ..knobs import Dial, dials_of
+from ..dials import Dial, dials_of
 from ..method import Method
 from ..methods import DEFAULT, DENSE, name_of, resolve
 from ..plan import Plan
 from ..schedule import Budget, Schedule
 from ..surgery import attach, restore_
+from ..tokens import Outputs
 from ..tracing import survivors
 from .tuned import tuned_at
 
 #: how far a schedule's cost may be from its budget, relative to the budget
 TOLERANCE = 0.01
 
-#: what a schedule costs, in the unit of the target; None if the model cannot follow it
+#: the cost of a schedule, in the unit of the target; None if the model cannot follow it
 Price = Callable[[Schedule], float | None]
 Setting = TypeVar("Setting")
 
@@ -53,16 +52,16 @@ def schedule_for(
         model: The model to prune; it is left unpruned.
         cost: The budget as a share of the unpruned model's compute.
         gmacs: The budget in GMACs.
-        speedup: The budget as times the unpruned model's speed, measured on `example` here and
+        speedup: The budget as a speedup over the unpruned model, measured on `example` here and
             now, and met within 5 %. Give one of the three.
         example: A batch of images to measure the speed on, on the model's device.
-        method: A method or its name. Default: Fold, which goes by received attention alone if
+        method: A method or its name. Default: Fold, which ranks by received attention alone if
             `outputs` is "grid".
         images: A batch to measure the cost on, for methods whose cost depends on the images.
         convention: How GMACs are counted: "full" counts everything, "paper" as the paper does.
-        tuned: Return the schedule that was searched for this very model and budget instead of the
-            method's form (`zerotprune info` lists those there are).
-        outputs: As for `prune_`: giving the grid back may cost something.
+        tuned: Return the schedule that was searched for this model and budget (`zerotprune info`
+            lists them), instead of the method's form.
+        outputs: As for `prune_`: restoring the grid may have a cost.
 
     >>> import timm
     >>> model = timm.create_model("deit_tiny_patch16_224")
@@ -91,18 +90,18 @@ def schedule_for(
 
 
 def fit(schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> Schedule:
-    """Return the schedule for a model of this geometry: as it is, or solved anew for its budget if
+    """Return the schedule for a model of this geometry: as it is, or solved again for its budget if
     it was solved for another number of patches.
 
-    A budget in GMACs that the unpruned model does not spend at all prunes nothing.
+    A budget in GMACs above the cost of the unpruned model prunes nothing.
     """
     budget, method = schedule.budget, schedule.method
     if budget is None or schedule.patches == geometry.patches:
         return schedule
     if method.adaptive:
         raise ValueError(
-            f"the cost of {name_of(method)} depends on the images, and was measured on some of "
-            f"{schedule.patches} patches: solve it for {geometry.patches} with schedule_for"
+            f"the cost of {name_of(method)} depends on the images, and was measured at "
+            f"{schedule.patches} patches: solve it at {geometry.patches} with schedule_for"
         )
     convention = budget.convention
     unpruned = Plan(Schedule(), geometry).gmacs(convention)
@@ -112,26 +111,25 @@ def fit(schedule: Schedule, geometry: Geometry, outputs: Outputs = "tokens") -> 
     else:
         solved = solve(
             method, geometry, target, unpruned,
-            lambda each: Plan(each, geometry, outputs).price(convention), outputs,
+            lambda schedule: Plan(schedule, geometry, outputs).price(convention), outputs,
         )  # fmt: skip
     return replace(solved, budget=budget, patches=geometry.patches)
 
 
 def solve_at(plan: Plan, patches: int) -> Schedule:
-    """Return a plan's schedule solved anew for images of so many patches, see `sizes`."""
+    """Return the schedule of a plan solved again for images of this many patches."""
     schedule, budget = plan.schedule, plan.schedule.budget
     if budget is None:
         raise ValueError(
-            "its stages have no budget that they could be solved for anew; prune it by one, such "
-            "as cost=0.65"
+            "its schedule has no budget to solve again; prune it to a budget, such as cost=0.65"
         )
     if not schedule.method.adaptive:
         unpruned = Plan(Schedule(), plan.geometry).gmacs(budget.convention)
-        cost, wanted = plan.gmacs(budget.convention), budget.to_gmacs(unpruned)
-        if abs(cost - wanted) > TOLERANCE * wanted:
+        cost, target = plan.gmacs(budget.convention), budget.to_gmacs(unpruned)
+        if abs(cost - target) > TOLERANCE * target:
             raise ValueError(
-                f"its stages cost {cost:.4g} GMACs, not the {wanted:.4g} of the budget that they "
-                "are said to be solved for; solve them for this model with schedule_for"
+                f"its stages cost {cost:.4g} GMACs, not the {target:.4g} of the budget of its "
+                "schedule; solve it for this model with schedule_for"
             )
     return fit(schedule, plan.geometry.at(patches), plan.outputs)
 
@@ -139,10 +137,10 @@ def solve_at(plan: Plan, patches: int) -> Schedule:
 def _cost_at(
     model: nn.Module, speedup: float, example: Tensor | None, method: Method | str | None
 ) -> float:
-    from .speed import TimeBudget, cost_for  # which solves for costs by `schedule_for`
+    from .speed import TimeBudget, cost_for  # imports this module
 
     if example is None:
-        raise ValueError("speedup is measured: give a batch of images, example=images")
+        raise ValueError("speedup is measured on a batch of images: give example=images")
     return cost_for(model, TimeBudget(speedup), example, method)[0]
 
 
@@ -156,7 +154,7 @@ def _price_in_gmacs(
 ) -> Price:
     if method.adaptive and images is None:
         raise ValueError(
-            f"the cost of {name_of(method)} depends on the images: give some to measure it, "
+            f"the cost of {name_of(method)} depends on the images: give some to measure it on, "
             "schedule_for(…, images=…)"
         )
 
@@ -178,12 +176,12 @@ def _tuned_schedule(model: nn.Module, method: Method, gmacs: float, unpruned: fl
         f"{tuned.gmacs / unpruned:.2f} ({tuned.gmacs:g} GMACs)" for tuned in available
     )
     others = {name_of(tuned.schedule.method) for tuned in tuned_at(model)}
-    there_is = f"there are some at cost {costs}" if costs else "there is none at all"
+    known = f"there are some at cost {costs}" if costs else "there is none at any cost"
     if others and not available:
-        there_is += f", but there are some of {', '.join(sorted(others))}"
+        known += f", but there are some of {', '.join(sorted(others))}"
     raise ValueError(
         f"no schedule of {name_of(method)} was searched for this model at cost "
-        f"{gmacs / unpruned:.2f} ({gmacs:.4g} GMACs); {there_is}"
+        f"{gmacs / unpruned:.2f} ({gmacs:.4g} GMACs); {known}"
     )
 
 
@@ -195,16 +193,19 @@ def solve(
     price: Price,
     outputs: Outputs = "tokens",
 ) -> Schedule:
-    """Return the schedule of the method's first dial that comes within half of the tolerance of
-    the target, or else the nearest of all dials; raise ValueError if none is within it.
+    """Return the schedule of the first dial that comes within half the tolerance of the target, or
+    the nearest of all dials if that is within the tolerance; else raise ValueError.
 
     Args:
-        target: What the schedule is to cost.
-        unpruned: What the unpruned model costs, in the same unit.
-        price: What a schedule costs, in the same unit.
+        method: The method to set.
+        geometry: Of the model.
+        target: The cost that the schedule should have.
+        unpruned: The cost of the unpruned model, in the same unit.
+        price: Returns the cost of a schedule, in the same unit.
+        outputs: As for `prune_`.
     """
     best: Hit[Schedule] | None = None
-    # A measured cost has an error that makes more steps pointless.
+    # Below the error of a measured cost, more steps are pointless.
     close_enough = TOLERANCE / 5 if method.adaptive else 0.0
     for dial in dials_of(method, geometry):
         best = bisect(
@@ -228,7 +229,7 @@ def solve(
 
 
 def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float] | None]:
-    """Return the dial with the cost of its schedules beside them."""
+    """Make a dial return the cost of its schedule as well."""
 
     def turn(position: float) -> tuple[Schedule, float] | None:
         schedule = dial(position)
@@ -239,7 +240,7 @@ def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float
 
 
 def _why_none(method: Method, geometry: Geometry, outputs: Outputs) -> str:
-    """Say what keeps the method from this model altogether."""
+    """Say why the method has no schedule for this model at all."""
     for dial in dials_of(method, geometry):
         for position in (0.5, 0.0):
             schedule = dial(position)
@@ -256,10 +257,10 @@ def _why_unmet(
 ) -> str:
     reason = (
         f"a budget of {target:.4g} GMACs cannot be met by {name_of(method)}: this model takes "
-        f"{unpruned:.4g} unpruned and {lowest:.4g} at least"
+        f"{unpruned:.4g} unpruned and at least {lowest:.4g} pruned"
     )
     if lowest < target < unpruned:
-        reason += f"; with so few tokens the nearest to it is {nearest:.4g}"
+        reason += f"; with so few tokens the nearest is {nearest:.4g}"
     return reason
 
 
@@ -285,13 +286,13 @@ def bisect(
 
     Args:
         turn: Returns the setting at a position of the dial and its value, which falls as the dial
-            rises, or None if there is no setting there, which counts as too far.
+            rises; None, if there is no setting, counts as too far.
         target: The value to find.
-        steps: How often the dial is halved at most.
+        steps: The most halvings of the dial.
         close_enough: Stop once the miss is at most this.
         best: The nearest so far, from other dials.
-        expensive: Try the dial's other end second: if its value is above the target, the target is
-            out of reach and nothing more is tried.
+        expensive: Try the far end of the dial second, and stop if its value is above the target,
+            which is out of reach then.
     """
     low, high = 0.0, 1.0
     for step in range(steps + 1):
@@ -312,7 +313,7 @@ def bisect(
         elif step:
             high = middle
         elif setting is not None:
-            return best  # the highest value of this dial is too low already
+            return best  # the highest value of this dial is already too low
     return best
 
 

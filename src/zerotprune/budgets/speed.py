@@ -1,9 +1,9 @@
-"""A budget in speed: find the cost at which a pruned model is as fast as asked for, by measuring.
+"""A budget in speed: find the cost at which a pruned model has the speedup, by measuring.
 
-Pruned models and the unpruned one are timed in turn, on this device, at this batch size and
-precision, eager or compiled as the model is, so that a noisy machine is as noisy for all of them.
-Time falls nearly in a line with cost: two costs are timed, then the one where the line between its
-neighbours has the speed, and again until it is met.
+Pruned models and the unpruned one are timed in turn, so that noise affects all alike: on this
+device, at this batch size and precision, eager or compiled as the model is. Time is nearly linear
+in cost: time two costs, then the one that the line between them predicts, and repeat until the
+budget is met.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .solving import schedule_for
 
 #: how far the measured speed may be from the budget, relative to the budget
 TOLERANCE = 0.05
-#: how far apart the quartiles of the speed-up may lie; beyond that the machine is too busy
+#: how far apart the quartiles of the speedup may be before the machine counts as too busy
 SPREAD = 0.3
-#: the relative error of a median that is small enough: then no more rounds are run
+#: the relative error of a median at which no more rounds are run
 SURE = 0.01
-_ROUNDS = 7  # of a first look
-_MOST_ROUNDS = 27  # of a measurement that counts
+_ROUNDS = 7  # of a rough measurement
+_MOST_ROUNDS = 27  # of a precise one
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Medians of one call each, in milliseconds, sampled in turn."""
+    """Milliseconds of one call, medians of samples that were taken in turn."""
 
     unpruned: float
     pruned: float
@@ -64,7 +64,7 @@ class TimeBudget:
     """How fast a pruned model should be.
 
     Args:
-        speedup: Times the unpruned model's speed.
+        speedup: Over the unpruned model.
         latency_ms: Milliseconds for one batch. Give either this or `speedup`.
     """
 
@@ -73,14 +73,14 @@ class TimeBudget:
 
     def __post_init__(self) -> None:
         if (self.speedup is None) == (self.latency_ms is None):
-            raise ValueError("a time budget is either speedup=… or latency_ms=…")
+            raise ValueError("a time budget needs either speedup=… or latency_ms=…")
         if self.speedup is not None:
             check_range("speedup", self.speedup)
         if self.latency_ms is not None:
             check_range("latency_ms", self.latency_ms)
 
     def wanted(self, timed: Timed) -> float:
-        """Return the speed-up that the budget means on the machine that `timed` comes from."""
+        """Return the speedup that the budget means on the machine that `timed` comes from."""
         if self.speedup is not None:
             return self.speedup
         assert self.latency_ms is not None
@@ -92,22 +92,22 @@ class TimeBudget:
 
     def check(self, timed: Timed, advice: str = "try again, or give a cost") -> None:
         """Refuse a measurement that misses the budget, or that is inconclusive."""
-        asked = f"{self} was asked for, measured: {timed}"
+        compared = f"expected {self}, measured {timed}"
         low, middle, high = timed.speedups
         if high - low > SPREAD * middle:
-            raise ValueError(f"{asked}; the machine is too busy to measure; {advice}")
+            raise ValueError(f"{compared}; the machine is too busy to measure; {advice}")
         if self.miss(timed) > TOLERANCE:
-            raise ValueError(f"{asked}, more than {TOLERANCE:.0%} off; {advice}")
+            raise ValueError(f"{compared}, more than {TOLERANCE:.0%} off; {advice}")
 
     def __str__(self) -> str:
         if self.speedup is not None:
-            return f"a speed-up of {self.speedup:g}"
+            return f"a speedup of {self.speedup:g}"
         return f"{self.latency_ms:g} ms a batch"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What one method came to for one budget: the nearest, or the best that it can have."""
+    """The result of one method for one budget: the nearest cost, or the fastest."""
 
     budget: TimeBudget
     cost: float
@@ -120,20 +120,20 @@ class Reached:
 def time_schedules(
     model: nn.Module, schedules: Sequence[Schedule], images: Tensor, rounds: int = _ROUNDS
 ) -> list[Timed]:
-    """Time the model pruned by each schedule and unpruned, all in turn.
+    """Time copies of the model, pruned by each schedule and unpruned, all in turn.
 
-    The model is left alone; its copies are compiled if it is. With many rounds, it ends as soon as
-    all medians are sure.
+    They are compiled if the model is. Stops before `rounds` once all medians are precise.
     """
     inner = unwrap(model)
-    copies = [sharing_copy(inner), *(attach(sharing_copy(inner), each) for each in schedules)]
+    pruned_copies = (attach(sharing_copy(inner), schedule) for schedule in schedules)
+    copies = [sharing_copy(inner), *pruned_copies]
     clock = stopwatch(images.device)
     turns: list[list[float]] = []
     with _room_for(model, len(copies)):
-        samplers = [partial(clock, partial(_compiled_like(model, each), images)) for each in copies]
+        samplers = [partial(clock, partial(_compiled_like(model, copy), images)) for copy in copies]
         for turn in in_turn(samplers, rounds):
             turns.append(turn)
-            if len(turns) >= _ROUNDS and all(_is_sure(ratios) for ratios in _speedups(turns)):
+            if len(turns) >= _ROUNDS and all(_is_precise(ratios) for ratios in _speedups(turns)):
                 break
     milliseconds = [1e3 * quartiles(times)[1] for times in zip(*turns, strict=True)]
     return [
@@ -150,19 +150,19 @@ def time_schedule(
 
 
 def _speedups(turns: Sequence[Sequence[float]]) -> Iterator[list[float]]:
-    """Return the speed-ups of each pruned model, turn by turn."""
+    """Yield the speedups of each pruned model, turn by turn."""
     for column in range(1, len(turns[0])):
         yield [turn[0] / turn[column] for turn in turns]
 
 
-def _is_sure(ratios: list[float]) -> bool:
+def _is_precise(ratios: list[float]) -> bool:
     low, middle, high = quartiles(ratios)
     return high - low <= SURE * middle * math.sqrt(len(ratios))
 
 
 def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
-    """Compile the copy if the model is; by the same backend and options, unless it was compiled in
-    place: then nobody knows them."""
+    """Compile the copy if the model is: with the same backend and options, or the defaults if the
+    model was compiled in place, which hides them."""
     if hasattr(model, "_orig_mod"):
         wrapped: nn.Module = type(model)(copy, model.dynamo_ctx)
         return wrapped
@@ -172,7 +172,7 @@ def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
 
 
 def _room_for(model: nn.Module, count: int) -> AbstractContextManager[Any]:
-    """Let every copy be compiled as if it were the only one. Else torch would make one graph for
+    """Let torch compile every copy as if it were the only one. Else it would compile one graph for
     all numbers of tokens, which is slower, and beyond its limit run copies uncompiled."""
     if not hasattr(model, "_orig_mod") and model._compiled_call_impl is None:
         return nullcontext()
@@ -188,14 +188,14 @@ def _room_for(model: nn.Module, count: int) -> AbstractContextManager[Any]:
 def cost_for(
     model: nn.Module, budget: TimeBudget, images: Tensor, method: Method | str | None = None
 ) -> tuple[float, Timed]:
-    """Return the cost at which the method's schedules meet the budget, and what was measured.
+    """Return the cost at which a method meets the budget, and what was measured.
 
-    Raises ValueError if the budget cannot be met within 5 %, with the best that was measured.
+    Raises ValueError, with the best that was measured, if the budget cannot be met within 5 %.
     """
-    (found,) = reach([budget], [SpeedDial(model, resolve(method or DEFAULT), images)])
-    if found.failure:
-        raise ValueError(found.failure)
-    return found.cost, found.timed
+    (reached,) = reach([budget], [SpeedDial(model, resolve(method or DEFAULT), images)])
+    if reached.failure:
+        raise ValueError(reached.failure)
+    return reached.cost, reached.timed
 
 
 def reach(
@@ -203,14 +203,14 @@ def reach(
     dials: Sequence[SpeedDial],
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Reached]:
-    """Return what every method comes to for every budget, all of them timed in turn.
+    """Find the cost at which every method meets every budget, all of them timed in turn.
 
     Args:
-        budgets: In their order are the results, and for each in the order of the methods.
+        budgets: The results are in this order, and for each budget in the order of the dials.
         dials: The methods, all with the same model and images.
-        say: Is told what is being done.
+        say: Receives messages about the progress.
 
-    Where a budget is not met within 5 %, the result's failure says what is the best to be had.
+    The `failure` of a result says by how much a budget was missed, if it was by more than 5 %.
     """
     model, images = dials[0].model, dials[0].images
     say("measuring how fast the methods can be")
@@ -233,28 +233,28 @@ def _time(
     guesses: Sequence[tuple[SpeedDial, float]],
     rounds: int = _ROUNDS,
 ) -> None:
-    """Time all guesses in turn, and let the dials know."""
-    found = [(dial, cost, schedule) for dial, cost in dict.fromkeys(guesses)
+    """Time all guesses in turn, and store the timings in the dials."""
+    solved = [(dial, cost, schedule) for dial, cost in dict.fromkeys(guesses)
              if (schedule := dial.schedule(cost)) is not None]  # fmt: skip
-    timings = time_schedules(model, [schedule for _, _, schedule in found], images, rounds)
-    for (dial, cost, _), timed in zip(found, timings, strict=True):
+    timings = time_schedules(model, [schedule for _, _, schedule in solved], images, rounds)
+    for (dial, cost, _), timed in zip(solved, timings, strict=True):
         dial.timings[cost] = timed
         if rounds > _ROUNDS:
-            dial.counted[cost] = timed
+            dial.precise[cost] = timed
 
 
 class SpeedDial:
-    """A method to be set by speed: the costs that were timed so far, and which to try next."""
+    """A method that is set by speed: the costs that were timed so far, and which to try next."""
 
     def __init__(self, model: nn.Module, method: Method, images: Tensor) -> None:
         self.model, self.method, self.images = model, method, images
         self.timings: dict[float, Timed] = {}
-        self.counted: dict[float, Timed] = {}  # those of them that had as many rounds as it takes
+        self.precise: dict[float, Timed] = {}  # those with enough rounds
         self._schedules: dict[float, Schedule | None] = {}
         self.lowest = self._find_lowest()
 
     def schedule(self, cost: float) -> Schedule | None:
-        """Return the method's schedule; None if its tokens are too few to meet just this cost."""
+        """Return the schedule for a cost; None if there is none, as tokens are whole."""
         if cost not in self._schedules:
             try:
                 self._schedules[cost] = schedule_for(
@@ -268,29 +268,29 @@ class SpeedDial:
         for step in range(3, 20):
             if self.schedule(step / 20) is not None:
                 return step / 20
-        # Say in the solver's own words what keeps the method from this model.
+        # Let the solver say why the method cannot prune this model.
         schedule_for(self.model, cost=0.95, method=self.method, images=self.images)
         raise ValueError(f"no schedule of {name_of(self.method)} prunes this model")
 
     def first_costs(self) -> tuple[float, float]:
-        """Return the lowest cost and one in the middle, to begin with."""
+        """Return the lowest cost and one in the middle, to start with."""
         return self.lowest, self._possible((1 + self.lowest) / 2)
 
     def guess(self, budget: TimeBudget) -> float:
-        """Return the cost at which the line through the measured points has the budget's speed.
+        """Return the cost at which the line through the measured points meets the budget.
 
-        First looks count until there is a measurement that does; below all points the line from
-        the unpruned model through the lowest of them goes on.
+        Uses rough measurements until there is a precise one. Below all points, extrapolate the line
+        from the unpruned model through the lowest.
         """
         target = 1 / budget.wanted(self.timings[self.lowest])
-        points = [*_rising(self.counted or self.timings), (1.0, 1.0)]
-        for (cheap, quick), (dear, slow) in pairwise(points):
-            if quick <= target <= slow and slow > quick:
-                guess = cheap + (dear - cheap) * (target - quick) / (slow - quick)
+        points = [*_rising(self.precise or self.timings), (1.0, 1.0)]
+        for (low, fast), (high, slow) in pairwise(points):
+            if fast <= target <= slow and slow > fast:
+                guess = low + (high - low) * (target - fast) / (slow - fast)
                 break
         else:
-            cheap, quick = points[0]
-            guess = 1 - (1 - cheap) * (1 - target) / max(1 - quick, SURE)
+            low, fast = points[0]
+            guess = 1 - (1 - low) * (1 - target) / max(1 - fast, SURE)
         return self._possible(min(max(guess, self.lowest), 0.99))
 
     def _possible(self, cost: float) -> float:
@@ -302,18 +302,18 @@ class SpeedDial:
         return self.lowest
 
     def meets(self, budget: TimeBudget) -> bool:
-        return any(budget.miss(timed) <= TOLERANCE for timed in self.counted.values())
+        return any(budget.miss(timed) <= TOLERANCE for timed in self.precise.values())
 
     def why_not(self, budget: TimeBudget) -> str:
         """Say why the method cannot meet the budget at all; "" if it may."""
         best = self._fastest()
-        fastest, asked = self.timings[best], f"{budget} at batch {len(self.images)}"
+        fastest, target = self.timings[best], f"{budget} at batch {len(self.images)}"
         if budget.wanted(fastest) <= 1:
-            return f"{asked} needs no pruning: measured, {fastest}"
+            return f"{target} needs no pruning: measured {fastest}"
         if fastest.speedup < budget.wanted(fastest) * (1 - TOLERANCE):
             return (
-                f"{asked} cannot be reached by {name_of(self.method)}; the best measured here, at "
-                f"{best:.2f} of the cost: {fastest}"
+                f"{target} cannot be reached by {name_of(self.method)}; the fastest measured here, "
+                f"at {best:.2f} of the cost: {fastest}"
             )
         return ""
 
@@ -321,12 +321,12 @@ class SpeedDial:
         return max(self.timings, key=lambda cost: self.timings[cost].speedup)
 
     def result(self, budget: TimeBudget) -> Reached:
-        """Return the cost that is nearest to the budget; the fastest where it is out of reach."""
+        """Return the cost nearest to the budget; the fastest if it is out of reach."""
         failure, cost = self.why_not(budget), self._fastest()
         if not failure:
-            cost = min(self.counted, key=lambda cost: budget.miss(self.counted[cost]))
+            cost = min(self.precise, key=lambda cost: budget.miss(self.precise[cost]))
             try:
-                budget.check(self.counted[cost])
+                budget.check(self.precise[cost])
             except ValueError as error:
                 failure = str(error)
         schedule = self.schedule(cost)
@@ -335,8 +335,8 @@ class SpeedDial:
 
 
 def _rising(timings: dict[float, Timed]) -> list[tuple[float, float]]:
-    """Return costs and times, both as shares of the unpruned model's; noise may not make a higher
-    cost the faster one."""
+    """Return costs and times, both relative to the unpruned model. Times never fall with cost: that
+    would be noise."""
     costs = sorted(timings)
     times = accumulate((1 / timings[cost].speedup for cost in costs), max)
     return list(zip(costs, times, strict=True))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..batching import Batch
 from ..budgets import schedule_for
+from ..data.images import Batch
 from ..measure.statistics import Mean, divergence
 from ..methods import ZeroTPrune
 from ..plan import Plan

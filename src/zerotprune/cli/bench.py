@@ -14,7 +14,6 @@ from rich.table import Table
 from torch import nn
 
 from ..cost import Compute
-from ..grid import Outputs
 from ..interrupts import acknowledge
 from ..measure import records
 from ..measure import speed as core
@@ -34,7 +33,8 @@ from ..measure.speed import (
 from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
-from ..scoring.backends import Backend
+from ..scoring.scorer import Backend
+from ..tokens import Outputs
 from .console import (
     INCONCLUSIVE,
     INCONCLUSIVE_REMARK,

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from ..batching import Batch
 from ..budgets import schedule_for
 from ..data import demo as built_in
+from ..data.images import Batch
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve

@@ -25,7 +25,7 @@ from ..measure.speed import noise
 from ..methods import name_of, names, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage
-from ..scoring.backends import used_on
+from ..scoring.scorer import used_on
 from .options import (
     BudgetOptions,
     BudgetsOptions,

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from ..block import Task
 from ..cost import Geometry
-from ..knobs import Dial
+from ..dials import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
 from ..scoring.attention import Heads
-from ..scoring.precision import widened
+from ..scoring.graph import widen
 from ..shapes import Bool, Float
 from ..tokens import Reduction, Tokens
 from .forms import FORMS, InPlace
@@ -82,7 +82,7 @@ class AViT(Method):
 
     def halting(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens"]:
         """h (Eq. 4): how much a token has had enough, by this block alone."""
-        return torch.sigmoid(self.gamma * widened(x[..., 0]) + self.beta)
+        return torch.sigmoid(self.gamma * widen(x[..., 0]) + self.beta)
 
     def share(
         self, halting: Float[Tensor, "batch tokens"], spent: Float[Tensor, "batch tokens"]
@@ -110,7 +110,7 @@ class AViT(Method):
         if mixture is None:
             return tokens.x
         rest = (1 - mixture.spent[:, :prefix]).unsqueeze(-1)
-        mixed = mixture.x + rest * widened(tokens.x[:, :prefix])
+        mixed = mixture.x + rest * widen(tokens.x[:, :prefix])
         return torch.cat((mixed.to(tokens.x.dtype), tokens.x[:, prefix:]), dim=1)
 
 
@@ -126,7 +126,7 @@ def _spent(tokens: Tokens, like: Float[Tensor, "batch tokens"]) -> Float[Tensor,
 def _mixed(tokens: Tokens, share: Float[Tensor, "batch tokens"], prefix: int) -> Mixture:
     """Return the mixture with this block's share added."""
     before: Mixture | None = tokens.state
-    part = widened(tokens.x[:, :prefix]) * share[:, :prefix].unsqueeze(-1)
+    part = widen(tokens.x[:, :prefix]) * share[:, :prefix].unsqueeze(-1)
     if before is None:
         return Mixture(part, share)
     return Mixture(before.x + part, before.spent + share)

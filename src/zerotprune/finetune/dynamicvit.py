@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..block import Task
 from ..cost import Geometry
-from ..knobs import Dial
+from ..dials import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.attention import Heads, output
-from ..scoring.precision import no_autocast, widened
+from ..scoring.graph import no_autocast, widen
 from ..shapes import Float
 from ..tokens import Reduction, Tokens
 from .forms import FORMS, InPlace
@@ -51,7 +51,7 @@ class Predictor(nn.Module):
         kept: Float[Tensor, "batch patches"] | None = None,
     ) -> Float[Tensor, "batch patches 2"]:
         x = F.gelu(self.inner(self.norm(x.to(self.norm.weight.dtype))))
-        local, shared = x[..., : x.shape[-1] // 2], widened(x[..., x.shape[-1] // 2 :])
+        local, shared = x[..., : x.shape[-1] // 2], widen(x[..., x.shape[-1] // 2 :])
         if kept is None:
             mean = shared.mean(dim=1, keepdim=True)
         else:
@@ -59,9 +59,9 @@ class Predictor(nn.Module):
             total = weight.sum(dim=1, keepdim=True).clamp_min(torch.finfo(shared.dtype).tiny)
             mean = (shared * weight).sum(dim=1, keepdim=True) / total
         x = torch.cat((local, mean.to(local.dtype).expand_as(shared)), dim=-1)
-        x = widened(F.gelu(self.second(F.gelu(self.first(x)))))
+        x = widen(F.gelu(self.second(F.gelu(self.first(x)))))
         # In half precision many tokens would have equal scores.
-        logits = F.linear(x, widened(self.last.weight), widened(self.last.bias))
+        logits = F.linear(x, widen(self.last.weight), widen(self.last.bias))
         return logits.log_softmax(dim=-1)
 
 
@@ -208,7 +208,7 @@ def masked_attention(
     """Attend to kept tokens, and from every token to itself, so that gradients reach the decision:
     a product with 0 or a logarithm of 0 would stop them."""
     with no_autocast(part.q):
-        logits = (widened(part.q) * part.scale) @ widened(part.k).transpose(-2, -1)
+        logits = (widen(part.q) * part.scale) @ widen(part.k).transpose(-2, -1)
         if part.bias is not None:
             logits = logits + part.bias
         diagonal = torch.eye(kept.shape[1], dtype=logits.dtype, device=logits.device)
@@ -285,7 +285,7 @@ class Decisions(InPlace):
         predictor = task.method.predictors.at(task.stage.block)
         assert predictor is not None
         prefix = task.geometry.prefix
-        x, before = widened(tokens.x[:, prefix:]), tokens.size
+        x, before = widen(tokens.x[:, prefix:]), tokens.size
         alive = None if before is None else before[:, prefix:]
         chances = predictor(x, alive)
         if self.draw:

@@ -16,7 +16,7 @@ from ..method import Method
 from ..pruning import prune_
 from ..schedule import Schedule
 from ..scoring.attention import Heads, output
-from ..scoring.precision import no_autocast
+from ..scoring.graph import no_autocast
 from ..shapes import Float
 from ..surgery import exchange_blocks
 from ..tokens import Tokens

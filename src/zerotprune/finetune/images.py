@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batching import Batch
-from ..data.images import ImageDataset, batches
+from ..data.images import Batch, ImageDataset, batches
 from ..data.sources import class_folders
 
 

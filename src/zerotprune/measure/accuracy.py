@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..batching import Batch
 from ..budgets.solving import mean_gmacs
 from ..clock import now, quartiles
 from ..cost import Compute, Convention
-from ..grid import Outputs
+from ..data.images import Batch
 from ..plan import Plan
 from ..schedule import Schedule
-from ..scoring.backends import Backend
+from ..scoring.scorer import Backend
 from ..surgery import attach, restore_
+from ..tokens import Outputs
 from ..tracing import survivors
 from .statistics import Mean, divergence
 

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..batching import Batch
-from ..data.images import ImageDataset, batches, read_sample
+from ..data.images import Batch, ImageDataset, batches, read_sample
 from ..schedule import Schedule
 from ..shapes import Float, Int
 from . import records

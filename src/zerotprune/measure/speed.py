@@ -23,13 +23,13 @@ from ..budgets import schedule_for
 from ..budgets.solving import measured_gmacs
 from ..clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from ..cost import Compute, Convention, Geometry
-from ..grid import Outputs
 from ..interrupts import acknowledge
 from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
-from ..scoring.backends import Backend
+from ..scoring.scorer import Backend
 from ..surgery import attach, sharing_copy
+from ..tokens import Outputs
 from .accuracy import Contender
 
 Precision = Literal["float32", "bfloat16", "float16"]

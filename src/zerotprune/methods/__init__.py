@@ -1,4 +1,4 @@
-"""The methods of token reduction, one file each, all on the socket `zerotprune.method`."""
+"""The built-in methods, one file each, all subclasses of `zerotprune.Method`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = [
 ]  # fmt: skip
 
 DEFAULT = "fold"
-#: the default with outputs="grid": what CLS attends to matters little there
+#: the default with outputs="grid", where the attention of CLS matters little
 DENSE = Fold(importance="received")
 
-for _module in iter_modules(__path__):  # a file in this folder is all that a method needs
+for _module in iter_modules(__path__):  # adding a method is adding a file
     import_module(f".{_module.name}", __name__)
 
-#: methods that are trained, by the names that they are registered by
+#: trained methods: class → registered name
 _TRAINED = {"AViT": "a-vit", "DynamicViT": "dynamicvit"}
 
 
 def names() -> list[str]:
-    """Return every name that a method can be asked for by, those of the default first."""
+    """Return the names of all methods and variants, the default first."""
     return sorted(registry.names(), key=lambda name: name != DEFAULT)
 
 

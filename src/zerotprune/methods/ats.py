@@ -1,4 +1,4 @@
-"""ATS: adaptive token sampling, as many tokens as an image needs (Fayyaz et al., ECCV 2022)."""
+"""ATS, adaptive token sampling: as many tokens as an image needs (Fayyaz et al., ECCV 2022)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ..cost import Geometry
-from ..knobs import Dial
+from ..dials import Dial
 from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..tokens import Reduction
@@ -17,16 +17,20 @@ from ..tokens import Reduction
 
 @dataclass(frozen=True)
 class ATS(Method):
-    """Each stage samples tokens at `samples` fixed points of the inverse cumulative distribution
-    of their significance: the attention of CLS, summed over heads, times the norm of the value.
+    """Sample tokens by their significance: the attention of CLS, summed over heads, times the norm
+    of the value.
 
-    A token that is drawn several times stays once, so an image with few significant tokens keeps
-    few. Batches stay rectangular: what is missing to `samples` is padding that nobody attends
-    to. The stage's own numbers are not used, only its place.
+    A stage samples at `samples` fixed points of the inverse cumulative distribution. A token that
+    is drawn several times stays once, so an image with few significant tokens keeps few. Batches
+    stay rectangular: padding, masked in attention, fills up to `samples`. Of a stage only `block`
+    is used.
 
-    The points lie in the middles of `samples` equal steps, and each draws the first token at which
-    the distribution reaches it, as the paper's text has it. The authors' code spaces its points
-    otherwise and draws the token nearest to each; the difference is small.
+    The points are the middles of `samples` equal steps, and each draws the first token at which the
+    distribution reaches it, as in the text of the paper. The authors' code spaces its points
+    differently and draws the nearest token; the difference is small.
+
+    Args:
+        samples: The number of points, and so the most tokens that a stage keeps.
     """
 
     name = "ats"
@@ -36,9 +40,9 @@ class ATS(Method):
     samples: int = 100
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
-        """The number of samples, in every block from a quarter of the depth on; where attention is
-        sharp it prunes more than it is asked to, and has to start later. Samples may exceed the
-        tokens by far: one that is drawn again and again counts once."""
+        """Turn the number of samples, at every block from a quarter of the depth on, or later if
+        sharp attention prunes too much. There can be far more samples than tokens, as a token that
+        is drawn again counts once."""
         depth, most = geometry.depth, 64 * geometry.patches
         for first in range(depth // 4 + 1, depth):
             yield partial(_sampling, range(first, depth), most)
@@ -48,33 +52,35 @@ class ATS(Method):
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if not geometry.cls:
-            raise ValueError("ATS scores by the attention of CLS, and this model has no CLS token")
+            raise ValueError("ATS ranks by the attention of CLS: this model has no CLS token")
         if self.samples < 1:
             raise ValueError(f"samples must be at least 1, got {self.samples}")
         if stage.block == geometry.depth:
-            raise ValueError("ATS takes no stage at the last block: nobody would see what it drew")
+            raise ValueError(
+                "ATS takes no stage at the last block: no later attention would see it"
+            )
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         attention = seen.rows.row(0)[:, :, seen.prefix :].sum(dim=1)
         norm = seen.feature("value")[:, seen.prefix :].to(attention.dtype).norm(dim=-1)
-        score = attention * norm
-        score = score / score.sum(dim=-1, keepdim=True)
-        order = seen.scorer.descending(-score)
-        cumulated = score.gather(1, order).cumsum(dim=-1)
-        odd = torch.arange(1, 2 * self.samples, 2, device=score.device, dtype=score.dtype)
-        points = (odd / (2 * self.samples)).repeat(score.shape[0], 1)
-        drawn = torch.searchsorted(cumulated, points)
-        drawn = order.gather(1, drawn.clamp_max(seen.patches - 1))
-        hit = torch.zeros_like(score, dtype=torch.bool).scatter(1, drawn, True)
-        first = seen.scorer.descending(hit.to(score.dtype))
-        keep = first[:, : self.kept(stage, seen.patches)]
-        return Reduction(keep, score, valid=hit.gather(1, keep))
+        scores = attention * norm
+        scores = scores / scores.sum(dim=-1, keepdim=True)
+        order = seen.scorer.descending(-scores)
+        cumulative = scores.gather(1, order).cumsum(dim=-1)
+        odd = torch.arange(1, 2 * self.samples, 2, device=scores.device, dtype=scores.dtype)
+        points = (odd / (2 * self.samples)).repeat(scores.shape[0], 1)
+        sampled = torch.searchsorted(cumulative, points)
+        sampled = order.gather(1, sampled.clamp_max(seen.patches - 1))
+        mask = torch.zeros_like(scores, dtype=torch.bool).scatter(1, sampled, True)
+        sampled_first = seen.scorer.descending(mask.to(scores.dtype))
+        keep = sampled_first[:, : self.kept(stage, seen.patches)]
+        return Reduction(keep, scores, valid=mask.gather(1, keep))
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         return geometry.row(stage.block, patches)
 
     def spared_macs(self, stage: Stage, patches: int, kept: int, geometry: Geometry) -> int:
-        """The rows of attention times values, and their projection: ATS samples before both."""
+        """Count attention times values, and the projection: ATS samples before both."""
         width = geometry.blocks[stage.block - 1].width
         return (patches - kept) * width * (geometry.prefix + patches + geometry.dim)
 

@@ -1,4 +1,4 @@
-"""DiffRate: prune the unimportant, merge the next, by learnt counts (Chen et al., ICCV 2023)."""
+"""DiffRate: prune and merge unimportant tokens by learned counts (Chen et al., ICCV 2023)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import ClassVar, Literal, get_args
 import torch
 
 from ..cost import Geometry
-from ..knobs import Dial, spread_evenly
+from ..dials import Dial, spread_evenly
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
 
 Counts = Literal["published", "even"]
-#: patch tokens left in turn: after the first block's pruning, after its merging, after the second's
+#: the patch tokens left after pruning at block 1, after merging there, after pruning at block 2, …
 Row = tuple[int, ...]
 
-PATCHES = 196  # of the models that there are counts for
-#: The published counts of DeiT-T, -S and -B by the models' width and the GMACs that they are for:
-#: tokens with CLS after the pruning of each block, and after its merging.
+PATCHES = 196  # of the models with published counts
+#: The published counts of DeiT-T, -S and -B, by width and GMACs: the tokens, CLS included, after
+#: pruning at each block, and after merging there.
 PUBLISHED: dict[int, dict[float, tuple[str, str]]] = {
     192: {
         1.0: ("197 197 196 194 188 184 178 164 156 137 129 21",
@@ -66,18 +66,21 @@ PUBLISHED: dict[int, dict[float, tuple[str, str]]] = {
 
 @dataclass(frozen=True)
 class DiffRate(Method):
-    """Each stage sorts the tokens by the attention of CLS, prunes all but the share `keep`, and
-    merges the `similar` least important of the rest, each into the most similar of the others: a
-    plain mean, to whose size each adds its own times the cosine of the two. (A negative cosine,
-    which the published method would subtract, adds nothing.)
+    """Prune all but the share `keep` by the attention of CLS, then merge the `similar` least
+    important tokens of the rest, each into the most similar of the others.
 
-    counts: what a budget is met with. "published" are those that DiffRate learnt on ImageNet's
-            training images for DeiT-T, -S and -B, and numbers between them for budgets between
-            theirs; below the lowest they are extrapolated by a power law, which is ours, not
-            DiffRate's. Models of another geometry have none. "even" is ours, for any model: half
-            pruned and half merged, the same counts in all blocks.
-    weighted: merge as ToMe and Fold do, by means weighted by size, and add sizes whole. Not what
-            was published, but a little nearer to the unpruned model.
+    The merged token is the plain mean. Each part adds its size times the cosine of the two. (A
+    negative cosine adds nothing; the published method would subtract.)
+
+    Args:
+        counts: What meets a budget. "published" takes what DiffRate learned on ImageNet's training
+            images for DeiT-T, -S and -B, and interpolates between these budgets. Below the lowest
+            it extrapolates by a power law, which is ours. Models of another geometry have no
+            published counts. "even" is ours, for any model: half pruned and half merged, the same
+            counts at all blocks.
+        weighted: Merge as ToMe and Fold do, by means weighted by size, and add whole sizes. Not as
+            published, but a little closer to the unpruned model.
+        proportional: Let attention be proportional to the size of a token.
 
     >>> DiffRate(counts="even").proportional
     True
@@ -99,8 +102,8 @@ class DiffRate(Method):
             )
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
-        """The published counts themselves, for budgets that they meet; then those between."""
-        _refuse(geometry)
+        """Yield the published counts, for the budgets that they meet, then what is between them."""
+        _check_geometry(geometry)
         if self.counts == "even":
             yield partial(self._even, geometry)
             return
@@ -121,15 +124,16 @@ class DiffRate(Method):
         return self._schedule(row, PATCHES)
 
     def _between(self, rows: Sequence[Row], cut: float) -> Schedule:
-        """From nothing pruned through all rows; then on by a power law: of n tokens of 196 that the
-        last row leaves, 196 · (n / 196)^t are left, for t from 1 on."""
-        at, part = divmod(cut * len(rows), 1)
+        """Interpolate from nothing pruned through all rows; beyond the last row leave, where that
+        leaves n tokens of 196, 196 · (n / 196)^t, for t from 1 on."""
+        at, fraction = divmod(cut * len(rows), 1)
         if at < len(rows) - 1:
             more, less = rows[int(at)], rows[int(at) + 1]
-            row = [round(high + part * (low - high)) for high, low in zip(more, less, strict=True)]
+            pairs = zip(more, less, strict=True)
+            row = [round(high + fraction * (low - high)) for high, low in pairs]
         else:
-            part = part if at < len(rows) else 1.0
-            power = 1 / (1 - part * (1 - 1 / PATCHES))
+            fraction = fraction if at < len(rows) else 1.0
+            power = 1 / (1 - fraction * (1 - 1 / PATCHES))
             row = [max(1, round(PATCHES * (left / PATCHES) ** power)) for left in rows[-1]]
         return self._schedule(row, PATCHES)
 
@@ -145,11 +149,11 @@ class DiffRate(Method):
         return stage.share(patches) - stage.similar
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
-        _refuse(geometry)
+        _check_geometry(geometry)
         if stage.similar >= stage.share(patches):
             raise ValueError(
-                f"the stage at block {stage.block} merges {stage.similar} tokens, but only "
-                f"{stage.share(patches)} are left after its pruning"
+                f"the stage at block {stage.block} merges {stage.similar} tokens, but its pruning "
+                f"leaves only {stage.share(patches)}"
             )
 
     def decides_after(self) -> Part:
@@ -177,15 +181,15 @@ class DiffRate(Method):
 
 
 def published_rows(geometry: Geometry) -> list[Row]:
-    """The published counts for models of this geometry, those of the highest budget first.
+    """Return the published counts for models of this geometry, those of the highest budget first.
 
-    Where a count is above an earlier one, the earlier one stands: nothing is left to prune there.
+    A count above an earlier one is replaced by it: there are no more tokens.
     """
     table = PUBLISHED.get(geometry.dim, {})
     if not table or (geometry.depth, geometry.patches, geometry.prefix) != (12, PATCHES, 1):
         raise ValueError(
-            "there are published counts of diffrate for the geometry of DeiT-T, -S and -B alone, "
-            "with one prefix token and 196 patch tokens: take diffrate-even, with counts of ours"
+            "diffrate has published counts only for the geometry of DeiT-T, -S and -B, with one "
+            "prefix token and 196 patch tokens: use diffrate-even"
         )
     rows = []
     for pruned, merged in table.values():
@@ -194,7 +198,6 @@ def published_rows(geometry: Geometry) -> list[Row]:
     return rows
 
 
-def _refuse(geometry: Geometry) -> None:
-    """Models that it cannot act on."""
+def _check_geometry(geometry: Geometry) -> None:
     if not geometry.cls:
-        raise ValueError("DiffRate ranks by the attention of CLS; this model has no CLS token")
+        raise ValueError("DiffRate ranks by the attention of CLS: this model has no CLS token")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..cost import Geometry
-from ..knobs import Dial
+from ..dials import Dial
 from ..method import Method, Seen
 from ..schedule import Schedule, Stage
 from ..scoring.graph import cls_attention
@@ -16,14 +16,15 @@ from ..tokens import Reduction
 
 @dataclass(frozen=True)
 class EViT(Method):
-    """Each stage keeps the share `keep` (rounded up) with the highest attention of CLS, and one
-    token more: the sum of all others, each times the attention that CLS pays to it.
+    """Keep the share `keep` (rounded up) with the highest attention of CLS, and fuse all others
+    into one token: their sum, weighted by the attention of CLS.
 
-    fuses: is there that token? Without it ("evit-drop") the others are dropped: off the shelf that
-           is a little nearer to the unpruned model.
+    A head that pools counts the fused token as one patch. Attention has already weighted its parts,
+    most of them near 0: counting them all would outweigh the kept tokens.
 
-    Where the head pools, that token counts as one. Its parts are weighed by attention already, and
-    most of them hardly; to count all patches in it would give the rest more say than what was kept.
+    Args:
+        fuses: Add the fused token. Without it ("evit-drop") the others are dropped, which without
+            training is a little closer to the unpruned model.
     """
 
     name = "evit"
@@ -33,8 +34,8 @@ class EViT(Method):
     fuses: bool = True
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """The keep rate, at its places: after 4/12, 7/12 and 10/12 of the blocks."""
-        blocks = {max(1, round(geometry.depth * at / 12)) for at in (4, 7, 10)}
+        """Turn `keep`, at EViT's blocks: 4/12, 7/12 and 10/12 of the depth."""
+        blocks = {max(1, round(geometry.depth * twelfth / 12)) for twelfth in (4, 7, 10)}
 
         def turn(cut: float) -> Schedule:
             return Schedule(tuple(Stage(block, max(1 - cut, 1e-3)) for block in blocks), self)
@@ -50,7 +51,7 @@ class EViT(Method):
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if not geometry.cls:
-            raise ValueError("EViT ranks by the attention of CLS, and this model has no CLS token")
+            raise ValueError("EViT ranks by the attention of CLS: this model has no CLS token")
         if stage.similar:
             raise ValueError("EViT has no S-stage: leave `similar` at 0")
 

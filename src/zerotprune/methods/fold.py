@@ -1,4 +1,4 @@
-"""Fold, our own: merge what matters little into what is like it, late and by a formula."""
+"""Fold, our own method: merge unimportant tokens into similar ones, in a few late blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cost import Geometry
-from ..knobs import Dial
+from ..dials import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
 from ..scoring.attention import sampled_rows
@@ -24,38 +24,38 @@ Importance = Literal["auto", "both", "rows", "cls", "received"]
 Feature = Literal["x-pre", "x", "key"]
 
 #: How a budget is met: the first block in twelfths of the depth, the number of stages, and the
-#: largest share of its tokens that a stage folds. The first form that reaches the budget is taken.
-#: Chosen by the divergence of two models from themselves: benchmarks.search.stages
+#: largest share of its tokens that a stage folds. The first form that reaches the budget is used.
+#: Chosen by how far two models diverge from their unpruned selves: benchmarks.search.stages
 FORMS = ((6, 5, 0.17), (5, 5, 0.23), (4, 5, 0.33), (3, 7, 0.33), (2, 7, 0.5))
-LAST = 10  # twelfths of the depth at which the last stage stands
+LAST = 10  # the last block with a stage, in twelfths of the depth
 
-#: query rows that stand for all in the attention that a token receives
+#: how many query tokens are sampled for the attention that a token receives
 ROWS = 32
-#: patch tokens up to which the attention of all rows is worth having: fused attention, which larger
-#: models need, shows single rows only
+#: The most patch tokens with which the attention of all queries is used: larger models need fused
+#: attention, which gives single rows only.
 ALL_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Fold(Method):
-    """Each stage folds `similar` tokens into others, between attention and MLP.
+    """Fold `similar` tokens into others, between attention and MLP.
 
-    Every second patch token, in the order in which they travel, meets the one of the others into
-    which it is folded at the least cost: its importance, and a part of its partner's, times
-    (1 − cosine). The cheapest are folded: a mean weighted by the patches in each, as in ToMe (Bolya
-    et al., ICLR 2023), whose proportional attention it takes too. That importance should count in
-    the matching was found before us, in other forms, by ToMeCIS, MCTF (Lee et al., CVPR 2024) and
-    AdaMerge.
+    Every second patch token, in their current order, is paired with the other token that it can be
+    folded into at the lowest cost: (1 − cosine) times the token's importance plus a share of its
+    partner's. The cheapest pairs are merged by means weighted by size, with proportional attention,
+    both as in ToMe (Bolya et al., ICLR 2023). ToMeCIS, MCTF (Lee et al., CVPR 2024) and AdaMerge
+    used importance in the matching before us, in other forms.
 
-    importance: the attention that CLS pays to a token ("cls"), the attention that it receives from
-                all ("received"), or their sum, each scaled to mean 1 ("both"); "rows" is "both"
-                with 32 query tokens for all. "auto" is "both" for models of up to 256 patches,
-                "rows" for larger ones. Without a CLS token only the second part counts.
-    features:   what is compared: the block's input ("x-pre"), the tokens after its attention ("x"),
-                or the keys ("key")
-    of_partner: how much of its partner's importance is added to a token's own
-    stages:     the number of stages of a budget's schedule; None means 5, and 7 at low budgets
-    proportional: to which power of its patches later attention goes to a token
+    Args:
+        importance: The attention from CLS ("cls"), the attention received from all tokens
+            ("received"), or the sum of both, each scaled to mean 1 ("both"). "rows" is "both" with
+            a sample of 32 query tokens. "auto" is "both" up to 256 patches and "rows" beyond.
+            Without a CLS token only received attention counts.
+        features: What is compared: the input of the block ("x-pre"), the residual stream after
+            attention ("x"), or the keys ("key").
+        of_partner: The share of the partner's importance that is added to a token's.
+        stages: The number of stages that meet a budget; None means 5, and 7 at low budgets.
+        proportional: Let attention be proportional to this power of the size of a token.
 
     >>> Fold().importance
     'auto'
@@ -86,10 +86,10 @@ class Fold(Method):
                 )
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """A few stages, spaced evenly from a first block to 10/12 of the depth, each of which folds
-        the same share of its tokens. The more is to go, the earlier is the first: see `FORMS`."""
+        """Return dials of a few stages, spaced evenly up to 10/12 of the depth, that fold the same
+        share of their tokens. Low budgets start earlier: see `FORMS`."""
         return [
-            partial(self._staged, _places(geometry.depth, first, self.stages or number), most,
+            partial(self._staged, _blocks(geometry.depth, first, self.stages or number), most,
                     geometry.patches)
             for first, number, most in FORMS
         ]  # fmt: skip
@@ -108,13 +108,13 @@ class Fold(Method):
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if self.importance == "cls" and not geometry.cls:
-            raise ValueError("this model has no CLS token to weigh by")
+            raise ValueError('importance="cls" needs a CLS token, and this model has none')
         if stage.keep < 1:
             raise ValueError("Fold merges `similar` tokens and drops none: leave keep at 1")
         if stage.similar > patches // 2:
             raise ValueError(
-                f"the stage at block {stage.block} folds {stage.similar} tokens, more than half of "
-                f"the {patches} patch tokens there"
+                f"the stage at block {stage.block} can fold at most half of its {patches} patch "
+                f"tokens, got {stage.similar}"
             )
 
     def bind(self, model: nn.Module, blocks: Collection[int], geometry: Geometry) -> Fold:
@@ -133,15 +133,15 @@ class Fold(Method):
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         weight = self._weight(seen)
-        found = seen.scorer.fold(
+        folding = seen.scorer.fold(
             self._features(seen), stage.similar, weight, self.of_partner, prefix=seen.prefix
         )
         return Reduction(
-            found.keep, weight, similar=found.gone, partner=found.partner, into=found.into
+            folding.keep, weight, similar=folding.gone, partner=folding.partner, into=folding.into
         )
 
     def _weight(self, seen: Seen) -> Float[Tensor, "batch patches"]:
-        """The importance of each patch token; 1 on average, or 2 where it is a sum."""
+        """Return the importance of each patch token: 1 on average, or 2 if it is a sum."""
         importance, cls = self._importance_for(seen.geometry), seen.geometry.cls
         if importance == "rows":
             parts = seen.scorer.sampled_attention(seen.heads, ROWS, seen.prefix, cls)
@@ -170,13 +170,13 @@ class Fold(Method):
         return attention + pairs * geometry.dim
 
 
-def _places(depth: int, first: int, number: int) -> list[int]:
+def _blocks(depth: int, first: int, number: int) -> list[int]:
     """Return blocks spaced evenly from `first` to `LAST` twelfths of the depth.
 
-    >>> _places(12, first=5, number=5), _places(24, first=4, number=5)
+    >>> _blocks(12, first=5, number=5), _blocks(24, first=4, number=5)
     ([5, 6, 8, 9, 10], [8, 11, 14, 17, 20])
     """
-    if depth < 2:  # the only block is the last, and has no stage
+    if depth < 2:  # the last block has no stage
         return []
     begin, end = max(1, round(depth * first / 12)), max(1, min(round(depth * LAST / 12), depth - 1))
     begin = min(begin, end)

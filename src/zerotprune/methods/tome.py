@@ -9,28 +9,29 @@ from typing import ClassVar
 import torch
 
 from ..cost import Geometry
-from ..knobs import Dial, merge_evenly
+from ..dials import Dial, merge_evenly
 from ..method import Method, Seen
 from ..schedule import Stage
 from ..tokens import Reduction
 
-#: the mean of r, as a share of the patches, above which it is better to merge earlier
+#: the mean r, as a share of the patches, above which merging earlier is better
 MEAN = 0.085
 
 
 @dataclass(frozen=True)
 class ToMe(Method):
-    """Each stage merges `similar` tokens (the paper's r), between attention and MLP.
+    """Merge `similar` tokens (the paper's r), between attention and MLP.
 
-    Every second token is matched with its most similar one of the others, by the cosine of their
-    keys averaged over heads; the most similar pairs become their mean, weighted by the patches
-    already in them. With `proportional` the logarithm of that number is added to a token's
-    logits in later attention; without it this is ToMe-uni.
+    Every second token is matched with the most similar of the others, by the cosine of their keys
+    averaged over heads. The most similar pairs are merged by means weighted by size.
 
-    inflect: how a budget is spread over the blocks, as in ToMe's own code: 0 merges the same number
-             in all of them, 1 a number that grows along a line from 0 to twice the mean, −1 one
-             that falls. None takes the best of the three at each budget (benchmarks.search.rivals):
-             the first of 1, 0 and −1 whose mean number is at most `MEAN` of the patches, else −1.
+    Args:
+        proportional: Add the logarithm of a token's size to its logits in later attention. Without
+            it this is ToMe-uni.
+        inflect: How a budget is spread over the blocks, as in ToMe's code: 0 merges the same number
+            at each, 1 a number that grows along a line from 0 to twice the mean, −1 one that falls.
+            None takes the best of the three at each budget (benchmarks.search.rivals): the first of
+            1, 0 and −1 whose mean is at most `MEAN` of the patches, else −1.
     """
 
     name = "tome"
@@ -47,7 +48,7 @@ class ToMe(Method):
             raise ValueError(f"inflect must be a number from -1 to 1, or None, got {value!r}")
 
     def dials(self, geometry: Geometry) -> list[Dial]:
-        """The paper's r, by its own ways to spread it."""
+        """Turn the paper's r, spread over the blocks by `inflect`."""
         if self.inflect is not None:
             return [partial(merge_evenly, geometry, self, inflect=self.inflect)]
         return [
@@ -69,9 +70,11 @@ class ToMe(Method):
         if self.kept(stage, patches) == patches:
             return Reduction(torch.arange(patches, device=keys.device).expand(keys.shape[0], -1))
         count = patches - self.kept(stage, patches)
-        # Tokens are dealt out with the prefix counted in: CLS is the first of the mergeable group.
-        found = seen.scorer.fold(keys, count, first=prefix % 2)
-        return Reduction(found.keep, similar=found.gone, partner=found.partner, into=found.into)
+        # Tokens alternate between the groups from the first prefix token on, as in ToMe's code.
+        folding = seen.scorer.fold(keys, count, first=prefix % 2)
+        return Reduction(
+            folding.keep, similar=folding.gone, partner=folding.partner, into=folding.into
+        )
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
         block = geometry.blocks[stage.block - 1]

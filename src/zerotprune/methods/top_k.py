@@ -1,4 +1,4 @@
-"""Top-k by one score: the baselines that drop tokens by chance or by the attention they receive."""
+"""Top-k by one score: baselines that rank tokens by attention or at random."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Score = Literal["cls", "average", "accumulated", "random"]
 Draw = Literal["shared", "image"]
 
 
-def drawn(seen: Seen, seed: int, draw: Draw) -> Float[Tensor, "batch patches"]:
-    """Random numbers for the patch tokens: the same for all images, or each image's own. Its key
-    are its tokens themselves, so that it does not depend on its batch."""
+def random_scores(seen: Seen, seed: int, draw: Draw) -> Float[Tensor, "batch patches"]:
+    """Return random numbers for the patch tokens: the same for all images, or with draw="image"
+    keyed by the tokens of an image, so that they do not depend on its batch."""
     x = seen.tokens.x
     if draw == "shared":
         return noise(seen.patches, seed, x.device).expand(x.shape[0], -1)
@@ -32,10 +32,9 @@ def drawn(seen: Seen, seed: int, draw: Draw) -> Float[Tensor, "batch patches"]:
 def rank(
     seen: Seen, by: Score, block: int, seed: int, graph: Graph | None, draw: Draw = "shared"
 ) -> Float[Tensor, "batch patches"]:
-    """The score of every patch token. Accumulated attention was summed over all blocks so far;
-    the two others are read off a graph, on its living tokens alone."""
+    """Return the score of every patch token; those from a graph are over its living tokens."""
     if by == "random":
-        return drawn(seen, seed * 4096 + block, draw)
+        return random_scores(seen, seed * 4096 + block, draw)
     if by == "accumulated":
         assert seen.tokens.history is not None
         return seen.tokens.history
@@ -49,11 +48,11 @@ def rank(
 class TopK(Method):
     """Keep the tokens with the highest score, as many as Zero-TPrune would at the same stage.
 
-    by:   "cls" or "average" attention in this block, average attention "accumulated" over the
-          blocks so far, or "random"
-    seed: for "random"
-    draw: for "random": one draw "shared" by all images, or one for each "image"; neither depends on
-          the batch
+    Args:
+        by: The attention from CLS ("cls") or from all tokens ("average") in this block, the
+            "average" accumulated over all blocks so far ("accumulated"), or "random".
+        seed: For "random".
+        draw: For "random": one draw "shared" by all images, or one for each "image".
     """
 
     name = "top-k"
@@ -69,7 +68,7 @@ class TopK(Method):
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if self.by == "cls" and not geometry.cls:
-            raise ValueError("ranking by CLS attention needs a CLS token, and this model has none")
+            raise ValueError("cls-attention needs a CLS token, and this model has none")
 
     def wants_graph(self, stage: Stage) -> bool:
         return self.by == "average"

@@ -1,4 +1,4 @@
-"""Zero-TPrune: the pruning layer I′ → S → I of the paper, and every variant its ablations name."""
+"""Zero-TPrune: the pruning layer I′ → S → I of the paper, and the variants of its ablations."""
 
 from __future__ import annotations
 
@@ -10,61 +10,59 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..batching import take
 from ..cost import Geometry
-from ..knobs import Dial, early_form, importance_form, paper_form
+from ..dials import Dial, early_form, importance_form, paper_form
 from ..method import Method, Part, Seen
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
+from ..scoring.indexing import take
 from ..scoring.similarity import AMONG, Matching, Metric
 from ..scoring.similarity import Partition as Groups
 from ..shapes import Float
 from ..tokens import Reduction
-from .top_k import Draw, Score, drawn, rank
+from .top_k import Draw, Score, random_scores, rank
 
 Start = Literal["auto", "cls", "uniform"]
 Order = Literal["i-s-i", "i-s"]
 Feature = Literal["key", "query", "value", "x-pre", "x-mid", "x"]
 Partition = Groups | Literal["random"]
 Ranking = Literal["wpr"] | Score
-#: rounds after which voting by `epsilon` ends in any case
+#: the most rounds of voting by `epsilon`
 MOST = 100
 ScheduleForm = Literal["early", "paper", "importance"]
 
 
 @dataclass(frozen=True)
 class ZeroTPrune(Method):
-    """The published method by default; each option is one row of its ablations, or a reading of
-    what the paper leaves open.
+    """Vote on the attention graph; prune similar tokens, then unimportant ones.
 
-    start:      first scores of the I-stage: "uniform" (the paper's Zero-TPrune-uni), "cls"
-                (Zero-TPrune), or "auto": "cls" where the model has a CLS token
-    pre_start:  the same for the I′-stage
-    cls_weight: what CLS starts with, against 1 for each other token; None means √N
-    heads:      how the heads' scores become one importance: "eir", "mean" or "max"
-    vhf:        variances between which a head counts, or None to count them all
-    order:      "i-s-i" prunes similar tokens first, then unimportant ones; "i-s" the reverse
-    features:   what the S-stage compares: a vector of the block's attention, its input ("x-pre"),
-                the stream between attention and MLP ("x-mid"), or its output ("x")
-    partition, metric: how the S-stage groups and compares tokens
-    ranking:    "wpr", or another score in the I-stage's place
-    seed:       for the random ranking and partition
-    draw:       for these: one draw "shared" by all images, or one for each "image"
-    epsilon:    stop voting when no head's scores change by more than this (Alg. 1), and not after
-                the stage's rounds; for one image at a time, and not in a compiled or exported model
-    form:       of a budget's schedule: "early", two S-stages in the first blocks and two I-stages
-                after them; that of the "paper", stages of both; or "importance", I-stages alone,
-                which is how it is trained
+    The defaults are the published method. Each option is a row of its ablations, or one of two
+    readings of what the paper leaves open: these are `rescale`, `vhf_over`, `pre_vhf`, and some
+    values of `features`, `partition` and `draw`.
 
-    Readings: where the paper can be read in two ways, the default first.
-
-    rescale:    are the rows of the graph scaled back to sum 1 once S has taken tokens out?
-    vhf_over:   is a head's variance taken over the "patches", or over "all" tokens?
-    pre_vhf:    does VHF filter the heads of the I′-stage too?
-    features:   the paper's "intermediate" vectors are "x-mid", or "x-pre"
-    partition:  with no partition both tokens of a pair may go ("none-both"), or the less important
-                alone ("none"); "alternate" and "alternate-top" differ in where an odd token goes
-    draw:       "shared", or "image"
+    Args:
+        start: First scores of the I-stage: "uniform" (the paper's Zero-TPrune-uni), "cls"
+            (Zero-TPrune), or "auto", which is "cls" if the model has a CLS token.
+        pre_start: The same for the I′-stage.
+        cls_weight: The first score of CLS, relative to all other tokens; None means √N.
+        heads: How the scores of heads become one importance: "eir", "mean" or "max".
+        vhf: The range of variances in which a head counts; None counts all heads.
+        order: "i-s-i" prunes similar tokens first, then unimportant ones; "i-s" the reverse.
+        features: What the S-stage compares: "key", "query" or "value" of the attention, the input
+            of the block ("x-pre"), the residual stream before the MLP ("x-mid"), or the output
+            ("x"). The paper's "intermediate" may mean "x-mid" or "x-pre".
+        partition: How the S-stage groups tokens, see `similarity.split`.
+        metric: How it compares them.
+        ranking: "wpr", or another score instead of the votes of the I-stage.
+        seed: For random ranking and partition.
+        draw: For these: one draw "shared" by all images, or one for each "image".
+        epsilon: Vote until no head's scores change by more than this (Alg. 1), instead of a fixed
+            number of rounds. For one image at a time, and not if compiled or exported.
+        form: Of the schedule for a budget: "early" has two S-stages early and two I-stages late,
+            "paper" has stages of both, and "importance", for training, has I-stages alone.
+        rescale: Scale the rows of the graph back to sum 1 after the S-stage?
+        vhf_over: Take the variance of a head over the "patches" or over "all" tokens?
+        pre_vhf: Filter the heads of the I′-stage too?
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
     'eir'
@@ -120,13 +118,13 @@ class ZeroTPrune(Method):
 
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if not geometry.cls and "cls" in (self.start, self.pre_start, self.ranking):
-            raise ValueError("this model has no CLS token to start from or to rank by")
+            raise ValueError("start or ranking by CLS needs a CLS token, and this model has none")
         matched = stage.share(patches) if self.order == "i-s" else patches
         most = matched - 1 if self.partition in AMONG else matched - self._partners(matched)
         if stage.similar > most:
             raise ValueError(
-                f"the stage at block {stage.block} prunes {stage.similar} similar tokens, "
-                f"but its partition of {matched} patch tokens has only {most} to prune"
+                f"the stage at block {stage.block} can prune at most {most} similar tokens of the "
+                f"{matched} patch tokens there, got {stage.similar}"
             )
 
     def wants_graph(self, stage: Stage) -> bool:
@@ -136,35 +134,36 @@ class ZeroTPrune(Method):
         return self.ranking == "accumulated"
 
     def _partners(self, matched: int) -> int:
-        """How many tokens are in group B."""
+        """Return the size of group B."""
         return matched - matched // 2 if self.partition == "alternate-top" else matched // 2
 
     def decides_after(self) -> Part:
-        return _RIPE.get(self.features, "attention")
+        return _DECIDES_AFTER.get(self.features, "attention")
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         return self._i_s(seen, stage) if self.order == "i-s" else self._i_s_i(seen, stage)
 
     def _i_s_i(self, seen: Seen, stage: Stage) -> Reduction:
-        found = pre = None
+        matching = pre = None
         graph = seen.graph
         if stage.similar:
             pre = self._pre_importance(seen)
-            found = self._match(seen, stage, self._features(seen), self._sorting(seen, stage, pre))
-        dropped, partner = (found.dropped, found.partner) if found else (None, None)
+            sorting = self._sorting(seen, stage, pre)
+            matching = self._match(seen, stage, self._features(seen), sorting)
+        dropped, partner = (matching.dropped, matching.partner) if matching else (None, None)
         if stage.keep == 1:
-            assert found is not None
-            return Reduction(found.left, None, pre, dropped, partner)
-        if found is not None and graph is not None:
-            graph = graph.without(found.dropped + seen.prefix, self.rescale)
-        dead = 0 if found is None else stage.similar
+            assert matching is not None
+            return Reduction(matching.left, None, pre, dropped, partner)
+        if matching is not None and graph is not None:
+            graph = graph.without(matching.dropped + seen.prefix, self.rescale)
+        dead = 0 if matching is None else stage.similar
         importance = self.importance(seen, stage, graph, dead)
         count = self.kept(stage, seen.patches)
-        if found is None:
+        if matching is None:
             keep = seen.scorer.top(importance, count)
         else:
-            best = seen.scorer.top(importance.gather(1, found.left), count)
-            keep = found.left.gather(1, best)
+            best = seen.scorer.top(importance.gather(1, matching.left), count)
+            keep = matching.left.gather(1, best)
         return Reduction(keep, importance, pre, dropped, partner)
 
     def _i_s(self, seen: Seen, stage: Stage) -> Reduction:
@@ -174,34 +173,34 @@ class ZeroTPrune(Method):
             return Reduction(keep, importance)
         features = take(self._features(seen), keep)
         sorting = self._sorting(seen, stage, importance).gather(1, keep)
-        found = self._match(seen, stage, features, sorting)
-        dropped, partner = keep.gather(1, found.dropped), keep.gather(1, found.partner)
-        return Reduction(keep.gather(1, found.left), importance, None, dropped, partner)
+        matching = self._match(seen, stage, features, sorting)
+        dropped, partner = keep.gather(1, matching.dropped), keep.gather(1, matching.partner)
+        return Reduction(keep.gather(1, matching.left), importance, None, dropped, partner)
 
     def _pre_importance(self, seen: Seen) -> Float[Tensor, "batch patches"]:
-        """I′: one round and EIR; nothing is pruned by it, it only sorts the tokens for S."""
+        """I′: vote once and combine heads by EIR, only to sort the tokens for S."""
         assert seen.graph is not None
         start = seen.graph.start(self._cls_weight(self.pre_start, seen))
-        score = seen.graph.vote(start, rounds=1)
+        scores = seen.graph.vote(start, rounds=1)
         variances = self.vhf if self.pre_vhf else None
         return seen.scorer.importance(
-            seen.graph, score, seen.prefix, "eir", variances, self.vhf_over
+            seen.graph, scores, seen.prefix, "eir", variances, self.vhf_over
         )
 
     def importance(
         self, seen: Seen, stage: Stage, graph: Graph | None, dead: int = 0
     ) -> Float[Tensor, "batch patches"]:
-        """I: the chosen number of rounds on the living tokens, head filter, one score for all."""
+        """I: vote on the graph of the living tokens, filter the heads, and combine them."""
         if self.ranking != "wpr":
             return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None
         start = graph.start(self._cls_weight(self.start, seen, dead))
         if self.epsilon is None:
-            score = graph.vote(start, stage.votes(seen.geometry.depth))
+            scores = graph.vote(start, stage.votes(seen.geometry.depth))
         else:
-            score, _ = vote_until(graph, start, self.epsilon)
+            scores, _ = vote_until(graph, start, self.epsilon)
         return seen.scorer.importance(
-            graph, score, seen.prefix, self.heads, self.vhf, self.vhf_over
+            graph, scores, seen.prefix, self.heads, self.vhf, self.vhf_over
         )
 
     def _cls_weight(self, start: Start, seen: Seen, dead: int = 0) -> float | None:
@@ -221,17 +220,17 @@ class ZeroTPrune(Method):
         return tokens[:, seen.prefix :]
 
     def _sorting(self, seen: Seen, stage: Stage, importance: Tensor) -> Tensor:
-        """What the S-stage sorts the tokens by before it parts them."""
+        """Return what the S-stage sorts the tokens by before it groups them."""
         if self.partition != "random":
             return importance
-        return drawn(seen, -self.seed * 4096 - stage.block, self.draw)
+        return random_scores(seen, -self.seed * 4096 - stage.block, self.draw)
 
     def _match(self, seen: Seen, stage: Stage, features: Tensor, sorting: Tensor) -> Matching:
         groups: Groups = "sequential-u" if self.partition == "random" else self.partition
         return seen.scorer.match(features, sorting, stage.similar, groups, self.metric)
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        """Votes and matching."""
+        """Count votes and matching."""
         vote_once = geometry.votes(stage.block, patches)
         depth = geometry.depth
         total = 0
@@ -239,47 +238,47 @@ class ZeroTPrune(Method):
             matched = stage.share(patches) if self.order == "i-s" else patches
             half = matched // 2
             pairs = matched**2 if self.partition in AMONG else half * (matched - half)
-            own = self.features.startswith("x")
-            total += pairs * (geometry.dim if own else geometry.blocks[stage.block - 1].width)
+            residual = self.features.startswith("x")
+            total += pairs * (geometry.dim if residual else geometry.blocks[stage.block - 1].width)
             if self.order == "i-s-i":
                 total += vote_once
         if stage.keep < 1 or self.order == "i-s":
-            # On the survivors alone, the scale of the graph's rows costs as much as a round.
-            restricted = int(bool(stage.similar) and self.order == "i-s-i" and self.rescale)
+            # Rescaling the rows of the graph to the survivors costs as much as a round.
+            rescales = int(bool(stage.similar) and self.order == "i-s-i" and self.rescale)
             if self.ranking == "wpr":
-                total += vote_once * (stage.votes(depth) + restricted)
+                total += vote_once * (stage.votes(depth) + rescales)
             elif self.ranking == "average":
-                total += vote_once * (1 + restricted)
+                total += vote_once * (1 + rescales)
             elif self.ranking == "cls" and not stage.similar:
                 total += geometry.row(stage.block, patches)
         return total
 
 
 def vote_until(
-    graph: Graph, score: Float[Tensor, "batch heads tokens"], epsilon: float
+    graph: Graph, scores: Float[Tensor, "batch heads tokens"], epsilon: float
 ) -> tuple[Float[Tensor, "batch heads tokens"], int]:
-    """Vote until a round changes no head's scores by more than `epsilon`, or `MOST` times (Alg. 1).
-    The change is the sum over the tokens, whose scores sum to 1. Return the scores and the rounds.
-    """
+    """Vote until a round changes no head's scores by more than `epsilon`, at most `MOST` times
+    (Alg. 1); return the scores and the rounds. The change is summed over the tokens, whose scores
+    sum to 1."""
     if torch.compiler.is_compiling():
         raise ValueError(
-            "epsilon lets an image decide how many rounds it takes, which a compiled or exported "
-            "model cannot: leave epsilon out, and the rounds are the schedule's"
+            "with epsilon the rounds depend on the image, but a compiled or exported model has a "
+            "fixed number: leave epsilon out"
         )
-    if score.shape[0] != 1:
+    if scores.shape[0] != 1:
         raise ValueError(
-            "epsilon lets an image decide how many rounds it takes: give one image at a time, got "
-            f"{score.shape[0]}"
+            "with epsilon the rounds depend on the image: give one image at a time, got "
+            f"{scores.shape[0]}"
         )
-    for taken in range(1, MOST + 1):
-        before, score = score, graph.vote(score, 1)
-        if (score - before).abs().sum(dim=-1).max() <= epsilon:
-            return score, taken
-    return score, MOST
+    for rounds in range(1, MOST + 1):
+        before, scores = scores, graph.vote(scores, 1)
+        if (scores - before).abs().sum(dim=-1).max() <= epsilon:
+            return scores, rounds
+    return scores, MOST
 
 
-#: after which part of the block the residual stream is what is compared
-_RIPE: dict[str, Part] = {"x-mid": "projection", "x": "mlp"}
+#: the part of the block after which the features are there, if not attention
+_DECIDES_AFTER: dict[str, Part] = {"x-mid": "projection", "x": "mlp"}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "start": get_args(Start),
     "pre_start": get_args(Start),

@@ -1,4 +1,4 @@
-"""One attention of a block: its heads, its output, and its graph where somebody wants to see it."""
+"""One attention of a block: its heads, its output, and as much of its graph as a method wants."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batching import select
 from ..shapes import Float
-from .graph import DenseGraph, attention_graph, cls_attention
-from .precision import no_autocast, widened
+from .graph import DenseGraph, attention_graph, cls_attention, no_autocast, widen
+from .indexing import select
 
 
 class Heads(NamedTuple):
@@ -24,70 +23,70 @@ class Heads(NamedTuple):
     fused: bool  # does the library use fused attention here?
     dropout: float  # 0 outside training
     bias: Float[Tensor, "*any #queries tokens"] | None = None
-    size: Float[Tensor, "batch tokens"] | None = None  # attention goes in proportion to it
-    plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # where a rotary position
-    plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # turned q and k: before it
-    rest: Tensor | None = None  # what the parts themselves carry from `attend` to `join`
-    scales_logits: bool = False  # where it is not fused: the scale comes after the product of q, k
+    size: Float[Tensor, "batch tokens"] | None = None  # attention is proportional to it
+    plain_q: Float[Tensor, "batch heads queries qk_width"] | None = None  # before rotary …
+    plain_k: Float[Tensor, "batch heads tokens qk_width"] | None = None  # … positions
+    rest: Tensor | None = None  # whatever the parts carry from `attend` to `join`
+    scales_logits: bool = False  # if not fused: is q @ k scaled, and not q?
 
-    def select(self, which: slice) -> Heads:
-        """Those of some images of the batch. A bias may be the same for all."""
-        own = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
-        bias = self.bias if self.bias is None or not own else self.bias[which]
-        part: Heads = select(self._replace(bias=None), which)
-        return part._replace(bias=bias)
+    def select(self, images: slice) -> Heads:
+        """Take some images of the batch. All images may share one bias."""
+        per_image = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
+        bias = self.bias if self.bias is None or not per_image else self.bias[images]
+        selected: Heads = select(self._replace(bias=None), images)
+        return selected._replace(bias=bias)
 
     def logit_bias(self) -> Float[Tensor, "*any #queries tokens"] | None:
-        """All that is added to the logits: the bias, and the logarithm of the sizes."""
+        """Return what is added to the logits: the bias and the logarithm of the sizes."""
         if self.size is None:
             return self.bias
-        sizes = self.size.log()[:, None, None]
-        return sizes if self.bias is None else self.bias + sizes
+        log_size = self.size.log()[:, None, None]
+        return log_size if self.bias is None else self.bias + log_size
 
 
-def output(part: Heads) -> Float[Tensor, "batch heads queries width"]:
-    """As the library computes it, fused or not."""
-    bias = part.logit_bias()
+def output(attn: Heads) -> Float[Tensor, "batch heads queries width"]:
+    """Compute attention as the library does, fused or not."""
+    bias = attn.logit_bias()
     if bias is not None:
-        bias = bias.to(part.q.dtype)
-    if part.fused:
+        bias = bias.to(attn.q.dtype)
+    if attn.fused:
         return F.scaled_dot_product_attention(
-            part.q, part.k, part.v, attn_mask=bias, dropout_p=part.dropout
+            attn.q, attn.k, attn.v, attn_mask=bias, dropout_p=attn.dropout
         )
-    if part.scales_logits:
-        logits = part.q @ part.k.transpose(-2, -1) * part.scale
+    if attn.scales_logits:
+        logits = attn.q @ attn.k.transpose(-2, -1) * attn.scale
     else:
-        logits = (part.q * part.scale) @ part.k.transpose(-2, -1)
+        logits = (attn.q * attn.scale) @ attn.k.transpose(-2, -1)
     if bias is not None:
         logits = logits + bias
-    return F.dropout(logits.softmax(dim=-1), part.dropout) @ part.v
+    return F.dropout(logits.softmax(dim=-1), attn.dropout) @ attn.v
 
 
-def written_graph(heads: list[Heads]) -> Float[Tensor, "batch heads queries tokens"]:
-    """Return the attention weights of all heads, by torch alone."""
-    graphs = [attention_graph(part.q, part.k, part.scale, part.logit_bias()) for part in heads]
+def attention_weights(heads: list[Heads]) -> Float[Tensor, "batch heads queries tokens"]:
+    """Return the attention weights of all heads."""
+    graphs = [attention_graph(attn.q, attn.k, attn.scale, attn.logit_bias()) for attn in heads]
     return graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
 
 
 def weigh_values(
-    graph: Float[Tensor, "batch heads queries tokens"], heads: list[Heads]
-) -> list[Float[Tensor, "batch own_heads queries width"]]:
-    """Return each attention's output from the weights of all heads."""
-    graphs = graph.split([part.v.shape[1] for part in heads], dim=1)
+    weights: Float[Tensor, "batch heads queries tokens"], heads: list[Heads]
+) -> list[Float[Tensor, "batch some_heads queries width"]]:
+    """Return the output of each attention from the weights of all heads."""
+    graphs = weights.split([attn.v.shape[1] for attn in heads], dim=1)
     return [
-        F.dropout(own, part.dropout).to(part.v.dtype) @ part.v
-        for own, part in zip(graphs, heads, strict=True)
+        F.dropout(graph, attn.dropout).to(attn.v.dtype) @ attn.v
+        for graph, attn in zip(graphs, heads, strict=True)
     ]
 
 
 def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
-    """Each attention's output, and the graph of all their heads written down."""
-    graph = written_graph(heads)
-    return weigh_values(graph, heads), DenseGraph(graph.detach())
+    """Compute each attention, and keep the graph of all their heads in memory."""
+    weights = attention_weights(heads)
+    return weigh_values(weights, heads), DenseGraph(weights.detach())
 
 
 class ColumnSums(NamedTuple):
-    """What is left of a graph: its first row, and the means of its columns."""
+    """The first row of a graph and the means of its columns."""
 
     first: Float[Tensor, "batch heads tokens"]
     means: Float[Tensor, "batch heads tokens"]
@@ -106,36 +105,37 @@ class ColumnSums(NamedTuple):
 
 
 def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], ColumnSums]:
-    """Each attention's output, with the first row and the column means of its graph."""
-    outputs, sums = zip(*(_output_with_sums(part) for part in heads), strict=True)
+    """Compute each attention, with the first row and the column means of its graph."""
+    outputs, sums = zip(*(_output_with_sums(attn) for attn in heads), strict=True)
     if len(sums) == 1:
         return list(outputs), sums[0]
     return list(outputs), ColumnSums(*(torch.cat(rows, dim=1) for rows in zip(*sums, strict=True)))
 
 
-def _output_with_sums(part: Heads) -> tuple[Tensor, ColumnSums]:
-    """Written down head by head: on a CPU that is as fast as fused attention, and the sums of a
-    graph in the cache cost next to nothing."""
-    with no_autocast(part.q):
-        batch, count, tokens, _ = part.q.shape
-        q, k = (widened(x).reshape(batch * count, tokens, x.shape[-1]) for x in (part.q, part.k))
-        bias = part.logit_bias()
+def _output_with_sums(attn: Heads) -> tuple[Tensor, ColumnSums]:
+    """Write the graph to memory: on a CPU that is as fast as fused attention, and summing a graph
+    in the cache costs next to nothing."""
+    with no_autocast(attn.q):
+        batch, num_heads, tokens, _ = attn.q.shape
+        q, k = (widen(x).reshape(batch * num_heads, tokens, x.shape[-1]) for x in (attn.q, attn.k))
+        bias = attn.logit_bias()
         if bias is None:
-            logits = torch.bmm(q * part.scale, k.transpose(1, 2))
+            logits = torch.bmm(q * attn.scale, k.transpose(1, 2))
         else:
             rows = bias.shape[-2]
-            bias = bias.expand(batch, count, rows, tokens).reshape(batch * count, rows, tokens)
-            logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=part.scale)
+            bias = bias.expand(batch, num_heads, rows, tokens)
+            bias = bias.reshape(batch * num_heads, rows, tokens)
+            logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=attn.scale)
         graph = logits.softmax(dim=-1)
-        uniform = graph.new_full((batch * count, 1, tokens), 1 / tokens)
-        means = torch.bmm(uniform, graph.detach()).view(batch, count, tokens)
-        graph = graph.view(batch, count, tokens, tokens)
-    weights = F.dropout(graph, part.dropout).to(part.v.dtype)
-    return weights @ part.v, ColumnSums(graph[:, :, 0].detach(), means)
+        uniform = graph.new_full((batch * num_heads, 1, tokens), 1 / tokens)
+        means = torch.bmm(uniform, graph.detach()).view(batch, num_heads, tokens)
+        graph = graph.view(batch, num_heads, tokens, tokens)
+    weights = F.dropout(graph, attn.dropout).to(attn.v.dtype)
+    return weights @ attn.v, ColumnSums(graph[:, :, 0].detach(), means)
 
 
 class Rows:
-    """A graph of which single rows are computed when they are asked for, and nothing else."""
+    """A graph that computes single rows on demand and nothing else."""
 
     alive = None
 
@@ -143,17 +143,18 @@ class Rows:
         self.heads = heads
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        """The attention that one token pays to all."""
-        return torch.cat([_row(part, token) for part in self.heads], dim=1).detach()
+        """Return the attention that one token pays to all."""
+        return torch.cat([_row(attn, token) for attn in self.heads], dim=1).detach()
 
 
-def _row(part: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
-    one = slice(token, token + 1)
-    return attention_graph(part.q[:, :, one], part.k, part.scale, _bias_of(part, one)).squeeze(2)
+def _row(attn: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
+    query = slice(token, token + 1)
+    bias = _bias_for(attn, query)
+    return attention_graph(attn.q[:, :, query], attn.k, attn.scale, bias).squeeze(2)
 
 
 def sampled_rows(tokens: int, count: int, prefix: int) -> range:
-    """Return the patch tokens that stand for all: at least `count` of them, spread evenly.
+    """Return a sample of at least `count` patch tokens, if there are as many, spread evenly.
 
     >>> sampled_rows(197, count=32, prefix=1)
     range(4, 197, 6)
@@ -165,20 +166,20 @@ def sampled_rows(tokens: int, count: int, prefix: int) -> range:
 def sampled_attention(
     heads: list[Heads], count: int, prefix: int, cls: bool
 ) -> list[Float[Tensor, "batch tokens"]]:
-    """Return the attention that each token receives from CLS, if there is one, and on average from
-    `count` patch tokens, both averaged over heads."""
+    """Return the attention that each token receives from CLS, if `cls`, and its mean from a sample
+    of `count` patch tokens, both averaged over heads."""
     rows = sampled_rows(heads[0].k.shape[2], count, prefix)
-    every = slice(rows.start, None, rows.step)
+    queries = slice(rows.start, None, rows.step)
     graphs = [
-        attention_graph(part.q[:, :, every], part.k, part.scale, _bias_of(part, every))
-        for part in heads
+        attention_graph(attn.q[:, :, queries], attn.k, attn.scale, _bias_for(attn, queries))
+        for attn in heads
     ]
     graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
     mean = graph.mean(dim=(1, 2)).detach()
     return [cls_attention(Rows(heads)), mean] if cls else [mean]
 
 
-def _bias_of(part: Heads, queries: slice) -> Tensor | None:
+def _bias_for(attn: Heads, queries: slice) -> Tensor | None:
     """Return what is added to the logits of some queries."""
-    bias = part.logit_bias()
+    bias = attn.logit_bias()
     return bias if bias is None or bias.shape[-2] == 1 else bias[..., queries, :]

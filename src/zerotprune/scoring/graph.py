@@ -1,22 +1,44 @@
-"""The attention graph and the importance of tokens on it: voting, heads, rankings. Pure functions.
+"""The attention graph and the importance of its tokens: votes, heads, rankings. Pure functions.
 
-Section and equation names follow the paper (Wang, Dedhia, Jha: Zero-TPrune, CVPR 2024).
-A graph holds rows that sum to 1; scores are float32 or wider whatever the model's precision.
+Section and equation names follow the paper (Wang, Dedhia, Jha: Zero-TPrune, CVPR 2024). Rows of a
+graph sum to 1. Scores are float32 or wider, whatever the model's precision and under autocast too.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from ..shapes import Bool, Float, Int
-from .precision import no_autocast, widened
 
+#: how the scores of all heads become one importance
 HeadRule = Literal["eir", "mean", "max"]
-#: whose scores the variance of a head is taken over
+#: the tokens over which the variance of a head is taken
 Over = Literal["patches", "all"]
+
+# Looked up once: the compiler cannot trace the call.
+_AUTOCAST_DEVICES = [
+    device for device in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(device)
+]
+
+
+def widen(x: Tensor) -> Tensor:
+    """Cast to float32, unless `x` is wider."""
+    if x.dtype == torch.float32:  # the usual case, in every step of every stage
+        return x
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Disable autocast on the device of `x`: it would cast float32 matrix products back to half
+    precision."""
+    device = x.device.type
+    if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def attention_graph(
@@ -25,9 +47,9 @@ def attention_graph(
     scale: float,
     bias: Float[Tensor, "*any #queries tokens"] | None = None,
 ) -> Float[Tensor, "batch heads queries tokens"]:
-    """A[h, i, j]: the attention that token i pays to token j in head h (Sec. 3.2)."""
+    """Return A[h, i, j], the attention that token i pays to token j in head h (Sec. 3.2)."""
     with no_autocast(q):
-        logits = (widened(q) * scale) @ widened(k).transpose(-2, -1)
+        logits = (widen(q) * scale) @ widen(k).transpose(-2, -1)
         if bias is not None:
             logits = logits + bias
         return logits.softmax(dim=-1)
@@ -38,100 +60,104 @@ def start_scores(
     cls_weight: float | None = None,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """The first scores: equal for all tokens, or with `cls_weight` times as much for token 0."""
+    """Return the scores before the first round: equal for all living tokens, or `cls_weight` times
+    as high for token 0."""
     batch, heads, tokens = like.shape[:3]
-    score = like.new_ones(1, 1, tokens)
+    scores = like.new_ones(1, 1, tokens)
     if cls_weight is not None:
-        score[..., 0] = cls_weight
+        scores[..., 0] = cls_weight
     if alive is not None:
-        score = score * alive.unsqueeze(1)
-    return (score / score.sum(dim=-1, keepdim=True)).expand(batch, heads, tokens)
+        scores = scores * alive.unsqueeze(1)
+    return (scores / scores.sum(dim=-1, keepdim=True)).expand(batch, heads, tokens)
 
 
 def vote(
     graph: Float[Tensor, "batch heads tokens tokens"],
-    score: Float[Tensor, "batch heads tokens"],
+    scores: Float[Tensor, "batch heads tokens"],
     rounds: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
     rescaled: bool = True,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """Weighted PageRank (Alg. 1, Eq. 1): `rounds` times s ← Aᵀs, then s scaled to sum 1 per head.
+    """Weighted PageRank (Alg. 1, Eq. 1): `rounds` times s ← Aᵀs, then scale s to sum 1 per head.
 
-    With `alive` (1 or 0 for each token) the vote is held on the sub-graph of the living tokens,
-    its rows scaled back to sum 1, or not (`rescaled`). The sub-graph is never cut out: a row's
-    scale moves from the row to the vote it casts. Voting is linear, so scaling once at the end is
-    the same as scaling in each round.
+    With `alive` (1 or 0 for each token), vote on the subgraph of the living tokens, its rows scaled
+    back to sum 1 if `rescaled`. The subgraph is not cut out: the scale of a row moves to the vote
+    that it casts. Voting is linear, so scaling once at the end equals scaling in each round.
     """
     flat = graph.flatten(0, 1)
-    score = score.reshape(flat.shape[0], 1, score.shape[-1])
+    scores = scores.reshape(flat.shape[0], 1, scores.shape[-1])
     if alive is None:
         for _ in range(rounds):
-            score = score @ flat
-        score = score.reshape(graph.shape[:3])
+            scores = scores @ flat
+        scores = scores.reshape(graph.shape[:3])
     else:
         mask = alive.unsqueeze(1)
         weight = mask * row_scale(graph, alive) if rescaled else mask.expand(graph.shape[:3])
-        weight = weight.reshape_as(score)
+        weight = weight.reshape_as(scores)
         for _ in range(rounds):
-            score = (score * weight) @ flat
-        score = score.reshape(graph.shape[:3]) * mask
-    return score / score.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
+            scores = (scores * weight) @ flat
+        scores = scores.reshape(graph.shape[:3]) * mask
+    return scores / scores.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
 
 
 def row_scale(
     graph: Float[Tensor, "batch heads tokens tokens"], alive: Float[Tensor, "batch tokens"]
 ) -> Float[Tensor, "batch heads tokens"]:
-    """What brings each row back to sum 1 on the living tokens; 0 for a row that has none of it."""
+    """Return the factor that scales each row back to sum 1 over the living tokens; 0 for a row that
+    attends to none of them."""
     voters = alive[:, None, None].expand(-1, graph.shape[1], -1, -1)
-    reach = (voters @ graph.transpose(-2, -1)).squeeze(-2)
-    lost = reach <= torch.finfo(reach.dtype).tiny
-    return torch.where(lost, 0.0, 1 / reach.masked_fill(lost, 1.0))
+    total = (voters @ graph.transpose(-2, -1)).squeeze(-2)
+    empty = total <= torch.finfo(total.dtype).tiny
+    return torch.where(empty, 0.0, 1 / total.masked_fill(empty, 1.0))
 
 
 def head_variance(
-    score: Float[Tensor, "batch heads tokens"],
+    scores: Float[Tensor, "batch heads tokens"],
     prefix: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Variance of each head's patch scores after scaling them to mean 1.
+    """Return the variance of each head's patch scores, scaled to mean 1.
 
-    On the raw probabilities it could never exceed 1/N, and VHF would leave out every head.
+    Unscaled it could never exceed 1/N, and VHF would filter out every head.
     """
-    patches = score[..., prefix:]
+    patches = scores[..., prefix:]
     if alive is None:
         patches = patches / patches.mean(dim=-1, keepdim=True)
         return patches.var(dim=-1, correction=0)
     mask = alive[:, None, prefix:]
     count = mask.sum(dim=-1)
     mean = (patches * mask).sum(dim=-1) / count
-    spread = (patches / mean.unsqueeze(-1) - 1) * mask
-    return spread.square().sum(dim=-1) / count
+    deviation = (patches / mean.unsqueeze(-1) - 1) * mask
+    return deviation.square().sum(dim=-1) / count
 
 
 def heads_in_range(
     variance: Float[Tensor, "batch heads"], low: float, high: float
 ) -> Bool[Tensor, "batch heads"]:
-    """Variance-based Head Filter (Sec. 3.2): which heads count; all of them if none would."""
+    """Variance-based Head Filter (Sec. 3.2): mark the heads that count; all of them if none
+    would."""
     inside = (variance >= low) & (variance <= high)
     return inside | ~inside.any(dim=-1, keepdim=True)
 
 
 def combine_heads(
-    score: Float[Tensor, "batch heads tokens"],
+    scores: Float[Tensor, "batch heads tokens"],
     rule: HeadRule = "eir",
-    counted: Bool[Tensor, "batch heads"] | None = None,
+    mask: Bool[Tensor, "batch heads"] | None = None,
 ) -> Float[Tensor, "batch tokens"]:
-    """One importance from all heads: the Emphasizing Informative Region rule (Eq. 2) by default,
-    the root of the mean square; or their mean or maximum."""
+    """Reduce the scores of all heads, or of those in `mask`, to one importance.
+
+    "eir" is the Emphasizing Informative Region rule (Eq. 2), the root mean square.
+    """
     if rule == "max":
-        if counted is not None:
-            score = score.masked_fill(~counted.unsqueeze(-1), -torch.inf)
-        return score.amax(dim=1)
-    values = score.square() if rule == "eir" else score
-    if counted is None:
+        if mask is not None:
+            scores = scores.masked_fill(~mask.unsqueeze(-1), -torch.inf)
+        return scores.amax(dim=1)
+    values = scores.square() if rule == "eir" else scores
+    if mask is None:
         values = values.mean(dim=1)
     else:
-        weight = counted.to(values.dtype)
+        weight = mask.to(values.dtype)
         weight = weight / weight.sum(dim=-1, keepdim=True)
         values = (values * weight.unsqueeze(-1)).sum(dim=1)
     return values.sqrt() if rule == "eir" else values
@@ -139,57 +165,57 @@ def combine_heads(
 
 @runtime_checkable
 class RowGraph(Protocol):
-    """An attention graph that shows single rows."""
+    """An attention graph that gives single rows."""
 
     @property
     def alive(self) -> Float[Tensor, "batch tokens"] | None:
-        """1 or 0 for each token; None where all live."""
+        """1 or 0 for each token; None if all are alive."""
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        """The attention that one token pays to all tokens of the whole graph."""
+        """Return the attention that one token pays to all tokens of the whole graph."""
 
 
 @runtime_checkable
 class ColumnGraph(RowGraph, Protocol):
-    """An attention graph that shows single rows, and the sums of its columns."""
+    """An attention graph that gives single rows and the means of its columns."""
 
     def received(self) -> Float[Tensor, "batch heads tokens"]:
-        """The attention that each token receives on average: one vote from the uniform start."""
+        """Return the mean attention that each token receives: one vote from the uniform start."""
 
 
 @runtime_checkable
 class Graph(ColumnGraph, Protocol):
-    """An attention graph to vote on, however it is held."""
+    """An attention graph to vote on, whether it is in memory or not."""
 
     def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> Graph:
-        """The graph restricted to the other tokens, its rows scaled back to sum 1 or not."""
+        """Restrict the graph to the other tokens; scale its rows back to sum 1 if `rescaled`."""
 
     def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
-        """The first scores, see `start_scores`."""
+        """Return the scores before the first round, see `start_scores`."""
 
     def vote(
-        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+        self, scores: Float[Tensor, "batch heads tokens"], rounds: int
     ) -> Float[Tensor, "batch heads tokens"]:
-        """Weighted PageRank, see `vote`."""
+        """Run weighted PageRank, see `vote`."""
 
 
 class DenseGraph(NamedTuple):
-    """A graph in memory, all its weights written down."""
+    """An attention graph in memory."""
 
     weights: Float[Tensor, "batch heads tokens tokens"]
     alive: Float[Tensor, "batch tokens"] | None = None
     rescaled: bool = True
 
     def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> DenseGraph:
-        return self._replace(alive=living(self.weights[:, 0, 0], dropped), rescaled=rescaled)
+        return self._replace(alive=alive_mask(self.weights[:, 0, 0], dropped), rescaled=rescaled)
 
     def start(self, cls_weight: float | None = None) -> Float[Tensor, "batch heads tokens"]:
         return start_scores(self.weights, cls_weight, self.alive)
 
     def vote(
-        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+        self, scores: Float[Tensor, "batch heads tokens"], rounds: int
     ) -> Float[Tensor, "batch heads tokens"]:
-        return vote(self.weights, score, rounds, self.alive, self.rescaled)
+        return vote(self.weights, scores, rounds, self.alive, self.rescaled)
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         return self.weights[:, :, token]
@@ -198,15 +224,15 @@ class DenseGraph(NamedTuple):
         return self.vote(self.start(), rounds=1)
 
 
-def living(
+def alive_mask(
     like: Float[Tensor, "batch tokens"], dropped: Int[Tensor, "batch dropped"]
 ) -> Float[Tensor, "batch tokens"]:
-    """1 for each token that is not dropped, 0 for the others."""
+    """Return 0 for the dropped tokens and 1 for all others."""
     return torch.ones_like(like).scatter(1, dropped, 0.0)
 
 
 def cls_attention(graph: RowGraph) -> Float[Tensor, "batch tokens"]:
-    """The attention that CLS (token 0) pays to each living token, averaged over heads."""
+    """Return the attention that CLS (token 0) pays to each living token, averaged over heads."""
     row = graph.row(0)
     if graph.alive is not None:
         row = row * graph.alive.unsqueeze(1)
@@ -215,7 +241,7 @@ def cls_attention(graph: RowGraph) -> Float[Tensor, "batch tokens"]:
 
 
 def average_attention(graph: ColumnGraph) -> Float[Tensor, "batch tokens"]:
-    """The attention that each token receives, averaged over voters and heads."""
+    """Return the attention that each token receives, averaged over queries and heads."""
     return graph.received().mean(dim=1)
 
 
@@ -226,11 +252,11 @@ def noise(
     dtype: torch.dtype = torch.float32,
     keys: Int[Tensor, "batch 1"] | None = None,
 ) -> Float[Tensor, "*batch {count}"]:
-    """Uniform pseudo-random numbers in [0, 1), the same on every device and in every call.
+    """Return uniform pseudo-random numbers in [0, 1), the same on every device and in every call.
 
-    Made by integer mixing and not by a generator, so that it traces into a compiled or exported
-    graph, leaves the global random state alone, and gives every image of a batch the same draw; or
-    one of its own, by its key.
+    They come from mixing integers, not from a generator: that traces into compiled and exported
+    graphs and leaves the global random state alone. All images get the same numbers, or with `keys`
+    each image its own.
     """
     mask = 0xFFFFFFFF
     bits = torch.arange(count, device=device, dtype=torch.int64) + (seed * 0x9E3779B1 & mask)

@@ -1,67 +1,90 @@
-"""The steps of scoring that hardware matters to, in plain torch: the oracle of every faster way."""
+"""The scorer: the steps of scoring that depend on the hardware, and the choice of a backend.
+
+`Scorer` is plain torch, for any device, and the oracle of every faster backend. The Triton kernels
+for GPUs (`triton.fused`) are imported only where they are used.
+"""
 
 from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batching import take
 from ..shapes import Float, Int
-from . import ordering, similarity
-from .adding import add_at
+from . import indexing, similarity
 from .attention import Heads, output, outputs_with_graph, outputs_with_sums, sampled_attention
-from .graph import ColumnGraph, Graph, HeadRule, Over, combine_heads, head_variance, heads_in_range
-from .precision import widened
+from .graph import (
+    ColumnGraph,
+    Graph,
+    HeadRule,
+    Over,
+    combine_heads,
+    head_variance,
+    heads_in_range,
+    widen,
+)
+from .indexing import add_at, exporting, take
 from .similarity import AMONG, Among, Folding, Matching, Metric, Partition
+
+Backend = Literal["auto", "reference", "triton"]
+
+INSTALLED = find_spec("triton") is not None
 
 
 class Scorer:
-    """What a method scores with, on any device. The graph is written to memory."""
+    """What a method scores with. This one writes the attention graph to memory."""
 
     def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
-        """Each attention's output, and the graph of all their heads."""
+        """Return the output of each attention, and the graph of all their heads."""
         return outputs_with_graph(heads)
 
     def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
-        """The same for those who look at the first row and at the sums of the columns alone."""
+        """Return the output of each attention, and only the first row and the column means of the
+        graph."""
         return outputs_with_sums(heads)
 
-    def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
-        """One attention's output, where nobody looks at its graph."""
-        return output(part)
+    def output(self, attn: Heads) -> Float[Tensor, "batch heads queries width"]:
+        """Return the output of one attention, without its graph."""
+        return output(attn)
 
     def sampled_attention(
         self, heads: list[Heads], count: int, prefix: int, cls: bool
     ) -> list[Float[Tensor, "batch tokens"]]:
-        """Attention received from CLS and from `count` patch tokens, see `attention`."""
+        """Return the attention that each token receives from CLS and from a sample of `count` patch
+        tokens, see `attention.sampled_attention`."""
         return sampled_attention(heads, count, prefix, cls)
 
     def importance(
         self,
         graph: Graph,
-        score: Float[Tensor, "batch heads tokens"],
+        scores: Float[Tensor, "batch heads tokens"],
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
         over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
-        """One importance for each patch token, from the heads whose variance is in the range."""
-        counted = None
+        """Return one importance for each patch token, from the heads whose variance is between
+        `variances`."""
+        mask = None
         if variances is not None:
-            variance = head_variance(score, prefix if over == "patches" else 0, graph.alive)
-            counted = heads_in_range(variance, *variances)
-        return combine_heads(score, rule, counted)[:, prefix:]
+            variance = head_variance(scores, prefix if over == "patches" else 0, graph.alive)
+            mask = heads_in_range(variance, *variances)
+        return combine_heads(scores, rule, mask)[:, prefix:]
 
     def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
-        """The places of the values, the largest first; of equal values the first one first."""
-        return ordering.descending(values)
+        """Return the indices that sort each row from largest to smallest; ties keep their order."""
+        return indexing.descending(values)
 
     def top(
         self, values: Float[Tensor, "batch patches"], count: int
     ) -> Int[Tensor, "batch {count}"]:
-        """The places of the largest values, the largest first."""
-        return ordering.top(values, count)
+        """Return the indices of the `count` largest values, the largest first."""
+        return indexing.top(values, count)
 
     def nearest(
         self,
@@ -71,7 +94,7 @@ class Scorer:
         metric: Metric = "cosine",
         among: Among = "others",
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-        """Each token's most similar one of the other group, see `similarity.nearest`."""
+        """Return the most similar token of B for each token of A, see `similarity.nearest`."""
         return similarity.nearest(features, group_a, group_b, metric, among)
 
     def match(
@@ -82,13 +105,13 @@ class Scorer:
         partition: Partition = "sequential-u",
         metric: Metric = "cosine",
     ) -> Matching:
-        """The S-stage (Sec. 3.3): each token of A meets its most similar one of B, and the `count`
-        most similar pairs lose their A."""
+        """The S-stage (Sec. 3.3): pair each token of A with its most similar one of B, and drop the
+        A of the `count` most similar pairs."""
         group_a, group_b = similarity.split(importance, partition, self.descending)
         among = AMONG.get(partition, "others")
         best, choice = self.nearest(features, group_a, group_b, metric, among)
-        ranked = self.descending(best)
-        out, stay = ranked[:, :count], ranked[:, count:]
+        order = self.descending(best)
+        out, stay = order[:, :count], order[:, count:]
         left = group_a.gather(1, stay)
         if among == "others":
             left = torch.cat((group_b, left), dim=1)
@@ -103,16 +126,23 @@ class Scorer:
         first: int = 1,
         prefix: int = 0,
     ) -> Folding:
-        """Every second patch token, from place `first` on, meets the one of the others into which
-        it is folded at the least cost; the `count` cheapest are. Places are counted without the
-        prefix tokens, whose features come first.
+        """Choose `count` of every second patch token, and for each the cheapest of the others to
+        fold it into.
 
-        The cost is (1 − cosine), times the weight of the token and so much of its partner's.
+        Folding costs (1 − cosine) · (weight of the token + `of_partner` · weight of its partner).
+
+        Args:
+            features: What is compared, prefix tokens first.
+            count: How many tokens to fold, the cheapest.
+            weight: The importance of each patch token; 1 without it.
+            of_partner: The share of the partner's weight in the cost.
+            first: The index of the first patch token that may be folded, 0 or 1.
+            prefix: The number of prefix tokens. Indices are counted without them.
         """
         features = features[:, prefix:]
         batch, patches, _ = features.shape
         gain, choice = self.cheapest(features, first, weight, of_partner)
-        gone, stay = ordering.parted(gain, count, self.descending)
+        gone, stay = indexing.split_top(gain, count, self.descending)
         target = choice.gather(1, gone)
         others = torch.arange(1 - first, patches, 2, device=features.device).expand(batch, -1)
         keep = torch.cat((2 * stay + first, others), dim=1)
@@ -126,15 +156,15 @@ class Scorer:
         weight: Float[Tensor, "batch patches"] | None,
         of_partner: float,
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-        """For every second token, from place `first` on, the place among the others of the one
-        into which it is folded at the least cost, and that cost, negated."""
+        """Return for every second token, from `first` on, its lowest cost of folding, negated, and
+        the index of its partner among the others."""
         a, b = slice(first, None, 2), slice(1 - first, None, 2)
-        unit = F.normalize(widened(features), dim=-1)
+        unit = F.normalize(widen(features), dim=-1)
         gain = torch.bmm(unit[:, a], unit[:, b].transpose(1, 2))
         if weight is not None:
             partner = (of_partner * weight[:, b]).unsqueeze(1)
             gain = (gain - 1) * (weight[:, a].unsqueeze(2) + partner)
-        return ordering.largest(gain)
+        return indexing.largest(gain)
 
     def merge(
         self,
@@ -144,10 +174,18 @@ class Scorer:
         gone: Int[Tensor, "batch gone"],
         into: Int[Tensor, "batch gone"],
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
-        """The kept tokens, each the mean of itself and what is merged into it, weighted by size;
-        and their sizes. `into` are places in `keep`; without sizes all are 1."""
+        """Merge tokens into kept ones by means weighted by size; return the kept tokens and their
+        new sizes.
+
+        Args:
+            x: All tokens.
+            size: Their sizes; all 1 if None.
+            keep: The indices of the tokens to keep.
+            gone: The indices of the tokens to merge.
+            into: For each of `gone`, the index in `keep` to merge it into.
+        """
         kept, both = keep.shape[1], torch.cat((keep, gone), dim=1)
-        tokens = widened(take(x, both))
+        tokens = widen(take(x, both))
         if size is None:
             sizes = tokens.new_ones(both.shape)
         else:
@@ -158,5 +196,65 @@ class Scorer:
         return (mixed / total.unsqueeze(-1)).to(x.dtype), total
 
 
-#: One for all. The compiler follows an object that has a name, and none that a default made.
+#: the one instance: the compiler can trace a global, but not an instance made by a default
 REFERENCE = Scorer()
+
+# Made ahead by `prepare`: the compiler traces the choice of a scorer, but cannot trace its making.
+_fused: dict[Backend, Scorer] = {}
+
+
+def prepare(backend: str) -> None:
+    """Import the kernels if the backend may use them here.
+
+    Raises ValueError for an unknown backend, and for "triton" without Triton.
+    """
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    if backend == "triton" and not INSTALLED:
+        raise ValueError("backend='triton' needs the package triton: pip install triton")
+    wanted = backend == "triton" or (backend == "auto" and torch.cuda.is_available())
+    if wanted and INSTALLED and not _fused:
+        fused = import_module(".triton.fused", __package__).FusedScorer
+        _fused.update({"auto": fused(), "triton": fused(strict=True)})
+
+
+def scorer_for(backend: Backend, heads: list[Heads]) -> Scorer:
+    """Choose the scorer for these heads. "auto" takes the kernels wherever they can run."""
+    if backend == "reference":
+        return REFERENCE
+    why_not = _why_no_kernels(heads[0].q, backend)
+    if why_not is None:
+        if not _fused:
+            prepare(backend)  # the model was unpickled, and prune_ was not called
+        return _fused[backend]
+    if backend == "triton":
+        raise ValueError(f"backend='triton' cannot score here: {why_not}")
+    return REFERENCE
+
+
+def used_on(device: torch.device) -> str:
+    """Name the backend that "auto" chooses on a device."""
+    if device.type == "cuda" and INSTALLED:
+        return "triton"
+    return "reference"
+
+
+def _why_no_kernels(x: Tensor, backend: Backend) -> str | None:
+    """Say why the kernels cannot take such tensors; None if they can."""
+    device = x.device.type
+    if not INSTALLED:
+        return "the package triton is not installed"
+    if device != "cuda" and not (device == "cpu" and backend == "triton" and _interpreted()):
+        return f"the model is on the device {device}, not on a GPU"
+    if exporting():
+        return "an exported model must run without this library"
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"the kernels take float32, float16 and bfloat16, got {x.dtype}"
+    if x.dtype == torch.bfloat16 and device == "cpu":
+        return "Triton's interpreter cannot multiply bfloat16"
+    return None
+
+
+def _interpreted() -> bool:
+    """Do kernels run on the CPU, slowly, for tests?"""
+    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -9,16 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batching import take
 from ..shapes import Float, Int
-from .ordering import descending, largest
-from .precision import widened
+from .graph import widen
+from .indexing import descending, largest, take
 
 Partition = Literal[
     "sequential-u", "sequential-i", "alternate", "alternate-top", "none", "none-both"
 ]
-#: among whom a token looks for its partner: another group, those of its own that stand before it,
-#: or all of its own but itself
+#: where a token looks for its partner: in the other group, or where there is one group, among the
+#: tokens before it or among all others
 Among = Literal["others", "earlier", "all"]
 AMONG: dict[Partition, Among] = {"none": "earlier", "none-both": "all"}
 Metric = Literal[
@@ -42,12 +41,12 @@ class Matching(NamedTuple):
 
 
 class Folding(NamedTuple):
-    """Every second token may be folded into one of the others: who is, as indices of tokens."""
+    """Which of every second token are folded into which of the others, as indices of tokens."""
 
     keep: Int[Tensor, "batch kept"]  # what stays of the group that may go, then the other group
     gone: Int[Tensor, "batch gone"]  # the cheapest first
     partner: Int[Tensor, "batch gone"]
-    into: Int[Tensor, "batch gone"]  # the partner's place in `keep`
+    into: Int[Tensor, "batch gone"]  # the index of the partner in `keep`
 
 
 def split(
@@ -55,33 +54,33 @@ def split(
     partition: Partition,
     order: Callable[[Tensor], Tensor] = descending,
 ) -> tuple[Int[Tensor, "batch group_a"], Int[Tensor, "batch group_b"]]:
-    """Two groups (Sec. 3.3): tokens of A may be pruned for being like one of B.
+    """Split tokens into two groups (Sec. 3.3): A may be pruned for its similarity to B.
 
-    Sequential-U puts the more important half into B, sequential-I the less important half;
-    alternate deals the tokens out in the order of importance, from the bottom or from the top:
-    which matters only for the odd one. With no partition both groups are all tokens, and of a pair
-    the less important one may go; or, read literally ("none-both"), both may. (A random partition
-    is sequential-U by random numbers.)
+    "sequential-u" puts the more important half into B, "sequential-i" the less important half.
+    "alternate" and "alternate-top" deal the tokens out by importance, from the bottom or from the
+    top; they differ in where an odd token goes. Without a partition both groups hold all tokens:
+    "none" prunes the less important token of a pair, "none-both" takes the paper literally and may
+    prune both. (A random partition is "sequential-u" by random numbers.)
     """
-    ranked = order(-importance if partition == "sequential-i" else importance)
+    indices = order(-importance if partition == "sequential-i" else importance)
     half = importance.shape[-1] // 2
     if partition == "none":
-        return ranked, ranked
-    if partition == "none-both":  # of equally similar ones the less important goes first
-        return ranked.flip(-1), ranked
+        return indices, indices
+    if partition == "none-both":  # of equally similar tokens the less important goes first
+        return indices.flip(-1), indices
     if partition == "alternate-top":
-        return ranked[:, 1::2], ranked[:, 0::2]
+        return indices[:, 1::2], indices[:, 0::2]
     if partition == "alternate":
-        ranked = ranked.flip(-1)
-        return ranked[:, 0::2], ranked[:, 1::2]
-    return ranked[:, half:], ranked[:, :half]
+        indices = indices.flip(-1)
+        return indices[:, 0::2], indices[:, 1::2]
+    return indices[:, half:], indices[:, :half]
 
 
 def similarity(
     a: Float[Tensor, "batch group_a width"], b: Float[Tensor, "batch group_b width"], metric: Metric
 ) -> Float[Tensor, "batch group_a group_b"]:
-    """Likeness of every token of A with every token of B; distances are negated."""
-    a, b = widened(a), widened(b)
+    """Return the similarity of every token of A to every token of B; distances are negated."""
+    a, b = widen(a), widen(b)
     if metric == "cosine":
         a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
     if metric in ("cosine", "dot"):
@@ -98,19 +97,21 @@ def nearest(
     metric: Metric = "cosine",
     among: Among = "others",
 ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-    """For each token of A its likeness with the most similar one of B, and that one's place in B.
+    """Return for each token of A its highest similarity to a token of B, and the index of that
+    token in B.
 
-    If both groups are all tokens: "earlier" for the same order, "all" for A in reverse order.
+    If both groups hold all tokens, `among` is "earlier" for the same order, and "all" for A in
+    reverse order.
     """
-    if metric == "cosine":  # all at once, and not the two groups one by one
-        features, metric = F.normalize(widened(features), dim=-1), "dot"
-    likeness = similarity(take(features, group_a), take(features, group_b), metric)
+    if metric == "cosine":  # normalize once, not each group by itself
+        features, metric = F.normalize(widen(features), dim=-1), "dot"
+    scores = similarity(take(features, group_a), take(features, group_b), metric)
     if among == "earlier":
-        later = torch.ones_like(likeness[0], dtype=torch.bool).triu()
-        likeness = likeness.masked_fill(later, -torch.inf)
+        later = torch.ones_like(scores[0], dtype=torch.bool).triu()
+        scores = scores.masked_fill(later, -torch.inf)
     elif among == "all":
-        # Of a pair both must find the same likeness, to the last bit.
-        likeness = (likeness + likeness.flip(-2, -1).transpose(-2, -1)) / 2
-        itself = torch.eye(likeness.shape[-1], dtype=torch.bool, device=likeness.device).flip(0)
-        likeness = likeness.masked_fill(itself, -torch.inf)
-    return largest(likeness)
+        # Both tokens of a pair must have the same score, to the last bit.
+        scores = (scores + scores.flip(-2, -1).transpose(-2, -1)) / 2
+        itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device).flip(0)
+        scores = scores.masked_fill(itself, -torch.inf)
+    return largest(scores)

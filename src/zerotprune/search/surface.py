@@ -24,7 +24,7 @@ from optuna.distributions import (
 from ..budgets import TOLERANCE
 from ..budgets.solving import bisect, solve
 from ..cost import Geometry
-from ..knobs import dials_of
+from ..dials import dials_of
 from ..method import Method
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
@@ -68,7 +68,7 @@ class Surface(ABC, Generic[Cut]):
         if not self.lowest * (1 - NEAR) <= budget <= self.unpruned:
             raise ValueError(
                 f"a budget of {budget:.4g} GMACs cannot be met: this model takes "
-                f"{self.unpruned:.4g} unpruned and {self.lowest:.4g} at least"
+                f"{self.unpruned:.4g} unpruned and at least {self.lowest:.4g} pruned"
             )
 
     def space(self, budget: float | None) -> Space:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..batching import concat
 from ..method import Seen
 from ..methods import Method, ZeroTPrune
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over, head_variance, heads_in_range
+from ..scoring.indexing import concat
 from ..scoring.scorer import Scorer
 from ..shapes import Bool, Float, Int
 from ..tokens import Reduction
@@ -56,22 +56,22 @@ class _Recorder(Scorer):
     def importance(
         self,
         graph: Graph,
-        score: Float[Tensor, "batch heads tokens"],
+        scores: Float[Tensor, "batch heads tokens"],
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
         over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
-        variance = head_variance(score, prefix if over == "patches" else 0, graph.alive)
+        variance = head_variance(scores, prefix if over == "patches" else 0, graph.alive)
         used = torch.ones_like(variance, dtype=torch.bool)
         if variances is not None:
             used = heads_in_range(variance, *variances)
-        patches = score[..., prefix:]
+        patches = scores[..., prefix:]
         if graph.alive is not None:
             patches = patches.masked_fill(graph.alive[:, None, prefix:] == 0, torch.nan)
         relative = patches / patches.nanmean(dim=-1, keepdim=True)
         self.last = (relative, variance, used)
-        return super().importance(graph, score, prefix, rule, variances, over)
+        return super().importance(graph, scores, prefix, rule, variances, over)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def test_feature_maps(family: str) -> None:
     for method in ("fold", "zero-tprune"):
         with pytest.raises(ValueError, match='outputs="grid"'):
             ztp.prune_(model, cost=0.7, method=method)
-    assert "every patch comes out" in repr(model)
+    assert "every patch is returned" in repr(model)
 
 
 @pytest.mark.parametrize("family", BACKBONES)

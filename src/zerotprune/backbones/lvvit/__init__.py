@@ -2,23 +2,122 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...cost import Geometry
+from ...cost import BlockShape, Geometry
+from ...scoring.attention import Heads
+from ...shapes import Float
+from ...tokens import Tokens
+from ..attention import layer_for_queries, merge_heads, split_heads
 from ..contract import Backbone, Parts
 from ..counting import linear_macs, module_macs, norm_values
-from .blocks import PARTS, LVViTBlock, block_shape
-from .create import create, shape_in, size_of
-from .ending import LVViTEnding
-from .model import LVViT
-from .store import read, write
+from ..ending import BlockRow, Ending, Proxy
+from .create import create, read, shape_in, size_of, write
+from .model import LVViT, predict
 
 __all__ = ["LVViT", "create", "read", "shape_in", "take_apart", "write"]
+
+
+#: the parts of a block; those of `tlt` have drop path as well
+PARTS = {"norm1", "attn", "norm2", "mlp", "drop_path"}
+
+
+@dataclass(frozen=True, eq=False)
+class LVViTBlock:
+    """x + attention(norm1(x)) / skip_lam, then x + mlp(norm2(x)) / skip_lam."""
+
+    block: Any
+
+    def attend(
+        self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
+    ) -> list[Heads]:
+        attention, x = self.block.attn, self.block.norm1(tokens.x)
+        q, kv = layer_for_queries(attention.qkv, x, attention.proj.in_features, queries)
+        q, k, v = (split_heads(part, attention.num_heads) for part in (q, *kv.chunk(2, dim=-1)))
+        drop = getattr(attention, "attn_drop", None)
+        dropout = float(drop.p) if drop is not None and attention.training else 0.0
+        fused = getattr(attention, "fused_attn", False)
+        return [Heads(q, k, v, attention.scale, fused, dropout)]
+
+    def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
+        attention = self.block.attn
+        branch = attention.proj(merge_heads(outputs[0]))
+        drop = getattr(attention, "proj_drop", None)
+        return self._sum(x, branch if drop is None else drop(branch))
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self._sum(x, self.block.mlp(self.block.norm2(x)))
+
+    def _sum(self, x: Tensor, branch: Tensor) -> Tensor:
+        drop = getattr(self.block, "drop_path", None)
+        branch = branch if drop is None else drop(branch)
+        return x + branch / float(self.block.skip_lam)
+
+
+def block_shape(block: Any) -> BlockShape:
+    attention = block.attn
+    packed, out = linear_macs(attention.qkv), linear_macs(attention.proj)
+    return BlockShape(
+        attention=packed + out,
+        queries=packed // 3 + out,
+        mlp=linear_macs(block.mlp),
+        width=attention.proj.in_features,
+        heads=attention.num_heads,
+        attention_norms=norm_values(block.norm1),
+        query_norms=0,
+        mlp_norms=norm_values(block.norm2),
+    )
+
+
+class LVViTEnding(Ending):
+    """One head reads CLS, the other takes a maximum over the patches, without padding."""
+
+    def last_block(self) -> nn.Module:
+        block: nn.Module = self.model.blocks[-1]
+        return block
+
+    def around(self) -> tuple[nn.Module, ...]:
+        return (self.model.norm,)
+
+    def reads_prefix_only(self) -> bool:
+        return False
+
+    def weighs_sizes(self) -> bool:
+        return True
+
+    def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        model = self.model
+        seen = Proxy(
+            model, blocks=BlockRow(model.blocks, last), aux_head=self._second_head(last["left"])
+        )
+        return type(model).forward(seen, *args, **kwargs)
+
+    def enter(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
+        model, last = self.model, self.last_kwargs()
+        features = model.norm(BlockRow(list(model.blocks)[block - 1 :], last)(x))
+        if "left" not in last:
+            return predict(model, features)
+        return predict(Proxy(model, aux_head=self._second_head(last["left"])), features)
+
+    def _second_head(self, left: list[Tokens]) -> functools.partial[Tensor]:
+        return functools.partial(_without_padding, self.model.aux_head, left)
+
+
+def _without_padding(head: Any, left: list[Tokens], patches: Tensor) -> Tensor:
+    """Run a head, and mask padding for the maximum."""
+    logits: Tensor = head(patches)
+    valid = left[-1].valid
+    if valid is None:
+        return logits
+    return logits.masked_fill(~valid[:, 1:].unsqueeze(-1), float("-inf"))
+
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -60,7 +159,7 @@ class LVViTBackbone(Backbone):
         return _MEAN, _STD
 
     def class_names(self) -> list[str]:
-        """ImageNet's, where there are so many."""
+        """Return those of ImageNet, if the number of classes is the same."""
         from torchvision.models import ViT_B_16_Weights
 
         names = list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])

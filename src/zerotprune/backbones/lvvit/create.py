@@ -1,13 +1,18 @@
-"""LV-ViT by its names: lvvit_t, lvvit_s, lvvit_m, lvvit_l."""
+"""LV-ViT by name (lvvit_t, lvvit_s, lvvit_m, lvvit_l) or from a folder: create, read, write.
+
+The config of a folder is ours, as no library reads it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from ..storing import read_by_arguments, write_by_arguments
 from .model import LVViT, Stem
 
 
@@ -64,10 +69,44 @@ def size_of(model: Any) -> tuple[str, Size]:
 
 
 def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options for `create` by which a model takes these weights."""
+    """Return the options of `create` that fit these weights."""
     shape: dict[str, Any] = {}
     if "head.weight" in state:
         shape["classes"] = state["head.weight"].shape[0]
     if "pos_embed" in state:
         shape["size"] = math.isqrt(state["pos_embed"].shape[1] - 1) * Stem.PATCH
     return shape
+
+
+def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
+    """Write config and weights.
+
+    Args:
+        model: An `LVViT`.
+        folder: Where to.
+        config: The arguments of `LVViT`, if they cannot be read off the model.
+    """
+    if not isinstance(model, LVViT):
+        raise TypeError(
+            f"cannot save {type(model).__name__} of another package: load its weights into "
+            "zerotprune.backbones.lvvit.LVViT, which has the same names"
+        )
+    write_by_arguments(model, LVViT, config or _arguments(model), folder)
+
+
+def read(folder: Path, weights: bool) -> nn.Module:
+    """Create the model of a folder, with or without its weights."""
+    model, _ = read_by_arguments(folder, LVViT, weights)
+    return model
+
+
+def _arguments(model: Any) -> dict[str, Any]:
+    return {
+        "dim": int(model.cls_token.shape[-1]),
+        "depth": len(model.blocks),
+        "heads": int(model.blocks[0].attn.num_heads),
+        "skip_lam": float(model.blocks[0].skip_lam),
+        "stem": int(model.patch_embed.conv1.out_channels),
+        "image_size": int(model.patch_embed.img_size[0]),
+        "classes": int(model.head.out_features),
+    }

@@ -1,8 +1,8 @@
 """LV-ViT (Jiang et al. 2021, All Tokens Matter): the model itself, which no library carries.
 
-A ViT with a convolutional stem, residual branches that are divided by `skip_lam`, and a second head
-on the patches: what it predicts is head(CLS) + ½ · the maximum of aux_head over the patches. Names
-of weights are those of the published checkpoints.
+A ViT with a convolutional stem, residual branches divided by `skip_lam`, and a second head on the
+patches: its logits are head(CLS) + ½ · the maximum of aux_head over the patches. Weights have the
+names of the published checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ...shapes import Float
 
 
 class LVViT(nn.Module):
-    """
+    """An LV-ViT with random weights.
+
     >>> model = LVViT(image_size=32, dim=24, depth=2, heads=2, classes=5).eval()
     >>> model(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 5])

@@ -1,7 +1,7 @@
-"""open_clip's image towers: its own `VisionTransformer`, and timm's inside a `TimmModel`.
+"""open_clip's image towers: its `VisionTransformer`, and models of timm inside a `TimmModel`.
 
-Blocks and attentions are recognised by their parts, whose names have not changed from release to
-release. One with another part is refused: its forward may do what ours would leave out.
+Blocks and attentions are recognized by the names of their parts, which have not changed between
+releases. Any other part is refused: the forward may do more than we would.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import open_clip.transformer as clip
 from open_clip.model import resize_pos_embed
 from torch import Tensor, nn
 
+from ...cost import Geometry
 from ...tokens import Tokens
 from ..attention import PackedBlock, why_not_packed
 from ..contract import NO_MASK, Backbone, BlockCall, Parts, Pool
+from ..counting import linear_macs, module_macs, norm_values, packed_shape
 from .create import create, own_weights, preprocess, preprocessing_of
-from .ending import ClipEnding
-from .geometry import AFTER_ATTENTION, geometry_of
+from .ending import ClipEnding, is_cascade
 from .store import image_tower, read, write
 
 __all__ = [
@@ -33,7 +34,10 @@ __all__ = [
     "write",
 ]
 
-_PARTS = {"ln_1", "attn", "ln_2", "mlp", "ls_2", *AFTER_ATTENTION}
+
+#: the modules of a block that act on the output of its attention, if it has them
+_AFTER_ATTENTION = ("ln_attn", "ls_1")
+_PARTS = {"ln_1", "attn", "ln_2", "mlp", "ls_2", *_AFTER_ATTENTION}
 _ATTENTION = {"ln_q", "ln_k", "attn_drop", "ln_inner", "out_proj", "out_drop"}
 
 
@@ -41,7 +45,7 @@ class _ClipCall(BlockCall):
     def read(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
-        """With gradient checkpointing keys, values and a mask come by position."""
+        """Refuse a mask. With gradient checkpointing keys, values and a mask come by position."""
         x, *others = args
         if any(other is not None for other in (*others, *kwargs.values())):
             raise ValueError(NO_MASK)
@@ -54,7 +58,7 @@ class ClipBackbone(Backbone):
     unserved = ("forward_intermediates",)
 
     def parts(self, block: nn.Module) -> Parts:
-        return PackedBlock(block, "attn", AFTER_ATTENTION, ("ls_2",))
+        return PackedBlock(block, "attn", _AFTER_ATTENTION, ("ls_2",))
 
     @property
     def name(self) -> str:
@@ -104,8 +108,8 @@ def tower(model: nn.Module) -> nn.Module:
 
 
 def featurize_(model: Any, pool: Pool) -> nn.Module:
-    """Return the image tower: its own vector is that of `encode_image`, which shares a space with
-    texts. The others are not projected to it."""
+    """Return the image tower. "own" is the vector of `encode_image`, in the space of texts; the
+    others are not projected."""
     visual: Any = getattr(model, "visual", model)
     if pool == "own":
         if hasattr(visual, "output_tokens"):
@@ -126,16 +130,16 @@ def take_apart(model: Any) -> ClipBackbone:
     if not isinstance(model, clip.VisionTransformer):
         raise TypeError(f"cannot prune open_clip's {name}: it is not a VisionTransformer")
     if type(model).forward is not clip.VisionTransformer.forward:
-        raise TypeError(f"cannot prune {name}: it runs its blocks in a forward of its own")
+        raise TypeError(f"cannot prune {name}: it has a custom forward")
     if not isinstance(model.patch_dropout, nn.Identity):
         raise TypeError(
-            f"cannot prune {name} with patch dropout: it drops tokens by chance before we see them"
+            f"cannot prune {name} with patch dropout: it drops random tokens before the blocks"
         )
     blocks = list(model.transformer.resblocks)
     for number, block in enumerate(blocks, start=1):
         if why := _why_not(block):
             raise TypeError(f"cannot prune {name}, block {number}: {why}")
-    return ClipBackbone(model, geometry_of(model, blocks), blocks)
+    return ClipBackbone(model, _geometry(model, blocks), blocks)
 
 
 def _why_not(block: Any) -> str:
@@ -145,5 +149,59 @@ def _why_not(block: Any) -> str:
             return f"its {sorted(unknown)[0]} is not supported"
     attention = getattr(block, "attn", None)
     if getattr(attention, "logit_scale", None) is not None:
-        return "its attention goes by cosines, which is not supported"
+        return "cosine attention is not supported"
     return why_not_packed(attention)
+
+
+def _geometry(model: Any, blocks: list[Any]) -> Geometry:
+    ending = ClipEnding(model)
+    once, per_token, norms_once, norms_token = _pooling_work(model)
+    if model.proj is not None:
+        once += model.proj.numel()
+    after = model.attn_pool is None and not model.final_ln_after_pool
+    return Geometry(
+        blocks=tuple(packed_shape(block, block.attn, _AFTER_ATTENTION) for block in blocks),
+        grid=(int(model.grid_size[0]), int(model.grid_size[1])),
+        prefix=1,
+        cls=True,
+        pools_patches=not ending.reads_prefix_only(),
+        weighs_sizes=ending.weighs_sizes(),
+        dim=int(model.conv1.out_channels),
+        stem=module_macs(model.conv1, (1, model.conv1.in_channels, *model.image_size)),
+        stem_norms=norm_values(model.ln_pre),
+        head=once,
+        head_token=per_token,
+        head_pair=0,
+        head_norms=norms_token + (norm_values(model.ln_post) if after else 0),
+        head_norms_once=norms_once,
+    )
+
+
+def _pooling_work(model: Any) -> tuple[int, int, int, int]:
+    """Count the multiply-accumulates of attention pooling, once and for each token, and the values
+    of norms likewise."""
+    first, second = model.attn_pool, getattr(model, "attn_pool_contrastive", None)
+    if first is None:
+        # `ln_post` may come after the pooling
+        return 0, 0, norm_values(model.ln_post) if model.final_ln_after_pool else 0, 0
+    once, per_token = _pooler_macs(first)
+    queries, normed = first.query.shape[0], norm_values(model.ln_post)
+    norms_once, norms_token = norm_values(first.ln_q) * queries, norm_values(first.ln_k)
+    if second is None:
+        return once, per_token, norms_once + normed * queries, norms_token
+    norms_once += norm_values(second.ln_q)
+    second_once, second_token = _pooler_macs(second)
+    if is_cascade(model):
+        norms_once += queries * norm_values(second.ln_k)
+        return (once + second_once + queries * second_token, per_token, norms_once,
+                norms_token + normed)  # fmt: skip
+    norms_token += norm_values(second.ln_k) + normed
+    return once + second_once, per_token + second_token, norms_once, norms_token
+
+
+def _pooler_macs(pool: Any) -> tuple[int, int]:
+    attention: nn.MultiheadAttention = pool.attn
+    queries, width = pool.query.shape
+    context = attention.kdim
+    once = queries * (width * width + linear_macs(attention.out_proj))
+    return once, 2 * context * width + 2 * queries * width

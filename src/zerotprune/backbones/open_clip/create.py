@@ -1,4 +1,4 @@
-"""open_clip's image towers made by name, and the preprocessing that belongs to them."""
+"""Create open_clip's image towers by name, with their preprocessing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create(name: str, pretrained: bool) -> nn.Module:
     if tag not in (*tags, "") or (pretrained and not tag):
         some = ", ".join(f"{architecture}.{known}" for known in tags[:3])
         raise ValueError(
-            f"{name!r} names no weights: give a local file with --weights"
+            f"{name!r} has no tag of weights: give a local file with --weights"
             + (f", or one of open_clip's {len(tags)} tags, such as {some}" if tags else "")
         )
     published = open_clip.get_pretrained_cfg(architecture, tag or (*tags, "")[0])
@@ -65,7 +65,7 @@ def _fetch(architecture: str, tag: str, published: Mapping[str, Any]) -> nn.Modu
 
 
 def remember(tower: Any, published: Mapping[str, Any]) -> None:
-    """Store the preprocessing where open_clip keeps it, and in timm's words where timm looks."""
+    """Store the preprocessing where open_clip keeps it, and for a timm trunk where timm does."""
     options = {key: value for key, value in published.items() if key in _FIELDS}
     config = asdict(PreprocessCfg(size=tower.image_size, **options))
     set_model_preprocess_cfg(tower, config)
@@ -76,12 +76,12 @@ def remember(tower: Any, published: Mapping[str, Any]) -> None:
         trunk.pretrained_cfg = {**dict(trunk.pretrained_cfg), **words, **squash}
 
 
-#: timm's names for what open_clip does with images that are not square
+#: open_clip's `resize_mode` → timm's `crop_mode`
 _CROPS = {"shortest": "center", "squash": "squash", "longest": "border"}
 
 
 def preprocessing_of(model: Any) -> dict[str, Any]:
-    """Return the preprocessing that the tower was created with; OpenAI's where it is not known."""
+    """Return the preprocessing that the tower was created with; default: that of OpenAI."""
     return {**asdict(PreprocessCfg()), **getattr(model, "preprocess_cfg", {})}
 
 

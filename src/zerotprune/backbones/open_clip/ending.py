@@ -1,4 +1,4 @@
-"""How open_clip's towers end: what their heads read, and heads that pool tokens by their size."""
+"""How open_clip's towers end: what their heads read, and how they pool tokens by size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POOLS = ("_pool", "_global_pool")
 
 
 def is_cascade(model: Any) -> bool:
-    """Does the second attention pooling read what the first returns, and no token?"""
+    """Does the second attention pooling read the output of the first, instead of tokens?"""
     return bool(getattr(model, "attn_pool_type", "") == "cascade")
 
 
@@ -30,7 +30,7 @@ class ClipEnding(Ending):
         return transformer, transformer.resblocks, self.model.ln_post
 
     def reads_prefix_only(self) -> bool:
-        """A tower may also return its patch tokens."""
+        """Does it read the prefix tokens alone? A tower may also return its patch tokens."""
         model = self.model
         plain = model.attn_pool is None and model.pool_type == "tok"
         return self._is_known() and plain and not model.output_tokens
@@ -45,7 +45,7 @@ class ClipEnding(Ending):
         return all(type(pool) is clip.AttentionalPooler for pool in poolers if pool is not None)
 
     def _is_known(self) -> bool:
-        """Are the tower's pooling and its Transformer's forward open_clip's own?"""
+        """Are the pooling and the forward of the Transformer those of open_clip?"""
         kind, attributes = type(self.model), self.model.__dict__
         plain = all(getattr(kind, name) is getattr(clip.VisionTransformer, name) for name in _POOLS)
         replaced = any(name in attributes and not is_refused(attributes[name]) for name in _POOLS)
@@ -68,8 +68,8 @@ class ClipEnding(Ending):
         return Proxy(self.model, transformer=transformer, **attributes)
 
     def _pooling(self, left: list[Tokens]) -> dict[str, Any]:
-        """Return the parts of the head that pool, by their names, for the tokens that will have
-        left the last block."""
+        """Return replacements, by name, for the parts of the head that pool; the last block fills
+        `left` before they run."""
         assert self.proportional is not None
         model = self.model
         if model.attn_pool is None:
@@ -85,7 +85,7 @@ class ClipEnding(Ending):
 
 
 def _mean(left: list[Tokens], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Pool as the tower's mean over patches."""
+    """Do as the tower's mean over patches, by size."""
     weight, patches = left[-1].weight(), x[:, 1:]
     if weight is None:
         return patches.mean(dim=1), patches
@@ -93,7 +93,7 @@ def _mean(left: list[Tokens], x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _attend(left: list[Tokens], proportional: float, pool: Any, x: Tensor) -> Tensor:
-    """Pool as the tower's attention pooling, with the log of the sizes added to its logits."""
+    """Do as the tower's attention pooling, with the log of the sizes added to its logits."""
     size = left[-1].weight(proportional)
     if size is None:
         plain: Tensor = pool(x)

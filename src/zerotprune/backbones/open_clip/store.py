@@ -1,7 +1,7 @@
-"""open_clip's models in a folder: a whole one is read by open_clip as `local-dir:FOLDER`.
+"""Write and read open_clip's models in folders that open_clip reads as `local-dir:FOLDER`.
 
-An image tower alone is written in the same form, and read by zerotprune alone: open_clip has no
-models without a text tower.
+An image tower alone has the same format, but only zerotprune reads it: open_clip has no models
+without a text tower.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     Args:
         model: A whole open_clip model, or its image tower.
         folder: Where to.
-        config: open_clip's model config, if it is none of those that come with open_clip.
+        config: open_clip's model config, if open_clip has none for the model.
     """
     whole = hasattr(model, "visual")
     tower = model.visual if whole else model
     described = _described(model, whole) if config is None else copy.deepcopy(dict(config))
-    if found := difference(model, _twin(described, whole)):
-        raise ValueError(f"this model is not what its config describes: {found}")
+    if differs := difference(model, _twin(described, whole)):
+        raise ValueError(f"this model is not what its config describes: {differs}")
     preprocessing = {
         key: value for key, value in preprocessing_of(tower).items() if key not in ("size", "mode")
     }
@@ -57,8 +57,8 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
 
 def read(folder: Path, weights: bool) -> nn.Module:
-    """Create the model that a folder holds, with or without its weights: a whole one, or a tower if
-    the weights are those of a tower alone."""
+    """Create the model of a folder, with or without its weights: a whole one, or a tower if the
+    weights are of a tower."""
     config = read_config(folder / CONFIG)
     described, preprocessing = config.get("model_cfg"), config.get("preprocess_cfg")
     if not isinstance(described, dict) or not isinstance(preprocessing, dict):
@@ -91,7 +91,7 @@ def _is_whole(path: Path) -> bool:
 
     if not path.is_file():
         raise ValueError(
-            f"{path.parent} holds no {path.name}: weights are read from safetensors alone"
+            f"{path.parent} has no {path.name}: weights are read from safetensors only"
         )
     try:
         with safe_open(path, "pt") as file:
@@ -120,7 +120,7 @@ def _twin(described: Mapping[str, Any], whole: bool, meta: bool = True) -> nn.Mo
 
 
 def _described(model: Any, whole: bool) -> dict[str, Any]:
-    """Return the config, of those that come with open_clip, that describes the model."""
+    """Find the config of open_clip that describes the model."""
     tower = model.visual if whole else model
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
@@ -132,13 +132,11 @@ def _described(model: Any, whole: bool) -> dict[str, Any]:
             continue
         if not difference(model, twin):
             return dict(config)
-    raise ValueError(
-        "this model is none of those that come with open_clip: give its model config, config={…}"
-    )
+    raise ValueError("open_clip has no config for this model: give its model config, config={…}")
 
 
 def _may_describe(config: Mapping[str, Any], tower: Any) -> bool:
-    """Compare a few numbers, at once."""
+    """Compare a few numbers, which is fast."""
     vision = config["vision_cfg"]
     trunk = getattr(tower, "trunk", None)
     if trunk is not None:
@@ -157,7 +155,7 @@ def _may_describe(config: Mapping[str, Any], tower: Any) -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """open_clip logs what it builds."""
+    """Keep open_clip from logging what it builds."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

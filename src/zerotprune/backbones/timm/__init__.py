@@ -1,6 +1,6 @@
 """timm's Vision Transformers: the VisionTransformer family, EVA (with DINOv3) and BEiT.
 
-A type that is not listed is refused by name: its forward may do what ours would silently leave out.
+Other classes are refused by name: their forward may do more than we would.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TimmBackbone(Backbone):
         return int(getattr(self.model, "num_classes", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """Return timm's own; values are in [-1, 1] for a model that it has not published."""
+        """Return timm's transform; values are in [-1, 1] for a model without a `pretrained_cfg`."""
         from timm.data import create_transform, resolve_data_config
 
         channels, *sides = self.input_shape
@@ -142,15 +142,15 @@ def featurize_(model: Any, pool: Pool) -> nn.Module:
     return cast(nn.Module, model)
 
 
-#: older versions have other names for parts of EVA, and other calls of their blocks
+#: older versions name parts of EVA and call blocks differently
 OLDEST = (1, 0, 20)
 
 
 def refuse_old(version: str) -> None:
-    """Refuse a version whose models are built in another way."""
+    """Refuse a version whose models are built differently."""
     if tuple(map(int, version.split(".")[:3])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise TypeError(f"cannot prune models of timm {version}: {oldest} or newer is needed")
+        raise TypeError(f"cannot prune models of timm {version}: use {oldest} or newer")
 
 
 def take_apart(model: Any) -> TimmBackbone:
@@ -159,10 +159,10 @@ def take_apart(model: Any) -> TimmBackbone:
     if not isinstance(model, _FAMILIES):
         raise TypeError(f"cannot prune timm's {name}: it is not a VisionTransformer, Eva or Beit")
     if type(model).forward_features not in [family.forward_features for family in _FAMILIES]:
-        raise TypeError(f"cannot prune {name}: it runs its blocks in a forward_features of its own")
+        raise TypeError(f"cannot prune {name}: it has a custom forward_features")
     if not isinstance(getattr(model, "patch_drop", None), (nn.Identity, type(None))):
         raise TypeError(
-            f"cannot prune {name} with patch dropout: it drops tokens by chance before we see them"
+            f"cannot prune {name} with patch dropout: it drops random tokens before the blocks"
         )
     if getattr(getattr(model, "attn_pool", None), "pos_embed", None) is not None:
         raise TypeError(
@@ -177,8 +177,8 @@ def take_apart(model: Any) -> TimmBackbone:
 def _check(block: Any, number: int, name: str) -> None:
     if getattr(block, "qkv_bias", None) is not None and not hasattr(block, "attn"):
         raise TypeError(
-            f"cannot prune {name} of timm {timm.__version__}: it adds a bias of block {number} in "
-            "another place than newer versions do; use a newer one"
+            f"cannot prune {name} of timm {timm.__version__}: it adds the bias of block {number} "
+            "elsewhere than newer versions; use a newer timm"
         )
     kinds: list[tuple[type, Mapping[type, Any]]] = [(type(block), BLOCKS)]
     if type(block) in BLOCKS:
@@ -187,5 +187,5 @@ def _check(block: Any, number: int, name: str) -> None:
         if kind not in supported:
             why = "it is not supported"
             if "Diff" in kind.__name__:
-                why = "differential attention has negative weights, so it is no graph to vote on"
+                why = "differential attention has negative weights, which are no graph"
             raise TypeError(f"cannot prune {name}: block {number} has a {kind.__name__}, and {why}")

@@ -45,7 +45,7 @@ def _qkv(
 
 
 def _biased_qkv(attention: Any, x: Tensor, queries: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """EVA and BEiT keep the biases of q and v apart from k, which has none."""
+    """Compute q, k and v with the separate biases of EVA and BEiT; k has none."""
     if attention.q_bias is None:
         return _qkv(attention, x, queries)
     biases = (attention.q_bias, attention.k_bias, attention.v_bias)
@@ -90,7 +90,7 @@ def _rotary(
     if rope is not None:
         rope = _follow(rope, tokens)
         k = _rotate(attention, k, rope).type_as(v)
-        # A few queries are those of prefix tokens, which have no position.
+        # If there are few queries, they are of prefix tokens, which have no position.
         q = (q if queries is not None else _rotate(attention, q, rope)).type_as(v)
     if kv_heads != attention.num_heads:
         groups = attention.num_heads // kv_heads
@@ -101,7 +101,7 @@ def _rotary(
 
 
 def _follow(rope: Tensor, tokens: Tokens) -> Tensor:
-    """The rotary table indexes the original grid: tokens that have moved take their rows along."""
+    """Select the rows of the rotary table, which is of the original grid, for moved tokens."""
     if not tokens.moved:
         return rope
     rows = rope[..., tokens.source, :]
@@ -110,7 +110,7 @@ def _follow(rope: Tensor, tokens: Tokens) -> Tensor:
 
 def _rotate(attention: Any, x: Tensor, rope: Tensor) -> Tensor:
     prefix = attention.num_prefix_tokens
-    # Older versions of timm know only the one order of channels, and no keyword.
+    # Older versions of timm have one order of channels, and no keyword.
     half = {"half": True} if getattr(attention, "rotate_half", False) else {}
     rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, **half)
     return torch.cat((x[:, :, :prefix], rotated), dim=2)
@@ -130,7 +130,7 @@ def _relative(
 
 
 def _project(attention: Any, heads: Heads, output: Tensor) -> Tensor:
-    """Do what every timm attention does with the output of its heads."""
+    """Merge and project the outputs of the heads, as every timm attention does."""
     output = merge_heads(output)
     if hasattr(attention, "norm"):
         output = attention.norm(output)
@@ -253,7 +253,7 @@ class ParallelThings:
 
 
 def _known(*table: tuple[ModuleType, Mapping[str, Any]]) -> dict[type, Any]:
-    """Look the classes up by name: a version of timm that lacks one has no model of it either."""
+    """Look classes up by name: a version of timm that lacks one has no model of it either."""
     return {
         getattr(module, name): value
         for module, values in table

@@ -1,4 +1,4 @@
-"""timm's models made by name, and a plain one made by its shape."""
+"""Create timm's models by name, and plain ones by shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create(
     Args:
         name: timm's name, with or without the tag of its weights.
         pretrained: load timm's weights.
-        classes: the number of classes, if not the model's own.
+        classes: the number of classes; default: that of the model.
         pool: how the head pools, as timm's `global_pool`.
         size: the side of the images in pixels.
     """
@@ -52,15 +52,14 @@ def create(
 
 
 def _has_as_many_patches(name: str, size: int) -> bool:
-    """Has an image of this side as many patches as one of the model's own size, which patches need
-    not fill?"""
+    """Does an image of this side have as many patches as the model? They may not fill it."""
     with torch.device("meta"):
         embed: Any = timm.create_model(name).patch_embed
     return bool(embed.grid_size == tuple(size // side for side in embed.patch_size))
 
 
 def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options for `create` by which a model takes these weights."""
+    """Return the options of `create` that fit these weights."""
     head, side = state.get("head.weight"), _side(state)
     shape = {} if head is None else {"classes": head.shape[0]}
     return shape if side is None else shape | {"size": side}
@@ -72,7 +71,7 @@ def _side(state: Mapping[str, Tensor]) -> int | None:
     if positions is None or stem is None or positions.dim() != 3 or stem.dim() != 4:
         return None
     if any(name.startswith("patch_embed.backbone.") for name in state):
-        return None  # its patches are of a convolutional network's features
+        return None  # its patches are made of convolutional features
     patch, names = stem.shape[-1], ("cls_token", "dist_token", "reg_token")
     prefix = sum(state[name].shape[1] for name in names if name in state)
     for positioned in (prefix, 1, 0):  # some models have no positions for some of these

@@ -1,4 +1,4 @@
-"""How timm's models end: what their heads read, and heads that pool tokens by their size."""
+"""How timm's models end: what their heads read, and how they pool tokens by size."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ if "attn_mask" in inspect.signature(_LATENT.forward).parameters:
 
 
 def can_enter(model: Any) -> bool:
-    """Is it sure that a block gets the residual stream and nothing else? Other families pass
-    positions as well, and a model with a forward of its own may do anything."""
+    """Do blocks get the residual stream and nothing else? Other families pass positions as well,
+    and a custom forward may do anything."""
     kind, attributes = type(model), model.__dict__
     known = kind.forward is vit.VisionTransformer.forward
     known = known and kind.forward_features is vit.VisionTransformer.forward_features
@@ -56,7 +56,7 @@ def can_enter(model: Any) -> bool:
 
 
 def averages_prefix(model: Any) -> bool:
-    """Is it a distilled model, whose head averages its CLS and distillation tokens?"""
+    """Does the head average the CLS and distillation tokens, as in a distilled model?"""
     return type(model).forward_head is _DISTILLED
 
 
@@ -87,7 +87,7 @@ class TimmEnding(Ending):
         return model.global_pool in ("avg", "avgmax", "max")
 
     def _is_known(self) -> bool:
-        """Are forward and head timm's own?"""
+        """Are forward and head those of timm?"""
         kind, attributes = type(self.model), self.model.__dict__
         replaced = any(
             name in attributes and not is_refused(attributes[name])
@@ -109,7 +109,7 @@ class TimmEnding(Ending):
             _pos_embed=identity,
             patch_drop=identity,
             norm_pre=identity,
-            grad_checkpointing=False,  # it wants an nn.Sequential, and there is no gradient here
+            grad_checkpointing=False,  # it needs an nn.Sequential
         )
         outputs: Tensor = self._end(type(model).forward_features(seen, x), last)
         return outputs
@@ -122,7 +122,7 @@ class TimmEnding(Ending):
     def head(self, features: Tensor, left: list[Tokens]) -> Any:
         """Run the model's head over the features of the tokens that left the last block."""
         model, tokens = self.model, left[-1]
-        forward_head = type(model).forward_head  # the model's own may be refused: it has no sizes
+        forward_head = type(model).forward_head  # that of the model may be refused
         if self.reads_prefix_only() or tokens.weight() is None:
             return forward_head(model, features)
         # BEiT pools by `global_pool`, the others by `pool`.

@@ -1,4 +1,4 @@
-"""The geometry of timm's models: what each block, the stem and the head cost."""
+"""The geometry of timm's models: the cost of each block, the stem and the head."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _shape(block: Any) -> BlockShape:
 
 
 def _query_macs(attention: Any) -> int:
-    """Count what an attention's linear layers do only for the tokens that ask."""
+    """Count the MACs of an attention that are for queries only."""
     macs = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
     if attention.qkv is None:
         return macs + linear_macs(attention.q_proj)

@@ -1,4 +1,4 @@
-"""timm's models in a folder that timm itself reads as `local-dir:FOLDER`."""
+"""Write and read timm's models in folders that timm reads as `local-dir:FOLDER`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..storing import (
     write_weights,
 )
 
-#: where published weights come from: these do
+#: fields of `pretrained_cfg` that say where published weights are: these are in the folder
 _SOURCES = {
     "url", "file", "hf_hub_id", "hf_hub_filename", "source", "custom_load", "state_dict",
     "architecture", "label_names", "label_descriptions",
 }  # fmt: skip
-#: the architecture of a model that was built by its shape
+#: the architecture of models that were built by shape
 _PLAIN = "vit_tiny_patch16_224"
 
 
@@ -38,21 +38,21 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     Args:
         model: A timm model.
         folder: Where to.
-        config: timm's `model_args`, if they cannot be told from the model.
+        config: timm's `model_args`, if they cannot be read off the model.
     """
     if not hasattr(model, "patch_embed"):
         raise TypeError(
-            f"cannot save {type(model).__name__}, which features_only=True made: save its .model"
+            f"cannot save {type(model).__name__} of features_only=True: save its .model"
         )
     published = dict(getattr(model, "pretrained_cfg", None) or {})
     architecture = published.get("architecture") or _PLAIN
     args = _model_args(model, architecture) if config is None else dict(config)
     with torch.device("meta"):
         twin = timm.create_model(architecture, **args)
-    if found := difference(model, twin):
+    if differs := difference(model, twin):
         raise ValueError(
-            f"cannot tell how this {architecture} was created, as with {args or 'no arguments'} "
-            f"{found}: give the arguments of timm.create_model, config={{…}}"
+            f"cannot infer the arguments of this {architecture}: with {args or 'none'} {differs}; "
+            "give those of timm.create_model, config={…}"
         )
     labels = {
         key: published[key] for key in ("label_names", "label_descriptions") if published.get(key)
@@ -76,7 +76,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
 
 def read(folder: Path, weights: bool) -> nn.Module:
-    """Create the model that a folder holds, with or without its weights."""
+    """Create the model of a folder, with or without its weights."""
     config = read_config(folder / CONFIG)
     architecture, args = config.get("architecture"), config.get("model_args") or {}
     published = config.get("pretrained_cfg") or {}
@@ -87,7 +87,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
     if not isinstance(args, dict) or not isinstance(published, dict):
         raise ValueError(f'{folder / CONFIG}: "model_args" and "pretrained_cfg" are JSON objects')
     if reserved := sorted(args.keys() & inspect.signature(timm.create_model).parameters.keys()):
-        raise ValueError(f"{folder / CONFIG}: {reserved[0]} is no argument of a model")
+        raise ValueError(f"{folder / CONFIG}: a model has no argument {reserved[0]}")
     published = {key: value for key, value in published.items() if key not in _SOURCES}
     for key in ("label_names", "label_descriptions", "num_classes"):
         if key in config:
@@ -102,7 +102,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
 
 
 def _model_args(model: Any, architecture: str) -> dict[str, Any]:
-    """Return the arguments by which timm creates the model, as far as its modules show them."""
+    """Infer the arguments of timm.create_model from the modules of the model."""
     with torch.device("meta"):
         usual: Any = timm.create_model(architecture)
     shown, default = _arguments(model), _arguments(usual)

@@ -9,17 +9,46 @@ import torchvision.models.vision_transformer as vit
 from torch import Tensor, nn
 
 from ...cost import Geometry
+from ...shapes import Float
 from ..attention import PackedBlock, why_not_packed
 from ..contract import Backbone, Parts, Pool
 from ..counting import linear_macs, module_macs, norm_values, packed_shape
-from ..ending import Ending
-from .create import create, entry_of, name_of, shape_in
-from .ending import TorchvisionEnding
-from .store import read, write
+from ..ending import BlockRow, Ending, Proxy
+from .create import create, entry_of, name_of, read, shape_in, write
 
 __all__ = ["create", "featurize_", "read", "shape_in", "take_apart", "write"]
 
+#: the modules of a block that act on the output of its attention
 _AFTER_ATTENTION = ("dropout",)
+
+
+class TorchvisionEnding(Ending):
+    """The head reads the CLS token alone."""
+
+    def last_block(self) -> nn.Module:
+        block: nn.Module = self.model.encoder.layers[-1]
+        return block
+
+    def around(self) -> tuple[nn.Module, ...]:
+        encoder = self.model.encoder
+        return encoder, encoder.layers, encoder.ln
+
+    def reads_prefix_only(self) -> bool:
+        return "forward" not in self.model.encoder.__dict__
+
+    def weighs_sizes(self) -> bool:
+        return True  # it pools nothing
+
+    def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        model = self.model
+        encoder = Proxy(model.encoder, layers=BlockRow(model.encoder.layers, last))
+        return type(model).forward(Proxy(model, encoder=encoder), *args, **kwargs)
+
+    def enter(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
+        model = self.model
+        row = BlockRow(list(model.encoder.layers)[block - 1 :], self.last_kwargs())
+        outputs: Tensor = model.heads(model.encoder.ln(row(x))[:, 0])
+        return outputs
 
 
 class TorchvisionBackbone(Backbone):
@@ -42,7 +71,7 @@ class TorchvisionBackbone(Backbone):
         return int(getattr(_classifier(self.model), "out_features", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """Return that of the weights; at another size the same share is cropped at the edges."""
+        """Return the transform of the weights; at another size crop the same share."""
         preset: Any = entry_of(self.model).transforms()
         side = size or self.input_shape[1]
         crop, resize = preset.crop_size[0], preset.resize_size[0]
@@ -83,11 +112,11 @@ class TorchvisionBackbone(Backbone):
     def ending(
         self, *, prefix_only: bool = False, proportional: float | None = None
     ) -> Ending | None:
-        return super().ending(prefix_only=prefix_only)  # the head pools nothing, whatever its size
+        return super().ending(prefix_only=prefix_only)  # the head pools nothing
 
 
 def featurize_(model: Any, pool: Pool) -> nn.Module:
-    """Take the classifier off: what it reads is the CLS token."""
+    """Remove the classifier, which reads the CLS token."""
     if pool == "mean":
         raise ValueError("torchvision's models read their CLS token alone: use own or cls")
     model.heads = nn.Identity()
@@ -99,7 +128,7 @@ def take_apart(model: Any) -> TorchvisionBackbone:
     if not isinstance(model, vit.VisionTransformer):
         raise TypeError(f"cannot prune torchvision's {name}: it is not a VisionTransformer")
     if type(model).forward is not vit.VisionTransformer.forward:
-        raise TypeError(f"cannot prune {name}: it runs its blocks in a forward of its own")
+        raise TypeError(f"cannot prune {name}: it has a custom forward")
     if type(model.encoder) is not vit.Encoder:
         raise TypeError(f"cannot prune {name}: its encoder was replaced by something else")
     blocks = list(model.encoder.layers)

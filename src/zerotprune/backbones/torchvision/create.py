@@ -1,17 +1,29 @@
-"""torchvision's Vision Transformers by name: create them, look up their published weights."""
+"""torchvision's Vision Transformers by name or from a folder: create, read, write.
+
+The config of a folder is ours, as torchvision has none.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import torchvision
 from torch import Tensor, nn
-from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
+from torchvision.models import (
+    VisionTransformer,
+    WeightsEnum,
+    get_model,
+    get_model_weights,
+    list_models,
+)
 
-#: the attribute in which a model that was created by name keeps its weights' entry
+from ..storing import CONFIG, read_by_arguments, write_by_arguments
+
+#: the attribute in which a model that was created by name keeps its published weights
 ENTRY = "zerotprune_weights"
 
 
@@ -34,9 +46,7 @@ def create(
         )
     weights = _entry(architecture, tag)
     if pretrained and classes is not None:
-        raise ValueError(
-            f"the published weights of {name} have their own head: leave --classes out"
-        )
+        raise ValueError(f"the published weights of {name} include a head: leave --classes out")
     if pretrained:
         try:
             model: Any = get_model(architecture, weights=weights, progress=False)
@@ -54,7 +64,7 @@ def create(
 
 
 def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options for `create` by which a model takes these weights."""
+    """Return the options of `create` that fit these weights."""
     shape: dict[str, Any] = {}
     if "heads.head.weight" in state:
         shape["classes"] = state["heads.head.weight"].shape[0]
@@ -66,8 +76,7 @@ def shape_in(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def entry_of(model: Any) -> WeightsEnum:
     """Return the published weights that the model was created for, or those of a model of its
-    shape and size. A model of no published shape gets the preprocessing of vit_b_16, the usual
-    one."""
+    shape and size; else those of vit_b_16, for their preprocessing."""
     if ENTRY in model.__dict__:
         entry: WeightsEnum = model.__dict__[ENTRY]
         return entry
@@ -103,8 +112,50 @@ def _entry(name: str, tag: str = "") -> WeightsEnum:
 
 def entry_named(name: str) -> WeightsEnum:
     """Return published weights by their name, such as `ViT_B_16_Weights.IMAGENET1K_V1`."""
-    entries = (entry for each in _names() for entry in get_model_weights(each))
-    found = [entry for entry in entries if f"{type(entry).__name__}.{entry.name}" == name]
-    if not found:
+    entries = (entry for model in _names() for entry in get_model_weights(model))
+    matches = [entry for entry in entries if f"{type(entry).__name__}.{entry.name}" == name]
+    if not matches:
         raise ValueError(f"torchvision {torchvision.__version__} has no weights {name!r}")
-    return found[0]
+    return matches[0]
+
+
+def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
+    """Write config and weights.
+
+    Args:
+        model: A torchvision model.
+        folder: Where to.
+        config: The arguments of `VisionTransformer`, if they cannot be read off the model.
+    """
+    entry = entry_of(model)
+    write_by_arguments(
+        model, VisionTransformer, config or _arguments(model), folder,
+        preprocessing=f"{type(entry).__name__}.{entry.name}",
+    )  # fmt: skip
+
+
+def read(folder: Path, weights: bool) -> nn.Module:
+    """Create the model of a folder, with or without its weights."""
+    model, config = read_by_arguments(folder, VisionTransformer, weights)
+    try:
+        entry = entry_named(str(config.get("preprocessing")))
+    except Exception as error:  # a stranger's name may fail in any way
+        raise ValueError(
+            f"torchvision has no preprocessing by the name in {folder / CONFIG}: {error}"
+        ) from None
+    setattr(model, ENTRY, entry)
+    return model
+
+
+def _arguments(model: Any) -> dict[str, Any]:
+    head = getattr(model.heads, "head", None)
+    return {
+        "image_size": model.image_size,
+        "patch_size": model.patch_size,
+        "num_layers": len(model.encoder.layers),
+        "num_heads": model.encoder.layers[0].num_heads,
+        "hidden_dim": model.hidden_dim,
+        "mlp_dim": model.mlp_dim,
+        "num_classes": int(getattr(head, "out_features", model.num_classes)),
+        "representation_size": model.representation_size,
+    }

@@ -1,7 +1,6 @@
 """Hugging Face transformers' Vision Transformers: ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP, BEiT.
 
-A class that is not listed is refused by name: its forward may do what ours would silently leave
-out.
+Other classes are refused by name: their forward may do more than we would.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ class TransformersBackbone(Backbone):
         return [name.partition(",")[0] for name in names]  # the first of several synonyms
 
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Let the library do it: it writes files under the names of older versions, and renames
-        them when it reads them."""
+        """Let the library rename them: its files have the names of older versions."""
         model: Any = self.model
         if state.keys() == model.state_dict().keys():
             return state
@@ -92,7 +90,7 @@ class TransformersBackbone(Backbone):
             super().resize_(size)
 
     def ending(self, *, prefix_only: bool = False, proportional: float | None = None) -> Ending:
-        """Return one in any case: it refuses calls that a pruned model cannot serve."""
+        """Return one always: it refuses calls that need an unpruned model."""
         return TransformersEnding(
             self.model,
             prefix_only=prefix_only,
@@ -119,7 +117,7 @@ def take_apart(model: Any) -> TransformersBackbone:
     if kind is None:
         raise TypeError(f"cannot prune transformers' {name}: {_why(model)}")
     if type(model).forward is not kind.forward:  # type: ignore[attr-defined]
-        raise TypeError(f"cannot prune {name}: it has a forward of its own")
+        raise TypeError(f"cannot prune {name}: it has a custom forward")
     for number, block in enumerate(blocks_of(model), start=1):
         for part, names in ((block, LAYERS), (attention_of(block), ATTENTIONS)):
             if not is_exactly(part, names):
@@ -135,11 +133,11 @@ def take_apart(model: Any) -> TransformersBackbone:
     return TransformersBackbone(model, geometry_of(model), list(blocks_of(model)))
 
 
-#: parts of the names of models whose tokens cannot be pruned alone, and why
+#: part of a class name → why such a model cannot be pruned
 _REASONS = {
-    "Swin": "its windows are cut out of the whole grid",
+    "Swin": "its windows need the whole grid",
     "Hiera": "it pools windows of the whole grid",
-    "Qwen": "it packs the tokens of all images into one row, in windows and groups of four",
+    "Qwen": "it packs the tokens of all images into one sequence, in windows and groups of four",
     "Masked": "it returns every patch",
     "Segmentation": "it returns every patch",
     "PreTraining": "it returns every patch",

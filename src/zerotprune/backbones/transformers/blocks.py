@@ -20,7 +20,7 @@ from ..contract import NO_MASK, BlockCall
 
 
 def role(module: Any, *names: str) -> Any:
-    """Return what a module has under the first of these names that it knows."""
+    """Return the attribute of the first of these names that the module has."""
     for name in names:
         if hasattr(module, name):
             return getattr(module, name)
@@ -65,11 +65,12 @@ class TransformersCall(BlockCall):
 
 @dataclass(frozen=True, eq=False)
 class PreNorm:
-    """Dropout, layer scale and drop path of a branch come in this order, where a block has them."""
+    """Branches end with dropout, layer scale and drop path, in this order, as far as they have
+    them."""
 
     block: Any
     prefix: int  # how many tokens are not patches
-    tower: bool = False  # does it get a mask of patches, which masks none?
+    tower: bool = False  # does it get a mask of patches, which must mask none?
 
     def attend(
         self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None = None
@@ -99,8 +100,8 @@ class PreNorm:
         return block.drop_path(branch) if hasattr(block, "drop_path") else branch
 
     def _bias(self, tokens: Tokens, kwargs: dict[str, Any], queries: int | None) -> Tensor | None:
-        """Return BEiT's relative position bias: the block's, and the one that all blocks share. The
-        latter comes as a mask."""
+        """Return BEiT's relative position bias: that of the block plus the one that all blocks
+        share, which comes as a mask."""
         block, bias = self.block, kwargs.get("attention_mask")
         relative = hasattr(block, "relative_position_bias")
         if bias is not None and (kwargs.get("unmasked") or self._masks_nothing(bias)):
@@ -117,7 +118,7 @@ class PreNorm:
         return None if bias is None else bias_among(bias, tokens, queries)
 
     def _masks_nothing(self, mask: Tensor) -> bool:
-        """A compiler cannot look into a mask; `read_call` has refused what would mask something."""
+        """Does the mask mask nothing? A compiler cannot read it; `read_call` refused all others."""
         if not self.tower or torch.compiler.is_compiling():
             return self.tower
         return bool((mask if mask.dtype == torch.bool else mask == 0).all())
@@ -139,10 +140,10 @@ def _split(
         plain = {"plain_q": q, "plain_k": k}
         cos, sin = (_follow(table, tokens) for table in rotary)
         k = _rotate(k, cos, sin)
-        # A few queries are those of prefix tokens, which have no position.
+        # If there are few queries, they are of prefix tokens, which have no position.
         q = q if queries is not None else _rotate(q, cos, sin)
     dropout = float(role(attention, "attention_dropout", "dropout")) if attention.training else 0.0
-    # Whatever fused attention the library is set to use, torch's is fused as well.
+    # Whichever fused attention the library is set to, use that of torch.
     eager = attention.config._attn_implementation == "eager"
     scale = float(role(attention, "scaling", "scale"))
     return Heads(q, k, v, scale, not eager, dropout, bias, scales_logits=eager, **plain)
@@ -154,7 +155,7 @@ def _split_heads(x: Tensor, attention: Any) -> Tensor:
 
 
 def _follow(table: Tensor, tokens: Tokens) -> Tensor:
-    """The rotary table indexes the original grid: tokens that have moved take their rows along."""
+    """Select the rows of the rotary table, which is of the original grid, for moved tokens."""
     return table[tokens.source].unsqueeze(1) if tokens.moved else table
 
 

@@ -1,4 +1,4 @@
-"""transformers' models by folder or by name on the Hugging Face Hub, giving plain tensors."""
+"""Create transformers' models from a folder or the Hugging Face Hub, returning plain tensors."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Vector(nn.Module):
 
 
 def featurize_(model: Any, pool: Pool) -> nn.Module:
-    """Return the base model with a `Vector`: its own one is CLIP's projection, what the pooler
-    returns, or CLS."""
+    """Return the base model with a `Vector`; "own" is CLIP's projection, the output of the pooler,
+    or CLS."""
     projects = pool == "own" and hasattr(model, "visual_projection")
     base = model if projects else base_of(model)
     prefix = prefix_of(base_of(model))
@@ -123,7 +123,7 @@ def _load(kind: Any, name: str) -> Any:
     model, misfits = read_state(kind, name, dtype=torch.float32)
     missing = misfits["missing_keys"]
     if missing and all(key.startswith("pooler.") for key in missing):
-        model.pooler = None  # it was published without one: a random one says nothing
+        model.pooler = None  # it was published without one: a random one is useless
     elif missing:
         raise ValueError(f"its weights lack {missing[0]}")
     return model
@@ -133,9 +133,9 @@ def _config(name: str) -> Any:
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ValueError(f"{name} holds no config.json: it is not a transformers model")
+            raise ValueError(f"{name} has no config.json: it is not a transformers model")
     elif folder.is_absolute() or name.count("/") > 1 or name.startswith("."):
-        raise ValueError(f"no folder at {name}: give a model's folder, or its name on the Hub")
+        raise ValueError(f"no folder {name}: give the folder of a model, or its name on the Hub")
     else:
         refuse_unreachable(name, name, ["config.json"], "give a local folder, hf:FOLDER")
     try:
@@ -156,18 +156,18 @@ def _kind(name: str, config: Any) -> Any:
         )
     if supported[0].startswith("Siglip2"):
         raise ValueError(
-            f"{name} is a {supported[0]}, which takes patches and not images: use it in Python"
+            f"{name} is a {supported[0]}, which takes patches instead of images: use it in Python"
         )
     vision = getattr(config, "vision_config", config)
     if supported[0] == "SiglipVisionModel" and not getattr(vision, "vision_use_head", True):
         raise ValueError(
-            f"{name} is a SigLIP without its head, and returns patches alone: use it in Python"
+            f"{name} is a SigLIP without a head, and returns only patches: use it in Python"
         )
     return getattr(transformers, supported[0])
 
 
 def _answers(kind: str) -> bool:
-    """Does it return one vector for an image, and not only one for each patch?"""
+    """Does it return one vector for an image, and not only for each patch?"""
     family = FAMILIES[kind]
     return family.reads != "grid" and not family.tower
 

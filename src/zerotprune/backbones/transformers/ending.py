@@ -1,7 +1,7 @@
 """How transformers' models end, and which of their calls a pruned model refuses.
 
-Its forwards pass keywords on to their blocks, so that prefix tokens alone need no other forward. A
-model that pools runs its own forward, with another pooler or another Transformer in it.
+Their forwards pass keywords on to the blocks, so `prefix_only` needs no other forward. A model that
+pools runs its forward with the pooler, or the Transformer in it, replaced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ...scoring.ordering import is_exporting
+from ...scoring.indexing import is_exporting
 from ...tokens import Tokens
 from ..contract import NO_MASK
 from ..ending import Ending, Proxy
@@ -28,12 +28,12 @@ except ImportError:
     refuse_old(transformers.__version__)
     raise
 
-#: the library's module whose hooks record hidden states where a call asks for them
+#: the library's module whose hooks record hidden states on request
 RECORDING = "transformers.utils.output_capturing"
 
 
 def pools(model: Any) -> bool:
-    """Is anything pooled from patches?"""
+    """Does anything pool patches?"""
     return reads_of(model) in ("mean", "pooler", "pooled")
 
 
@@ -43,7 +43,7 @@ class TransformersEnding(Ending):
         return block
 
     def around(self) -> list[nn.Module]:
-        """The Transformer, what is on the way from it to the blocks, and the norm after them."""
+        """Return the Transformer, the modules between it and the blocks, and the last norm."""
         base, path = base_of(self.model), family_of(self.model).blocks.split(".")
         modules = [base.get_submodule(".".join(path[:depth])) for depth in range(len(path))]
         norm = getattr(base, "layernorm", None)
@@ -53,7 +53,7 @@ class TransformersEnding(Ending):
         return getattr(hook, "__module__", "") != RECORDING
 
     def reads_prefix_only(self) -> bool:
-        """A classifier shows patch tokens only as hidden states."""
+        """Does the classifier read no patch tokens? It shows them only as hidden states."""
         return reads_of(self.model) == "prefix" and "forward" not in base_of(self.model).__dict__
 
     def weighs_sizes(self) -> bool:
@@ -67,7 +67,7 @@ class TransformersEnding(Ending):
     def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         model = self.model
         if "left" not in last or not pools(model):
-            # All blocks get the keyword: the last one heeds it.
+            # All blocks get the keyword, and only the last one uses it.
             return self.whole(*args, **kwargs, **({} if "left" in last else last))
         base = base_of(model)
         if reads_of(model) == "mean":
@@ -93,7 +93,7 @@ def _weighed(base: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 @merge_with_config_defaults  # type: ignore[untyped-decorator]
 @capture_outputs(tie_last_hidden_states=False)  # type: ignore[untyped-decorator]
 def _pooled(base: Any, *args: Any, proportional: float, **kwargs: Any) -> Any:
-    """Run the Transformer's own forward, decorated as it is, with another pooler in it."""
+    """Run the Transformer's forward, with its decorators, and with its pooler replaced."""
     left: list[Tokens] = []
     named = pooler_of(base)
     assert named is not None
@@ -124,7 +124,7 @@ def _attend(
 
 
 def scaled_by_size(x: Tensor, tokens: Tokens, prefix: int) -> Tensor:
-    """Scale patch tokens so that their plain mean is the mean over all the patches in them."""
+    """Scale patch tokens so that their plain mean is the mean over patches."""
     weight = tokens.weight()
     if weight is None:
         return x
@@ -134,47 +134,46 @@ def scaled_by_size(x: Tensor, tokens: Tokens, prefix: int) -> Tensor:
 
 
 def undecorated(forward: Any) -> Any:
-    """Return a forward as it is written, without the library's decorators."""
+    """Return a forward without the library's decorators."""
     while hasattr(forward, "__wrapped__"):
         forward = forward.__wrapped__
     return forward
 
 
 def read_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name; refuse what would be silently wrong."""
+    """Return the arguments of a call by name; refuse those that would give wrong results."""
     names = undecorated(type(model).forward).__code__.co_varnames[1 : 1 + len(args)]
     call = dict(zip(names, args, strict=True)) | kwargs
     if call.get("bool_masked_pos") is not None:
         raise ValueError(
-            "bool_masked_pos needs every patch in its place, and a pruned model has fewer: use "
+            "bool_masked_pos needs every patch, and a pruned model has fewer: call "
             "restore_(model) first"
         )
     if call.get("attention_mask") is not None:
         raise ValueError(NO_MASK)
     if call.get("output_attentions", model.config.output_attentions):
         raise ValueError(
-            "a pruned model returns no attentions, as its blocks see different tokens: use "
-            "trace(model, images) to see what became of every patch"
+            "a pruned model cannot return attentions, as its blocks have different tokens: use "
+            "trace(model, images) to see what happened to every patch"
         )
     for name in ("pixel_attention_mask", "patch_attention_mask"):
         if call.get(name) is not None:
             _refuse_padding(name, call[name])
             call[name] = None
     if is_exporting():
-        # Then the library makes a mask that masks nothing: tell its blocks that it is this one.
+        # The library then makes a mask that masks nothing: tell its blocks so.
         call["unmasked"] = True
     return call
 
 
 def _refuse_padding(name: str, mask: Tensor) -> None:
-    """SigLIP 2's mask, or Idefics 3's, may mask nothing: then none is needed."""
+    """Refuse a mask of SigLIP 2 or Idefics 3 that masks something."""
     if torch.compiler.is_compiling():
         raise ValueError(
-            "a compiler cannot see whether a mask masks anything: pass the pruned model "
-            f"{name}=None and images without padding"
+            "a compiler cannot see whether a mask masks anything: pass "
+            f"{name}=None, and images without padding"
         )
     if not bool(mask.all()):
         raise ValueError(
-            "a pruned model takes no padded images: pass images that fill all of their patches, "
-            "and one size in a batch"
+            "a pruned model takes no padded images: pass images of one size that fill all patches"
         )

@@ -1,4 +1,4 @@
-"""transformers' models by the names of their classes: where their blocks are, what is read."""
+"""transformers' models by class name: where their blocks are, and what is read of their tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reads = Literal["prefix", "tokens", "mean", "pooler", "pooled", "grid"]
 
 @dataclass(frozen=True)
 class Family:
-    """Where a class of models has its parts."""
+    """Where the parts of a class of models are."""
 
     base: str  # path of the Transformer in the model; "" where it is the model
     blocks: str  # path of the blocks in the Transformer
@@ -69,7 +69,7 @@ ATTENTIONS = {
 }  # fmt: skip
 
 
-#: the layout of its models changed often before this; DINOv2's changed once more, in 5.18
+#: older versions have other layouts; that of DINOv2 changed once more, in 5.18
 OLDEST = (5, 17)
 
 
@@ -77,9 +77,7 @@ def refuse_old(version: str) -> None:
     """Refuse a version whose models have other names for their parts."""
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise TypeError(
-            f"cannot prune models of transformers {version}: version {oldest} or newer is needed"
-        )
+        raise TypeError(f"cannot prune models of transformers {version}: use {oldest} or newer")
 
 
 def known_as(module: object) -> type | None:
@@ -125,12 +123,12 @@ def is_map(pooler: nn.Module) -> bool:
     return hasattr(pooler, "probe")
 
 
-#: set on a base model whose patches are averaged by whoever called it
+#: set on a base model whose patches its caller averages
 AVERAGED = "zerotprune_averaged"
 
 
 def reads_of(model: Any) -> Reads:
-    """Say what is read by the model as it is: a pooler may be absent, or read CLS."""
+    """Return what the model reads: a pooler may be absent, or read CLS."""
     if getattr(model, AVERAGED, False):
         return "mean"
     reads, named = family_of(model).reads, pooler_of(base_of(model))
@@ -152,12 +150,12 @@ _TOWERS = {
 
 
 def reading(model: Any) -> Reading:
-    """Say what LLaVA or PaliGemma reads of its tower."""
+    """Return what LLaVA or PaliGemma reads of its tower."""
     kind, config = type(model), model.config
     if kind.__name__ not in _TOWERS or not kind.__module__.startswith("transformers.models."):
         raise TypeError(
-            f"image tokens are counted for LLaVA and PaliGemma, got {kind.__name__}: prune other "
-            'models\' towers with outputs="grid", and their prompts stay as they are'
+            f"expected LLaVA or PaliGemma, got {kind.__name__}: prune other towers with "
+            'outputs="grid", which leaves their prompts as they are'
         )
     layers = getattr(config, "vision_feature_layer", -1)  # PaliGemma reads the last
     return Reading(

@@ -1,4 +1,4 @@
-"""The geometry of transformers' models: grid, costs, and models set to another image size."""
+"""The geometry of transformers' models: grid, cost, and other image sizes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def patch_layer(base: Any) -> Any:
 
 
 def image_size(base: Any) -> tuple[int, int]:
-    """Return height and width. SigLIP 2's config has the number of patches, which make a square."""
+    """Return height and width. SigLIP 2's config has the number of patches, of a square."""
     config = base.config
     size = getattr(config, "image_size", None)
     if size is None:
@@ -111,7 +111,7 @@ def _shape(block: Any) -> BlockShape:
 
 
 def resize_(base: Any, size: int) -> bool:
-    """Resample the positions by the library's own interpolation; False where that is impossible."""
+    """Resample the positions by the library's interpolation; return False if that is impossible."""
     embeddings = base.embeddings
     table = getattr(embeddings, "position_embeddings", None)
     learned = getattr(embeddings, "position_embedding", None)

@@ -1,4 +1,4 @@
-"""transformers' image processors as a transform of PIL images: resize, crop, mean and deviation."""
+"""transformers' image processors as transforms of PIL images: resize, crop and normalize."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, model: Any, sides: tuple[int, ...]) -> Preprocessing:
-        """Read what was saved with the model; values in [-1, 1] without it."""
+        """Read what was saved with the model; default: values in [-1, 1]."""
         height, width = sides
         processor = saved_processor(model.name_or_path)
         if processor is None:

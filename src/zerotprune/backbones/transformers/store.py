@@ -1,11 +1,10 @@
-"""transformers' models in a folder that `from_pretrained` reads, and `save_pretrained` when pruned.
+"""Write and read transformers' models in folders that `from_pretrained` reads, and
+`save_pretrained` of a pruned model.
 
-`from_pretrained` has one hook that others can register with: quantizers. A pruned model is not
-quantized, though. With `quantization_config` in its config.json, transformers without zerotprune
-would log that it skips an unknown quantization, with it the model could not be cast (`.half()`,
-`.float()`) nor trained by `Trainer`, and a model that really is quantized could not be pruned, as
-there is room for one. So the schedule is a plain field of config.json, "zerotprune", that everybody
-else ignores: `from_pretrained` gives the unpruned model, and `zerotprune.load` the pruned one.
+The schedule is a plain field of config.json, "zerotprune", that others ignore: `from_pretrained`
+returns the unpruned model, `zerotprune.load` the pruned one. The only hook of `from_pretrained` is
+for quantizers, and does not fit: a model with a `quantization_config` could not be cast, trained by
+`Trainer` or really quantized, and without zerotprune there would be a warning.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ def saving(model: Any, note: Mapping[str, Any]) -> dict[str, functools.partial[A
 
 def _save_pretrained(model: Any, note: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     warnings.warn(
-        "from_pretrained will give the unpruned model back: use zerotprune.load for the pruned "
-        "one, and zerotprune.save to write a folder with a model card",
+        "from_pretrained will return the unpruned model: use zerotprune.load for the pruned one, "
+        "and zerotprune.save to write a folder with a model card",
         stacklevel=3,
     )
     setattr(model.config, FIELD, note)
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
-        delattr(model.config, FIELD)  # a model that is restored has none
+        delattr(model.config, FIELD)  # a restored model must not have it
 
 
 def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
@@ -56,17 +55,17 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
         config: Refused, as a transformers model has its own.
     """
     if config is not None:
-        raise ValueError("a transformers model knows its config: leave config out")
+        raise ValueError("a transformers model has a config: leave config out")
     kind: Any = type(model)
     is_known = known_as(model) is kind
     if not is_known:
         raise TypeError(
-            f"cannot save {kind.__name__}: it is not one of transformers' own classes "
+            f"cannot save {kind.__name__}: it is not a class of transformers "
             f"({', '.join(list(FAMILIES)[:3])}, …)"
         )
     quantized = getattr(model, "hf_quantizer", None)
     if quantized is not None:
-        raise ValueError("cannot save a quantized model: save it before, and quantize what is read")
+        raise ValueError("cannot save a quantized model: save it first, then quantize it")
     with quietly():
         kind.save_pretrained(model, folder, state_dict=own_state(model))
     processor = saved_processor(model.name_or_path)
@@ -75,13 +74,13 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
 
 def read(folder: Path, weights: bool) -> nn.Module:
-    """Create the model that a folder holds, with or without its weights. No code that a config
-    names is run."""
+    """Create the model of a folder, with or without its weights. No code is run that a config
+    names."""
     data = read_config(folder / CONFIG)
     named = data.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     if name not in FAMILIES:
-        raise ValueError(f"{folder / CONFIG}: {name!r} is no model that can be pruned")
+        raise ValueError(f"{folder / CONFIG}: {name!r} cannot be pruned")
     kind: Any = getattr(transformers, str(name))
     try:
         if weights:

@@ -1,4 +1,4 @@
-"""Schedules that were searched for single models, shipped with how they were found."""
+"""Schedules that were searched for single models, each with its provenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tuned(NamedTuple):
     """One file of the folder."""
 
     model: str  # its name in its library
-    tokens: int  # of one image: a schedule is for one resolution
+    tokens: int  # of one image: a schedule is for one image size
     gmacs: float  # the budget
     schedule: Schedule
     provenance: dict[str, Any]
@@ -33,7 +33,7 @@ def all_tuned() -> tuple[Tuned, ...]:
 
 
 def tuned_at(model: nn.Module, method: Method | None = None) -> list[Tuned]:
-    """List what was searched for this model at its size, by this method or by any."""
+    """List the schedules that were searched for this model and size, of one method or of all."""
     vit = backbone(model)
     return [
         tuned

@@ -1,1 +1,1 @@
-"""The scoring steps fused for GPUs, in Triton. Imported only where they are used."""
+"""Triton kernels that score on GPUs. Imported only where they are used."""

@@ -1,11 +1,9 @@
-"""What each token receives of an attention graph that is never written down.
+"""Column sums and sampled rows of an attention graph that is never in memory.
 
-The size of a token, which attention goes in proportion to, is a factor of all that goes to it.
+Attention is proportional to the size of a token, which is a factor of all that it receives.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -13,23 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ...shapes import Float
+from ..attention import ColumnSums
 from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
-
-
-class Columns(NamedTuple):
-    """What is left of an attention graph that was never written down."""
-
-    sums: Float[Tensor, "batch heads tokens"]  # of its columns
-    first: Float[Tensor, "batch heads tokens"]  # the row of token 0
-    alive: None = None
-
-    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        if token != 0:
-            raise ValueError(f"only the row of token 0 was kept, not that of {token}")
-        return self.first
-
-    def received(self) -> Float[Tensor, "batch heads tokens"]:
-        return self.sums / self.sums.shape[-1]
 
 
 def sampled(
@@ -40,9 +23,9 @@ def sampled(
     rows: range,
     with_first: bool,
 ) -> tuple[Float[Tensor, "batch heads tokens"], Float[Tensor, "batch heads tokens"]]:
-    """Return the mean of some rows of the graph, and row 0 if it is asked for.
+    """Return the mean of some rows of the graph, and row 0 if `with_first`.
 
-    The keys are read twice, and neither they nor the logits are written down in float32.
+    Reads the keys twice, and writes neither them nor the logits to memory in float32.
     """
     batch, heads, tokens, _ = q.shape
     mean, first = (q.new_empty((batch, heads, tokens), dtype=torch.float32) for _ in range(2))
@@ -63,8 +46,13 @@ def columns(
     scale: float,
     sums: Float[Tensor, "batch heads tokens"],
     size: Float[Tensor, "batch tokens"] | None,
-) -> Columns:
-    """What each token receives from all and from token 0, given the logarithms of the row sums."""
+) -> ColumnSums:
+    """Return what each token receives from all tokens and from token 0.
+
+    Args:
+        sums: The logarithms of the row sums, see `log_sums`.
+        size: Of each token: attention is proportional to it.
+    """
     batch, heads, tokens, _ = q.shape
     received, first = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
     half = q.dtype != torch.float32
@@ -77,7 +65,7 @@ def columns(
             SPAN=64 if half and tokens > 600 else 32, SIZED=size is not None,
             num_warps=4, num_stages=3,
         )  # fmt: skip
-    return Columns(received, first)
+    return ColumnSums(first, received / tokens)
 
 
 @kernel
@@ -87,7 +75,7 @@ def _columns(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, SPAN: tl.constexpr, SIZED: tl.constexpr,
 ):  # fmt: skip
-    """Who is voted for stands in the rows, as in `voting._round`."""
+    """The tile is transposed, as in `voting._round`: keys in its rows, queries in its columns."""
     graph, begin = portion(tokens, ROWS)
     batch, head = graph // heads, graph % heads
     q += batch * q_batch + head * q_head
@@ -99,11 +87,11 @@ def _columns(
     of_first = tl.zeros([ROWS], tl.float32)
     for start in range(0, tokens, SPAN):
         voters = tokens_of(q, q_token, start, tokens, SPAN, WIDTH, PADDED)
-        # Beyond the last token nobody votes.
+        # Beyond the last token there are no votes.
         total = tl.load(sums + start + voter, mask=start + voter < tokens, other=float("inf"))
         logits = tl.dot(chosen, tl.trans(voters), input_precision=PRECISION) * SCALE
         paid = exp2(logits - total[None, :])
-        votes += tl.sum(tl.reshape(paid, [ROWS, SPAN // 8, 8]), 1)  # within the threads
+        votes += tl.sum(tl.reshape(paid, [ROWS, SPAN // 8, 8]), 1)  # within threads
         if start == 0:
             of_first = tl.sum(tl.where((voter == 0)[None, :], paid, 0.0), 1)
     found = tl.sum(votes, 1)
@@ -122,7 +110,7 @@ def _sampled(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     SPAN: tl.constexpr, SIZED: tl.constexpr, ROWS: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """One head: all queries at once, the keys tile by tile. Token 0, if it asks, is in row 0."""
+    """One head: all queries at once, keys tile by tile. With FIRST, token 0 is in row 0."""
     graph = tl.program_id(0).to(tl.int64)
     batch, head = graph // heads, graph % heads
     q += batch * q_batch + head * q_head
@@ -161,7 +149,7 @@ def _tile(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     SPAN: tl.constexpr, SIZED: tl.constexpr,
 ):  # fmt: skip
-    """Logits to base 2 of some tokens, −inf beyond the last; and their sizes."""
+    """Return the base-2 logits of some tokens, −inf beyond the last, and their sizes."""
     chosen = tokens_of(k, k_token, start, tokens, SPAN, WIDTH, PADDED)
     logits = tl.dot(voters, tl.trans(chosen), input_precision=PRECISION) * SCALE
     column = start + tl.arange(0, SPAN)

@@ -1,7 +1,7 @@
-"""Folding every second token into one of the others: who goes where, and what becomes of them.
+"""Fold every second token into one of the others: choose the pairs, and merge them.
 
-A decision is one program an image; a merge is a few gathers. Nothing is added atomically, so that
-the same tokens always give the same sums.
+One program decides for an image; a merge is a few gathers. Nothing is added atomically, so equal
+tokens always give equal sums.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..similarity import Folding
 from .ranking import _key
 from .tiles import kernel, launching, portion
 
-#: Up to so many tokens all pairs of the two groups are one tile.
+#: the most tokens of which all pairs are one tile
 ONE_TILE = 256
-#: So few images leave most of a GPU idle: then each is given more of it.
+#: up to so many images leave most of a GPU idle: each gets more warps
 FEW = 128
 
 
@@ -38,7 +38,7 @@ def fold(
     kept = patches - count
     keep = features.new_empty((batch, kept), dtype=torch.int64)
     gone = features.new_empty((3, batch, count), dtype=torch.int64)
-    # Of all tokens: so compiled it is one pass with the norm that reads them next.
+    # Of all tokens, so that it compiles into one pass with the norm that reads them next.
     lengths = torch.linalg.vector_norm(features, dim=-1, dtype=torch.float32)
     half = features.dtype != torch.float32
     side = 64 if patches <= 128 else 128
@@ -53,7 +53,7 @@ def fold(
     return Folding(keep, gone[0], gone[1], gone[2])
 
 
-def part(
+def split(
     gain: Float[Tensor, "batch group_a"],
     choice: Int[Tensor, "batch group_a"],
     count: int,
@@ -65,7 +65,7 @@ def part(
     keep = choice.new_empty((batch, patches - count))
     gone = choice.new_empty((3, batch, count))
     with launching(gain):
-        _part[(batch,)](
+        _split[(batch,)](
             gain, choice, keep, gone, patches, group_a, count, batch * count, first,
             SIDE=triton.next_power_of_2(patches - patches // 2), SPAN=16, num_warps=8,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def _fold(
     SIDE: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, WEIGHED: tl.constexpr,
     OF_PARTNER: tl.constexpr,
 ):  # fmt: skip
-    """Rows are the tokens that may go, columns the others."""
+    """Rows are the tokens that may be folded, columns the others."""
     image = tl.program_id(0).to(tl.int64)
     features += image * stride_batch + prefix * stride_token
     lengths += image * (prefix + tokens) + prefix
@@ -139,11 +139,11 @@ def _fold(
 
 
 @kernel
-def _part(
+def _split(
     gain, choice, keep, gone, tokens, group_a, count, votes_stride, first_place,
     SIDE: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    """The same for images of more tokens, whose gains are known."""
+    """Choose like `_fold` for images of more tokens, from gains that are known."""
     image = tl.program_id(0).to(tl.int64)
     gain += image * group_a
     place = tl.arange(0, SIDE)
@@ -163,8 +163,8 @@ def _part(
 
 @triton.jit
 def _hand_out(keep, gone, votes_stride, choice, rank, goes, stays, place, count, first_place):
-    """Write who stays, who goes and where. Those of the first group that stay come first, in their
-    order, then the other group."""
+    """Store what stays, what goes and into which: first the rows that stay, in their order,
+    then the columns."""
     own, other = 2 * place + first_place, 2 * place + 1 - first_place
     leaves = goes & (rank < count)
     remains = (goes & (rank >= count)).to(tl.int32)
@@ -179,7 +179,7 @@ def _hand_out(keep, gone, votes_stride, choice, rank, goes, stays, place, count,
 
 @triton.jit
 def _above(gain, goes, place):
-    """How many stand above each: its rank, of equal ones the first one first."""
+    """Return the rank of each token; ties keep their order."""
     key = _key(gain)
     more = key[None, :] > key[:, None]
     same = (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
@@ -192,8 +192,8 @@ def _merge(
     stride_batch, stride_token, tokens, width, kept, count,
     ROWS: tl.constexpr, SPAN: tl.constexpr, PADDED: tl.constexpr, SIZED: tl.constexpr,
 ):  # fmt: skip
-    """Some of the kept tokens of one image, all channels at once. Few take in more than one or two
-    others: the first of all rows are fetched together, then the second, up to the most."""
+    """Merge into some of the kept tokens of one image, all channels at once. Few take in more than
+    one or two: load the first one of all rows together, then the second, and so on."""
     image, start = portion(kept, ROWS)
     x += image * stride_batch
     size += image * tokens

@@ -1,4 +1,4 @@
-"""A scorer that never writes the attention graph down: it votes on what q and k say it is."""
+"""A scorer that never has the attention graph in memory: it recomputes tiles from q and k."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...shapes import Float, Int
-from ..attention import Heads, sampled_rows
+from ..attention import ColumnSums, Heads, sampled_rows
 from ..graph import (
     ColumnGraph,
     DenseGraph,
     Graph,
     HeadRule,
     Over,
+    alive_mask,
     attention_graph,
-    living,
     start_scores,
 )
 from ..scorer import Scorer
 from ..similarity import Among, Folding, Metric
 from . import folding, matching, ranking, whole
-from .columns import Columns, columns, sampled
+from .columns import columns, sampled
 from .sums import log_sums, log_sums_without, row
 from .tiles import LOG2_E
 from .voting import vote
 
 
 class FusedGraph(NamedTuple):
-    """An attention graph held as q, k and the sums of its rows."""
+    """An attention graph as q, k and the sums of its rows."""
 
     q: Float[Tensor, "batch heads tokens width"]
     k: Float[Tensor, "batch heads tokens width"]
     scale: float
-    sums: Float[Tensor, "batch heads tokens"]  # logarithms to base 2, over the living tokens
+    sums: Float[Tensor, "batch heads tokens"]  # base-2 logarithms, over the living tokens
     alive: Float[Tensor, "batch tokens"] | None = None
 
     def without(self, dropped: Int[Tensor, "batch dropped"], rescaled: bool = True) -> Graph:
-        if not rescaled:  # the kernels count on rows that sum to 1
+        if not rescaled:  # the kernels need rows that sum to 1
             return DenseGraph(attention_graph(self.q, self.k, self.scale)).without(dropped, False)
-        alive = living(self.sums[:, 0], dropped)
+        alive = alive_mask(self.sums[:, 0], dropped)
         sums = log_sums_without(self.q, self.k, self.scale, self.sums, dropped, alive)
         return self._replace(sums=sums, alive=alive)
 
@@ -50,9 +50,9 @@ class FusedGraph(NamedTuple):
         return start_scores(self.sums, cls_weight, self.alive)
 
     def vote(
-        self, score: Float[Tensor, "batch heads tokens"], rounds: int
+        self, scores: Float[Tensor, "batch heads tokens"], rounds: int
     ) -> Float[Tensor, "batch heads tokens"]:
-        return vote(self.q, self.k, self.scale, self.sums, score, rounds, self.alive)
+        return vote(self.q, self.k, self.scale, self.sums, scores, rounds, self.alive)
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         return row(self.q, self.k, self.scale, self.sums, token)
@@ -63,51 +63,51 @@ class FusedGraph(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedScorer(Scorer):
-    """Scores by Triton kernels. What they do not know is left to torch, unless `strict`."""
+    """Score by Triton kernels. Fall back to torch for what they cannot do, unless `strict`."""
 
     strict: bool = False
 
     def attention(self, heads: list[Heads]) -> tuple[list[Tensor], Graph]:
         why_not = _why_no_graph(heads)
         if why_not is None and heads[0].size is not None:
-            why_not = "the whole graph is asked for, of tokens that were merged"
+            why_not = "the method wants the whole graph of merged tokens"
         if why_not is not None:
             self._leave(why_not)
             return super().attention(heads)
-        (part,) = heads
-        out, sums = _attention(part.q, part.k, part.v, part.scale)
-        q, k = (_dense_rows(x.detach()) for x in (part.q, part.k))
+        (attn,) = heads
+        out, sums = _attention(attn.q, attn.k, attn.v, attn.scale)
+        q, k = (_dense_rows(x.detach()) for x in (attn.q, attn.k))
         if sums is None:
-            sums = log_sums(q, k, part.scale)
-        return [out], FusedGraph(q, k, part.scale, sums.detach().contiguous())
+            sums = log_sums(q, k, attn.scale)
+        return [out], FusedGraph(q, k, attn.scale, sums.detach().contiguous())
 
     def attention_sums(self, heads: list[Heads]) -> tuple[list[Tensor], ColumnGraph]:
         why_not = _why_no_graph(heads) or _why_no_attention(heads[0])
         if why_not is not None:
             self._leave(why_not)
             return super().attention_sums(heads)
-        (part,) = heads
-        q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+        (attn,) = heads
+        q, k, v = (_dense_rows(x) for x in (attn.q, attn.k, attn.v))
         if whole.fits(q, whole.MOST_SUMMED):
-            out, received, first = whole.attend_with_columns(q, k, v, part.scale, part.size)
-            return [out], Columns(received, first)
+            out, received, first = whole.attend_with_columns(q, k, v, attn.scale, attn.size)
+            return [out], ColumnSums(first, received / received.shape[-1])
         if whole.fits(q):
-            out, sums = whole.attend(q, k, v, part.scale, part.size)
-            return [out], columns(q, k, part.scale, sums, part.size)
-        if part.size is not None:
-            q, k = with_sizes(q, k, part.scale, part.size)
-        out, logs = _attention(q, k, v, part.scale)
-        sums = log_sums(q, k, part.scale) if logs is None else logs.contiguous()
-        return [out], columns(q, k, part.scale, sums, None)
+            out, sums = whole.attend(q, k, v, attn.scale, attn.size)
+            return [out], columns(q, k, attn.scale, sums, attn.size)
+        if attn.size is not None:
+            q, k = with_sizes(q, k, attn.scale, attn.size)
+        out, logs = _attention(q, k, v, attn.scale)
+        sums = log_sums(q, k, attn.scale) if logs is None else logs.contiguous()
+        return [out], columns(q, k, attn.scale, sums, None)
 
-    def output(self, part: Heads) -> Float[Tensor, "batch heads queries width"]:
-        if part.size is None or _why_no_graph([part]) or _why_no_attention(part):
-            return super().output(part)
-        q, k, v = (_dense_rows(x) for x in (part.q, part.k, part.v))
+    def output(self, attn: Heads) -> Float[Tensor, "batch heads queries width"]:
+        if attn.size is None or _why_no_graph([attn]) or _why_no_attention(attn):
+            return super().output(attn)
+        q, k, v = (_dense_rows(x) for x in (attn.q, attn.k, attn.v))
         if whole.fits(q):
-            return whole.attend(q, k, v, part.scale, part.size)[0]
-        q, k = with_sizes(q, k, part.scale, part.size)
-        return F.scaled_dot_product_attention(q, k, v, scale=part.scale)
+            return whole.attend(q, k, v, attn.scale, attn.size)[0]
+        q, k = with_sizes(q, k, attn.scale, attn.size)
+        return F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
 
     def sampled_attention(
         self, heads: list[Heads], count: int, prefix: int, cls: bool
@@ -122,22 +122,22 @@ class FusedScorer(Scorer):
         return [row.mean(dim=1) for row in ((first, mean) if cls else (mean,))]
 
     def _leave(self, why: str) -> None:
-        """To torch, unless that was ruled out."""
+        """Fall back to torch, unless `strict`."""
         if self.strict:
             raise ValueError(f"backend='triton' cannot score here: {why}")
 
     def importance(
         self,
         graph: Graph,
-        score: Float[Tensor, "batch heads tokens"],
+        scores: Float[Tensor, "batch heads tokens"],
         prefix: int,
         rule: HeadRule = "eir",
         variances: tuple[float, float] | None = None,
         over: Over = "patches",
     ) -> Float[Tensor, "batch patches"]:
         if rule != "eir" or over != "patches":
-            return super().importance(graph, score, prefix, rule, variances, over)
-        return ranking.importance(score, prefix, variances, graph.alive)
+            return super().importance(graph, scores, prefix, rule, variances, over)
+        return ranking.importance(scores, prefix, variances, graph.alive)
 
     def descending(self, values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
         return ranking.descending(values)
@@ -171,7 +171,7 @@ class FusedScorer(Scorer):
         if features.shape[1] - prefix > folding.ONE_TILE:
             patches = features[:, prefix:]
             gain, choice = self.cheapest(patches, first, weight, of_partner)
-            return folding.part(gain, choice, count, first, patches.shape[1])
+            return folding.split(gain, choice, count, first, patches.shape[1])
         return folding.fold(features, count, weight, of_partner, first, prefix)
 
     def cheapest(
@@ -200,26 +200,26 @@ class FusedScorer(Scorer):
 
 
 def _why_no_graph(heads: list[Heads]) -> str | None:
-    """What keeps the kernels from a graph of these heads, if anything does."""
+    """Say why the kernels cannot compute the graph of these heads; None if they can."""
     if len(heads) > 1:
-        return "the block has several attentions side by side"
+        return "the block has parallel attentions"
     if heads[0].bias is not None:
-        return "attention has a bias, as that of relative positions"
+        return "attention has a bias, such as relative positions"
     if heads[0].dropout > 0:
         return "attention has dropout"
     if heads[0].q.shape[-1] > 128:
-        return f"a head is {heads[0].q.shape[-1]} wide, more than 128"
+        return f"heads are at most 128 wide, got {heads[0].q.shape[-1]}"
     return None
 
 
-def _why_no_attention(part: Heads) -> str | None:
-    """The same for attention itself."""
-    if not part.q.shape == part.k.shape == part.v.shape:
+def _why_no_attention(attn: Heads) -> str | None:
+    """Say why the kernels cannot compute this attention; None if they can."""
+    if not attn.q.shape == attn.k.shape == attn.v.shape:
         return "queries, keys and values differ in number or width"
-    if part.size is not None and part.q.shape[-1] > 120 and not whole.fits(part.q):
-        return f"a head is {part.q.shape[-1]} wide, and the sizes of merged tokens take 8 more"
-    if any(x.requires_grad for x in (part.q, part.k, part.v)):
-        return "gradients are asked for, and the kernel has no backward pass"
+    if attn.size is not None and attn.q.shape[-1] > 120 and not whole.fits(attn.q):
+        return f"heads of merged tokens are at most 120 wide, got {attn.q.shape[-1]}"
+    if any(x.requires_grad for x in (attn.q, attn.k, attn.v)):
+        return "the kernel has no backward pass, and gradients are enabled"
     return None
 
 
@@ -233,12 +233,12 @@ def with_sizes(
     scale: float,
     size: Float[Tensor, "batch tokens"],
 ) -> tuple[Float[Tensor, "batch heads tokens wider"], Float[Tensor, "batch heads tokens wider"]]:
-    """Return q and k whose product has the logarithm of the sizes in it: fused attention knows no
-    bias that is free.
+    """Extend q and k so that their product includes the logarithm of the sizes: a bias would slow
+    fused attention down.
 
-    The logarithm is one more width of k, against which q has 1 / scale; in two parts, for its last
-    bits in half precision. Fused attention wants widths that are multiples of 8. The logarithm
-    of padding, which has no size, is low enough; of infinity the second part would be no number.
+    k gets the logarithm as two more channels, high and low bits in half precision, and q gets
+    1 / scale there. Fused attention needs widths that are multiples of 8. The logarithm of padding,
+    which has size 0, is clamped: of −inf the low bits would be NaN.
     """
     log = size.log().clamp_min(-1e4)
     high = log.to(k.dtype)
@@ -258,7 +258,7 @@ def _attention(
     v: Float[Tensor, "batch heads tokens values"],
     scale: float,
 ) -> tuple[Float[Tensor, "batch heads tokens values"], Float[Tensor, "batch heads tokens"] | None]:
-    """Fused attention, with the logarithms of its row sums where torch hands them out."""
+    """Compute fused attention, with the logarithms of its row sums where torch returns them."""
     half = q.dtype in (torch.float16, torch.bfloat16)
     if half and q.device.type == "cuda" and q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0:
         if q.shape[-1] <= 128 and _has_cudnn_attention(q.device.index):
@@ -273,7 +273,7 @@ def _attention(
 
 @torch.compiler.assume_constant_result
 def _has_cudnn_attention(device: int) -> bool:
-    """On Hopper and later it is torch's fastest."""
+    """Is cuDNN's attention available, and torch's fastest? That is so on Hopper and later."""
     recent = torch.cuda.get_device_capability(device) >= (9, 0)
     return (
         recent and torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()

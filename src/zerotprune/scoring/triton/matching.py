@@ -1,4 +1,4 @@
-"""The most similar partner of each token, by the cosine; no table of similarities is written."""
+"""Find the most similar partner of each token by cosine, without a table of similarities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from ...shapes import Float, Int
 from .tiles import kernel, launching, portion
 
-#: Beyond so many tokens of B all lengths are found once, ahead, not by each who meets a token.
+#: with more tokens in B, the lengths of all vectors are computed once, ahead
 _FEW = 128
 
 
@@ -21,10 +21,9 @@ def nearest(
     weight: Float[Tensor, "batch patches"] | None = None,
     of_partner: float = 0.0,
 ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
-    """For each token of A its largest cosine with a token of B, and that one's place in B.
-
-    With weights instead of the cosine: minus the cost of folding, see `Scorer.fold`.
-    """
+    """Return for each token of A its largest cosine with a token of B, and the index of that token
+    in B; with `weight`, the lowest cost of folding, negated, instead of the cosine: see
+    `Scorer.fold`."""
     batch, tokens, width = features.shape
     features, group_a, group_b = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (features, group_a, group_b)
@@ -121,10 +120,10 @@ def _scales(
 
 @triton.jit
 def _scale(features, which, stride_token, width, BLOCK: tl.constexpr, DEPTH: tl.constexpr):
-    """What brings vectors to length 1. As torch normalises: one of no length is like nothing.
+    """Return 1 / length of some vectors, clamped as in `F.normalize`.
 
-    A pass of its own: where the vectors of a matrix product were used for anything else as well,
-    Triton (3.6 to 3.9) let the next ones overwrite them before the product had read them.
+    This needs a pass of its own: if the operands of a matrix product had a second use, Triton (3.6
+    to 3.9) overwrote them with the next ones before the product had read them.
     """
     depth = tl.arange(0, DEPTH)
     squares = tl.zeros([BLOCK, DEPTH], tl.float32)

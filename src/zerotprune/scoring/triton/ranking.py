@@ -1,6 +1,6 @@
-"""Importance from all heads, and order by counting: a token's rank is how many stand above it.
+"""Combine the scores of heads, and sort by counting: a rank is the number of larger values.
 
-For the few hundred tokens of an image, counting is one small kernel where sorting is several.
+For the few hundred tokens of an image, counting is one small kernel and sorting is several.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .tiles import kernel, launching, portion
 
 
 def descending(values: Float[Tensor, "batch count"]) -> Int[Tensor, "batch count"]:
-    """The places of the values, the largest first; of equal values the first one first."""
+    """Return the indices that sort each row from largest to smallest; ties keep their order."""
     batch, count = values.shape
     values = values.float().contiguous()
     order = values.new_empty((batch, count), dtype=torch.int64)
@@ -33,7 +33,7 @@ def importance(
     variances: tuple[float, float] | None = None,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch patches"]:
-    """The patch tokens' importance by EIR, over the heads within the variances (VHF)."""
+    """Return the EIR importance of the patch tokens, over the heads between `variances` (VHF)."""
     batch, heads, tokens = score.shape
     score = score.contiguous()
     out = score.new_empty((batch, tokens - prefix))
@@ -49,9 +49,9 @@ def importance(
 
 @triton.jit
 def _key(values):
-    """Integers in the order of the numbers. Every one has its place among them, NaN as well: the
-    ranks must be a permutation, or tokens would be taken from nowhere."""
-    bits = (values + 0.0).to(tl.int32, bitcast=True)  # and no negative zero
+    """Map floats to integers of the same order. NaN has a place among them too: ranks must be a
+    permutation, or indices would be left uninitialized."""
+    bits = (values + 0.0).to(tl.int32, bitcast=True)  # + 0.0 removes negative zero
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
@@ -66,7 +66,7 @@ def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
     for start in range(0, count, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         other = _key(tl.load(values + column, mask=column < count, other=0.0))
-        other = tl.where(column < count, other, -2147483648)  # below all, and after all
+        other = tl.where(column < count, other, -2147483648)  # below all values, and after them
         more = other[None, :] > own[:, None]
         same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
         above += (more | same).to(tl.int32)
@@ -101,7 +101,7 @@ def _importance(
             chosen += passes * square
             inside += passes
     mean_square = every / heads
-    if FILTERED:  # where no head passes, all of them count
+    if FILTERED:  # if no head passes, all of them count
         mean_square = tl.where(inside > 0, chosen / tl.maximum(inside, 1.0), mean_square)
     inside_grid = (token >= prefix) & (token < tokens)
     tl.store(out + image * (tokens - prefix) + token - prefix, tl.sqrt(mean_square),

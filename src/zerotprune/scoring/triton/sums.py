@@ -1,4 +1,4 @@
-"""Sums over the rows of an attention graph that is never written down, and single rows of it."""
+"""Row sums and single rows of an attention graph that is never in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def log_sums(
     k: Float[Tensor, "batch heads tokens width"],
     scale: float,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """The logarithm, to base 2, of what each row of the graph is divided by."""
+    """Return the base-2 logarithm of the softmax denominator of each row."""
     batch, heads, tokens, _ = q.shape
     out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
@@ -38,10 +38,10 @@ def log_sums_without(
     dropped: Int[Tensor, "batch dropped"],
     alive: Float[Tensor, "batch tokens"],
 ) -> Float[Tensor, "batch heads tokens"]:
-    """The same over the living tokens alone: the sums of all, less what went to the dropped.
+    """Do as `log_sums` over the living tokens: subtract from `sums` what the dropped ones received.
 
-    Where nearly all of a row went to them, too little would be left of the difference, and the
-    living are summed up instead.
+    Where they received nearly all of a row, the difference would lose its precision, and the living
+    tokens are summed instead.
     """
     batch, heads, tokens, _ = q.shape
     dropped, out = dropped.contiguous(), torch.empty_like(sums)
@@ -63,7 +63,7 @@ def row(
     sums: Float[Tensor, "batch heads tokens"],
     token: int,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """The attention that one token pays to all."""
+    """Return the attention that one token pays to all."""
     batch, heads, tokens, _ = q.shape
     out = torch.empty_like(sums)
     widths = head_width(q)
@@ -82,7 +82,7 @@ def _summed(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Logarithm of the row sums, with the largest entry so far taken out of each."""
+    """Return the logarithm of the row sums by online softmax: scale by the maximum so far."""
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     for start in range(0, tokens, COLUMNS):
@@ -94,7 +94,7 @@ def _summed(
             counts = tl.load(alive + column, mask=counts, other=0.0) > 0
         logits = tl.where(counts[None, :], logits, float("-inf"))
         larger = tl.maximum(largest, tl.max(logits, 1))
-        # Until a living token is met there is nothing to scale, and −inf less −inf is no number.
+        # Before the first living token there is nothing to scale, and −inf − (−inf) is NaN.
         base = tl.where(larger == float("-inf"), 0.0, larger)
         total = total * tl.exp2(largest - base) + tl.sum(exp2(logits - base[:, None]), 1)
         largest = larger

@@ -1,7 +1,7 @@
-"""Tiles of an attention graph: what all kernels that make them from q and k have in common.
+"""Tiles of an attention graph: what the kernels that compute them from q and k share.
 
-A tile costs one matrix product and one exponential for each entry, which a GPU does faster than
-it would read the entries from memory. Exponents and logarithms are to base 2, as the hardware's.
+A tile costs one matrix product and one exponential for each entry, which on a GPU is faster than
+reading the entries from memory. Exponents and logarithms are to base 2, as in the hardware.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 LOG2_E = math.log2(math.e)
 
 
-#: A kernel of whole grids. These numbers change from stage to stage and from schedule to schedule,
-#: and so does where a part of a tensor begins: code made for some of them in particular (1,
-#: multiples of 16) would be made again and again.
+#: Compile a kernel without specializing it to these arguments. They change from stage to stage and
+#: from schedule to schedule: a kernel specialized to 1 or to multiples of 16 would be recompiled
+#: again and again.
 kernel = partial(
     triton.jit,
     do_not_specialize=(
@@ -33,9 +33,9 @@ kernel = partial(
 
 
 def launching(x: Tensor) -> AbstractContextManager[object]:
-    """Launch on the device of the tensor, whichever is the current one.
+    """Make the device of the tensor the current one for a launch.
 
-    Compiled code sees to that itself, and a CPU (the interpreter) has but one.
+    Compiled code does that itself, and the interpreter has only the CPU.
     """
     if torch.compiler.is_compiling() or x.device.type != "cuda":
         return nullcontext()
@@ -43,21 +43,21 @@ def launching(x: Tensor) -> AbstractContextManager[object]:
 
 
 def head_width(q: Tensor) -> dict[str, Any]:
-    """How the vectors of one head enter a matrix product."""
+    """Return the constants by which the vectors of one head enter a matrix product."""
     width = q.shape[-1]
     return {
         "WIDTH": width,
         "PADDED": max(16, triton.next_power_of_2(width)),
-        # Three products of tf32 make one of float32; those of half precision are exact anyway.
+        # Three tf32 products make one float32 product; half precision is exact in tf32.
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
     }
 
 
 @triton.jit
 def portion(rows, ROWS: tl.constexpr):
-    """Whose rows a program of a flat grid works on, and from which one on.
+    """Return the graph or image that a program of a flat grid works on, and its first row there.
 
-    Neighbours in the grid have the same owner, and find in the cache what all of them read of it.
+    Neighbours in the grid share it, and find in the cache what they all read.
     """
     blocks = tl.cdiv(rows, ROWS)
     owner = tl.program_id(0) // blocks
@@ -68,7 +68,7 @@ def portion(rows, ROWS: tl.constexpr):
 def tokens_of(
     pointer, stride, first, tokens, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):
-    """Some tokens' vectors of one head, zeros beyond the last."""
+    """Load `BLOCK` tokens of one head, with zeros beyond the last token."""
     token = first + tl.arange(0, BLOCK)
     place = tl.arange(0, PADDED)
     inside = (token < tokens)[:, None]
@@ -79,7 +79,7 @@ def tokens_of(
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-# Two functions of one name: the compiler looks a kernel's helpers up by their own names.
+# Two definitions of one name: the compiler looks up the helpers of a kernel by name.
 if INTERPRETED or torch.version.cuda is None:
 
     @triton.jit
@@ -90,7 +90,7 @@ else:
 
     @triton.jit
     def exp2(x):
-        """One instruction of the hardware; what is smaller than 2⁻¹²⁶ is nothing."""
+        """Use the one hardware instruction, which flushes results below 2⁻¹²⁶ to zero."""
         return tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )

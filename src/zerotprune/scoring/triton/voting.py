@@ -1,4 +1,4 @@
-"""Votes on an attention graph that is never written to memory."""
+"""Vote on an attention graph that is never in memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from ...shapes import Float
 from .tiles import LOG2_E, exp2, head_width, kernel, launching, portion, tokens_of
 
-#: Up to so many tokens the graph of one head fits into the registers of one multiprocessor,
-#: and up to this width its q and k, in half precision, into its shared memory.
+#: the most tokens with which the graph of one head fits into the registers of a multiprocessor, and
+#: the largest width with which its q and k, in half precision, fit into its shared memory
 ON_CHIP = 3 * 64 + 16
 WIDTH_ON_CHIP = 64
 
@@ -25,10 +25,10 @@ def vote(
     rounds: int,
     alive: Float[Tensor, "batch tokens"] | None = None,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """`rounds` times s ← Aᵀs, on the living tokens alone; the start gives nothing to the others.
+    """Run `rounds` times s ← Aᵀs on the living tokens; `start` must be 0 for the others.
 
-    `sums` are those over the living tokens, so that the rows of A sum to 1 and the votes keep
-    their sum: nothing has to be scaled back.
+    `sums` are over the living tokens, so the rows of A sum to 1, the votes keep their sum, and
+    nothing has to be scaled back.
     """
     fits = q.shape[2] <= ON_CHIP and q.shape[3] <= WIDTH_ON_CHIP and q.dtype != torch.float32
     if rounds > 1 and fits:
@@ -45,12 +45,11 @@ def _launch_round(
     first: bool, last: bool,
 ) -> Tensor:  # fmt: skip
     batch, heads, tokens, _ = q.shape
-    # Whole tensors, never views: of a view that is written to, torch's compiler (2.11) made copies
-    # that read beyond its end.
+    # Never write to a view: torch 2.11 compiled copies of it that read beyond its end.
     out = q.new_empty(q.shape[:3], dtype=torch.float32)
     half = q.dtype != torch.float32
     rows = 128 if half else 64
-    columns = 64 if half and tokens > 600 else 32  # what was fastest on an H200, and fits others
+    columns = 64 if half and tokens > 600 else 32  # fastest on an H200, and fits other GPUs
     with launching(q):
         _round[(batch * heads * triton.cdiv(tokens, rows),)](
             q, k, sums, score, q if alive is None else alive, out,
@@ -68,7 +67,7 @@ def _launch_on_chip(
     batch, heads, tokens, _ = q.shape
     columns = max(64, triton.next_power_of_2(tokens))
     parts = 2 if columns == 256 else 1
-    # Two of them: a round writes the one while the other is still read.
+    # Double buffer: a round writes one while the other is still being read.
     votes = q.new_empty((2, batch * heads, parts, columns), dtype=torch.float32)
     out = q.new_empty((batch, heads, tokens), dtype=torch.float32)
     with launching(q):
@@ -91,11 +90,11 @@ def _round(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """The votes for some tokens of one head.
+    """Count the votes for some tokens of one head.
 
-    A tile holds the graph turned over: who is voted for stands in the rows, so that a sum of votes
-    stays within a few threads. From a round to the next goes by what a voter's exponents are to be
-    lowered: the logarithm of its sum less that of its votes.
+    The tile is transposed, keys in its rows, so that a sum of votes stays within a few threads.
+    Each round passes on what to subtract from the exponents of a voter: the logarithm of its row
+    sum minus that of its votes.
     """
     graph, first = portion(tokens, ROWS)
     batch, head = graph // heads, graph % heads
@@ -116,7 +115,7 @@ def _round(
         paid = exp2(logits - lowering[None, :])
         if FIRST:
             paid *= weight[None, :]
-        votes += tl.sum(tl.reshape(paid, [ROWS, COLUMNS // 8, 8]), 1)  # within the threads
+        votes += tl.sum(tl.reshape(paid, [ROWS, COLUMNS // 8, 8]), 1)  # within threads
     found = tl.sum(votes, 1)
     token = first + tl.arange(0, ROWS)
     if MASKED:
@@ -124,16 +123,16 @@ def _round(
         found = tl.where(living > 0, found, 0.0)
     if not LAST:
         total = tl.load(sums + token, mask=token < tokens, other=0.0)
-        nobody = found == 0
-        found = tl.where(nobody, float("inf"), total - tl.log2(tl.where(nobody, 1.0, found)))
+        no_votes = found == 0
+        found = tl.where(no_votes, float("inf"), total - tl.log2(tl.where(no_votes, 1.0, found)))
     tl.store(out + graph * tokens + token, found, mask=token < tokens)
 
 
 @triton.jit
 def _of_voters(sums, score, first, tokens, COLUMNS: tl.constexpr, FIRST: tl.constexpr):
-    """By what the exponents of some voters are lowered, and in the first round their weights.
+    """Load what to subtract from the exponents of voters, and in the first round their weights.
 
-    Later the lowering takes in the weight; beyond the last token nobody votes.
+    Later rounds have the weight in the exponent. Beyond the last token there are no votes.
     """
     voter = first + tl.arange(0, COLUMNS)
     if FIRST:
@@ -153,11 +152,10 @@ def _all_rounds(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     COLUMNS: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """All rounds of one head, with its whole graph held in registers, again turned over.
+    """Run all rounds of one head with its whole graph in registers, transposed as in `_round`.
 
-    A round's votes go through memory, which all threads see. They wait for each other as seldom as
-    can be: votes of the two halves of the voters, which no thread has both of, are added up by
-    whoever reads them.
+    Votes pass through memory, which all threads see. To synchronize as seldom as possible, each
+    half of the voters writes its own sum, and readers add the two.
     """
     graph = tl.program_id(0).to(tl.int64)
     batch, head = graph // heads, graph % heads
@@ -166,7 +164,7 @@ def _all_rounds(
     votes += graph * (PARTS * COLUMNS)
     voter = tl.arange(0, COLUMNS)
     voters = tl.trans(tokens_of(q, q_token, 0, tokens, COLUMNS, WIDTH, PADDED))
-    # All is fetched at once: where few programs share a multiprocessor, waits are not filled.
+    # Load everything at once: with few programs on a multiprocessor nothing hides the latency.
     chosen0 = tokens_of(k, k_token, 0, tokens, 64, WIDTH, PADDED)
     if TILES > 1:
         chosen1 = tokens_of(k, k_token, 64, tokens, 64, WIDTH, PADDED)
@@ -197,7 +195,7 @@ def _all_rounds(
             _put(tile2 * row, target, 128, PARTS)
         if TILES > 3:
             _put(tile3 * row, target, 192, PARTS)
-        tl.debug_barrier()  # all votes are in before the next round reads them
+        tl.debug_barrier()  # all votes are written before the next round reads them
         weight = tl.load(target + voter, mask=living, other=0.0)
         if PARTS > 1:
             weight += tl.load(target + COLUMNS + voter, mask=living, other=0.0)
@@ -206,7 +204,7 @@ def _all_rounds(
 
 @triton.jit
 def _put(paid, target, first, PARTS: tl.constexpr):
-    """The votes for the tokens of one tile, those of each part of the voters for itself."""
+    """Store the votes for the tokens of one tile, one sum for each part of the voters."""
     rows: tl.constexpr = paid.shape[0]
     columns: tl.constexpr = paid.shape[1]
     place = tl.arange(0, PARTS)[None, :] * columns + first + tl.arange(0, rows)[:, None]

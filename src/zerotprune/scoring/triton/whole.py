@@ -1,7 +1,7 @@
-"""Attention of few tokens, in half precision: a program holds all keys and values of one head.
+"""Attention over few tokens in half precision: one program holds all keys and values of a head.
 
-So each row is seen whole: no maximum has to be corrected later, and what each token receives is
-summed on the way, in the same order every time, where it would else take a second pass.
+It sees whole rows, so no maximum is corrected later, and the column sums need no second pass. They
+are added in the same order every time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from ...shapes import Float
 from .tiles import LOG2_E, exp2, head_width, kernel, launching, tokens_of
 
-#: More keys than these do not fit beside each other, …
+#: the most keys that fit …
 MOST = 256
-#: … and of more than these the sums of the columns do not, either.
+#: … and the most that fit together with the column sums
 MOST_SUMMED = 160
 
 
@@ -29,7 +29,7 @@ def attend(
     scale: float,
     size: Float[Tensor, "batch tokens"] | None,
 ) -> tuple[Float[Tensor, "batch heads tokens width"], Float[Tensor, "batch heads tokens"]]:
-    """Attention's output, and the logarithms, to base 2, of what its rows are divided by."""
+    """Return the output, and the base-2 logarithms of the softmax denominators."""
     out, (sums,) = _launch(q, k, v, scale, size, summed=False)
     return out, sums
 
@@ -45,7 +45,7 @@ def attend_with_columns(
     Float[Tensor, "batch heads tokens"],
     Float[Tensor, "batch heads tokens"],
 ]:
-    """Attention's output, the sums of its graph's columns, and the graph's first row."""
+    """Return the output, the column sums of the graph, and its first row."""
     out, (received, first) = _launch(q, k, v, scale, size, summed=True)
     return out, received, first
 
@@ -58,7 +58,7 @@ def _launch(
     q: Tensor, k: Tensor, v: Tensor, scale: float, size: Tensor | None, summed: bool
 ) -> tuple[Tensor, Any]:
     batch, heads, tokens, width = q.shape
-    # In memory the heads of a token stand side by side, as what comes next wants them.
+    # In memory the heads of a token are contiguous, as the projection reads them.
     out = q.new_empty((batch, tokens, heads, width)).transpose(1, 2)
     found = q.new_empty((2 if summed else 1, batch, heads, tokens), dtype=torch.float32)
     a, b, c = PARTS[tokens]
@@ -73,8 +73,8 @@ def _launch(
 
 
 def _parts(tokens: int) -> tuple[int, int, int]:
-    """What was fastest on an H200: up to 128 keys in one part, of more as few beyond the last as
-    three powers of two allow."""
+    """Split the keys as was fastest on an H200: up to 128 in one part, more in up to three powers
+    of two with the least padding."""
     if tokens <= 128:
         return (64 if tokens <= 64 else 128, 0, 0)
     rest = [(b, c) for b in (16, 32, 64, 128) for c in (0, 16, 32, 64) if c < b]
@@ -82,7 +82,7 @@ def _parts(tokens: int) -> tuple[int, int, int]:
     return (128, b, c)
 
 
-#: for each number of tokens; worked out here because the compiler does not follow
+#: by the number of tokens; a table, because the compiler cannot trace the function
 PARTS = [_parts(tokens) for tokens in range(MOST + 1)]
 
 
@@ -95,9 +95,9 @@ def _whole(
     ROWS: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr,
     SIZED: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
-    """Keys, and all that goes with them, come in up to three parts: A, B and C.
+    """Keys and values come in up to three parts: A, B and C.
 
-    `sums` are those of the columns if SUMMED, else the logarithms of those of the rows.
+    `sums` are the column sums if SUMMED, else the logarithms of the row sums.
     """
     graph = tl.program_id(0).to(tl.int64)
     batch, head = graph // heads, graph % heads
@@ -177,7 +177,7 @@ def _whole(
 
 @triton.jit
 def _lift(size, begin, tokens, COUNT: tl.constexpr, SIZED: tl.constexpr):
-    """What is added to the logits of some keys: nothing is paid to padding or beyond the last."""
+    """Return what is added to the logits of some keys: −inf for padding and beyond the last."""
     token = begin + tl.arange(0, COUNT)
     mass = (token < tokens).to(tl.float32)
     if SIZED:
@@ -193,7 +193,7 @@ def _store(to, found, begin, tokens, COUNT: tl.constexpr):
 
 @triton.jit
 def _store_first(to, paid, row, begin, tokens, COUNT: tl.constexpr):
-    """Row 0, by those threads that hold it."""
+    """Store row 0, by the threads that hold it."""
     token = begin + tl.arange(0, COUNT)
     here = (row == 0)[:, None] & (token < tokens)[None, :]
     tl.store(to + token[None, :] + 0 * row[:, None], paid, mask=here)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zerotprune.scoring import adding, ordering
+from zerotprune.scoring import indexing
 
 VALUES = {
     "no equals": torch.randn(3, 17),
@@ -27,23 +27,23 @@ def stable(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("exporting", [False, True])
 @pytest.mark.parametrize("name", VALUES)
 def test_of_equals_the_first(name: str, exporting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "exporting", lambda: exporting)
+    monkeypatch.setattr(indexing, "exporting", lambda: exporting)
     values = VALUES[name]
     order, half = stable(values), values.shape[1] // 2
-    assert torch.equal(ordering.descending(values), order)
-    best, place = ordering.largest(values)
+    assert torch.equal(indexing.descending(values), order)
+    best, place = indexing.largest(values)
     assert torch.equal(place, order[:, 0])
     assert torch.equal(best, values.amax(dim=-1))
-    gone, stay = ordering.parted(values, half)
+    gone, stay = indexing.split_top(values, half)
     assert torch.equal(gone, order[:, :half])
     assert torch.equal(stay, order[:, half:].sort(dim=-1).values)
 
 
 def test_the_top_while_exporting_is_that_of_a_stable_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "exporting", lambda: True)
+    monkeypatch.setattr(indexing, "exporting", lambda: True)
     for values in VALUES.values():
         half = values.shape[1] // 2
-        assert torch.equal(ordering.top(values, half), stable(values)[:, :half])
+        assert torch.equal(indexing.top(values, half), stable(values)[:, :half])
 
 
 @pytest.mark.parametrize("width", [(), (3,)])
@@ -54,15 +54,15 @@ def test_sums_while_exporting(width: tuple[int, ...], monkeypatch: pytest.Monkey
     for image, place in ((i, p) for i in range(2) for p in range(4)):
         wanted[image, places[image, place]] += added[image, place].numpy()
     for exporting in (False, True):
-        monkeypatch.setattr(adding, "exporting", lambda exporting=exporting: exporting)
-        torch.testing.assert_close(adding.add_at(values, places, added), torch.from_numpy(wanted))
+        monkeypatch.setattr(indexing, "exporting", lambda exporting=exporting: exporting)
+        torch.testing.assert_close(indexing.add_at(values, places, added), torch.from_numpy(wanted))
 
 
 def test_nothing_is_sorted_while_exporting() -> None:
     class Ordered(torch.nn.Module):
         def forward(self, values: Tensor) -> tuple[Tensor, ...]:
-            gone, stay = ordering.parted(values, 3)
-            return gone, stay, ordering.descending(values), *ordering.largest(values)
+            gone, stay = indexing.split_top(values, 3)
+            return gone, stay, indexing.descending(values), *indexing.largest(values)
 
     values = VALUES["many equals"]
     program = torch.export.export(Ordered(), (values,)).run_decompositions()
