@@ -32,6 +32,11 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
         (OSError("a sentence"), 2, "zerotprune: a sentence\n"),
         (UnusedCliTokensError(unused_tokens=["0.6"]), 2, "zerotprune: unexpected argument 0.6: "),
         (MemoryError(), 2, "zerotprune: not enough memory"),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+            2,
+            "zerotprune: a process that decodes images was killed",
+        ),
         (KeyboardInterrupt(), 130, "zerotprune: stopped\n"),
         (KeyboardInterrupt("stopped after 3 of 9"), 130, "zerotprune: stopped after 3 of 9\n"),
     ],

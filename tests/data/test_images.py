@@ -166,13 +166,13 @@ def test_fifos_are_left_out_and_a_folder_in_itself_is_seen_once(tmp_path: Path) 
     assert "regular file" in skipped[0]
 
 
-def test_a_decode_process_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
+def test_a_decode_process_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
     put(tmp_path / "n01" / "a.png")
 
     def dies(image: Image.Image) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with refusal(ChildProcessError, "a process that decodes images was killed"):
+    with pytest.raises(RuntimeError, match="DataLoader worker"):  # `cli.ending` explains it
         list(batches(open_data(tmp_path, transform=dies), 1, report=pytest.fail, workers=1))
 
 

@@ -57,6 +57,11 @@ def _outcome(error: BaseException, interrupted: bool) -> tuple[int, str]:
         return MISTAKE, sentence(error)
     if _is_lack_of_memory(error):
         return MISTAKE, "not enough memory: try a smaller --batch, --size or model"
+    if _is_lost_decoder(error):
+        return MISTAKE, (
+            "a process that decodes images was killed, perhaps because memory ran out: try fewer "
+            "--workers"
+        )
     name = type(error).__name__
     return BUG, f"{name}: this is a bug; the traceback is in {_save_traceback(error)}"
 
@@ -88,6 +93,11 @@ def sentence(error: BaseException) -> str:
 def _is_lack_of_memory(error: BaseException) -> bool:
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "t allocate memory" in str(error))
+
+
+def _is_lost_decoder(error: BaseException) -> bool:
+    """torch raises this wherever the main thread is when the process dies: mostly in the model."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
 
 
 def _save_traceback(error: BaseException) -> str:

@@ -173,18 +173,10 @@ def batches(
 
 
 def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Iterate over a loader, with one sentence if one of its processes is killed."""
+    """Iterate over a loader; Ctrl-C is left to this process."""
     with kept_from_children() if loader.num_workers else nullcontext():
         iterator = iter(loader)
-    try:
-        yield from iterator
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise ChildProcessError(
-            "a process that decodes images was killed, perhaps because memory ran out: try fewer "
-            "--workers"
-        ) from None
+    yield from iterator
 
 
 def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
