@@ -91,8 +91,8 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (("--cost", "0.7"), "holds other vectors: schedule"),
-    (("--method", "tome"), "holds other vectors: method fold there, tome here"),
+    (("--cost", "0.7"), "holds other vectors: asked --cost 0.6 there, --cost 0.7 here"),
+    (("--method", "tome"), "asked --cost 0.6 there, --cost 0.6 --method tome here"),
     (("--pool", "mean"), "holds other vectors: pool own there, mean here"),
     (("--raw",), "holds other vectors: normalize True there, False here"),
     (("--precision", "bfloat16"), "holds other vectors: model weights"),

@@ -139,7 +139,8 @@ def embed(
     asked = " ".join(f"{name} {value}" for name, value in options.items())
     embedder = _pruned(embedder, budget, method, out, asked, shards, console)
     with opened(out, alone=rank == 0):
-        folder = VectorFolder(out, {**embedder.about(), "asked": asked}, vector.form)
+        settings = {"asked": asked or "no budget", **embedder.about()}
+        folder = VectorFolder(out, settings, vector.form)
         _admit(folder, shards, rank)
         pending = [(number, shard) for number, shard in enumerate(shards)
                 if number % world == rank and not folder.is_finished(shard.name)]  # fmt: skip
@@ -260,10 +261,11 @@ def _report(
             line = f"{tally.unreadable} images could not be read: their rows say why"
             console.print(line, style="yellow")
     if failures:
-        name, why = next(iter(failures.items()))
+        (name, why), *more = failures.items()
+        others = f"; also {', '.join(name for name, _ in more)}" if more else ""
         raise ValueError(
             f"{len(failures)} of {len(shards)} shards could not be read, the others are finished: "
-            f"{name}: {why}"
+            f"{name}: {why}{others}"
         )
 
 

@@ -76,7 +76,7 @@ class VectorFolder:
                 if found.get(name, identity) != identity:
                     raise ValueError(
                         f"{self.path} holds vectors of another {name}: its images have changed "
-                        f"since; {advice}"
+                        f"since, or --images has; {advice}"
                     )
             found = {**held["shards"], **found}
         self.shards = found
