@@ -4,8 +4,8 @@ The model is DINOv2-B with random weights, which are as fast as any. Images in m
 second of the embedder, unpruned and pruned, beside those of the compiled model on a batch that
 lies on the device, measured in turn by the clock of `bench`. Then JPEG files of 500 × 375 pixels,
 decoded by one process or several. Prints JSON, which --out writes, and the tables of
-docs/embedding.md.
-Command: python -m benchmarks.speed.embedding --out embedding.json (a GPU; a minute)
+docs/embedding.md. Needs torch, timm, torchvision and Pillow; no pyarrow, since it writes npy.
+Command: python -m benchmarks.speed.embedding --out embedding.json (a GPU; three minutes)
 """
 
 from __future__ import annotations
@@ -84,6 +84,11 @@ def as_markdown(report: dict[str, Any]) -> str:
         speeds = memory[f"{who}_images_per_second"]
         cells = " | ".join(f"{speeds[label]:.0f} images/s" for label in ("unpruned", "pruned"))
         lines.append(f"| {who} | {cells} | {memory[f'{who}_speedup']:.2f}× |")
+    loss = " and ".join(f"{share:.1%} {label}" for label, share in memory["overhead"].items())
+    lines += [
+        "",
+        f"The loop costs {loss}; {memory['share_of_speedup']:.2f} of the speed-up is left.",
+    ]
     lines += ["", "| decoders | model | images/s | bound by |", "|---|---|---|---|"]
     for row in report["from_jpeg"]:
         lines.append(f"| {row['decoders']} | {row['model']} | {row['images_per_second']:.0f} | "
