@@ -16,7 +16,8 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'zerotprune
 from tests.embed.runs import MAIN, arguments, assert_same, embed, make_images
 from tests.embed.test_kills import COUNT, MANY, kill_again_and_again
 
-RAY = ("--engine", "ray", "--actors", "2", "--workers", "1")
+#: fewer actors than decoders: Ray would put as many of both into the same processes
+RAY = ("--engine", "ray", "--actors", "1", "--workers", "2")
 ACTOR = "ray::MapWorker(Map(RowEmbedder))"
 
 
@@ -35,22 +36,21 @@ def whole(images: Path) -> Path:
 def test_an_actor_is_lost_and_no_row_is(images: Path, whole: Path, tmp_path: Path) -> None:
     born, out = nursery(), tmp_path / "out"
     started = born.start(MAIN, *arguments(images, out, *RAY))
-    actors = wait_until(lambda: ended_or(born.lives(started), actors_of(started)), "an actor", 0.02)
-    os.kill(actors[0], signal.SIGKILL)
+
+    def actors() -> list[int]:
+        assert born.lives(started), f"ended before an actor was seen: {born.wait(started)}"
+        return actors_of(started)
+
+    os.kill(wait_until(actors, "an actor", 0.02)[0], signal.SIGKILL)
     done = born.wait(started)
     assert done.returncode == 0, done.stderr
     assert_same(out, whole)
     wait_until(lambda: not of_session(started), "the end of Ray", 0.1)
 
 
-@pytest.mark.skipif(not MANY, reason="takes a minute: make kills")
+@pytest.mark.skipif(not MANY, reason="takes ten minutes: make kills")
 def test_a_killed_run_goes_on(images: Path, whole: Path, tmp_path: Path) -> None:
     kill_again_and_again(images, whole, tmp_path, MANY, *RAY, longest=6)
-
-
-def ended_or(lives: bool, found: list[int]) -> list[int]:
-    assert lives, "it ended before an actor was seen"
-    return found
 
 
 def actors_of(driver: int) -> list[int]:

@@ -206,6 +206,14 @@ class Cluster:
     actors: int | None = None
     decoders: int = 2
 
+    @property
+    def threads(self) -> int:
+        """Threads of a model on a CPU. Actors on this machine share those of this process; a
+        cluster's processors are given out one by one."""
+        if self.address is not None:
+            return 1
+        return max(1, torch.get_num_threads() // (self.actors or 1))
+
 
 def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cluster) -> None:
     """Embed on Ray Data: tasks that read and decode wherever there is a processor, actors that
@@ -230,6 +238,7 @@ def _stream_from_ray(
     actors = cluster.actors or max(1, gpus)
     if gpus and actors > gpus:
         raise ValueError(f"{actors} actors want a GPU each, and the cluster has {gpus}")
+    threads = 1 if gpus else cluster.threads
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -248,14 +257,16 @@ def _stream_from_ray(
     decoded = pieces.map(_decode_row, fn_kwargs={"decoder": decoder}, num_cpus=1,
                          concurrency=cluster.decoders)  # fmt: skip
     embedded = decoded.map(
-        RowEmbedder, fn_constructor_args=(embedder,), concurrency=actors,
-        num_gpus=1 if gpus else None, num_cpus=0 if gpus else 1,
+        RowEmbedder, fn_constructor_args=(embedder, threads), concurrency=actors,
+        num_gpus=1 if gpus else None, num_cpus=0 if gpus else threads,
     )  # fmt: skip
-    collector.tally.models = actors
-    collector.tally.started = now("cpu")  # starting Ray is not embedding
+    tally = collector.tally
+    tally.models = actors
     for row in embedded.iter_rows():
         piece, vectors, errors, seconds = pickle.loads(row["rows"])
-        collector.tally.model_seconds += seconds
+        if not tally.model_seconds:  # starting Ray and its actors is not embedding
+            tally.started = now("cpu") - seconds
+        tally.model_seconds += seconds
         collector.add(piece, vectors, errors)
 
 
@@ -278,7 +289,7 @@ def start_ray(cluster: Cluster) -> Any:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if cluster.address is None:
         # Processors are a promise to Ray: actors and decoders must fit, however few there are.
-        wanted = cluster.decoders + (cluster.actors or 1) + 1
+        wanted = cluster.decoders + (cluster.actors or 1) * cluster.threads + 1
         options |= {"num_cpus": max(wanted, os.cpu_count() or 1), "include_dashboard": False}
         address = "local"
     else:
@@ -296,8 +307,7 @@ def _cut_rows(row: dict[str, Any], size: int) -> list[dict[str, Any]]:
 
 
 def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
-    """Decode a piece; its images travel as plain bytes, which the model's side maps and does not
-    copy."""
+    """Decode a piece; its images travel as plain bytes."""
     piece: Piece = pickle.loads(row["piece"])
     torch.set_num_threads(1)
     _, images, errors = Reader(decoder)[piece]
@@ -309,7 +319,8 @@ def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
 class RowEmbedder:
     """What an actor does: hold a model, and embed decoded pieces."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, threads: int) -> None:
+        torch.set_num_threads(threads)
         self.embedder = embedder
         embedder.build()
 
