@@ -268,6 +268,7 @@ def _stream_from_ray(
             tally.started = now("cpu") - seconds
         tally.model_seconds += seconds
         collector.add(piece, vectors, errors)
+    tally.ended = tally.seconds  # nor is stopping it
 
 
 def start_ray(cluster: Cluster) -> Any:
