@@ -33,17 +33,18 @@ def test_killed_at_any_moment_a_run_ends_exact(tmp_path: Path, workers: str) -> 
 def kill_again_and_again(
     images: Path, whole: Path, home: Path, kills: int, *more: str, longest: float = 0.4
 ) -> None:
-    """Kill runs after they have started, or finished some shards, and let the last one end; in new
-    folders, until there were so many kills."""
+    """Kill runs, some within `longest` seconds of their start and some when they have just finished
+    a shard or two, and let the last one end; in new folders, until there were so many kills."""
     rng, born, killed = random.Random(kills), nursery(), 0
     while killed < kills:
         out = home / f"out{killed}"
         while killed < kills:
             started = born.start(MAIN, *arguments(images, out, *more))
-            wanted = len(list(out.glob("*.parquet"))) + rng.randrange(3)
+            new = rng.randrange(3)
+            wanted = len(list(out.glob("*.parquet"))) + new
             while born.lives(started) and len(list(out.glob("*.parquet"))) < wanted:
                 time.sleep(0.005)
-            time.sleep(rng.uniform(0, longest))
+            time.sleep(rng.uniform(0, 0.1 if new else longest))
             if not born.lives(started):
                 done = born.wait(started)
                 assert done.returncode == 0, done.stderr
