@@ -125,6 +125,7 @@ def test_a_bad_shard_is_named_and_the_others_are_finished(images: Path, tmp_path
         "1 of 2 shards could not be read, the others are finished: 0: cannot index" in done.stderr
     )
     assert [each.name for each in out.glob("*.parquet")] == ["1.parquet"]
+    assert "1 of 2 shards were finished before" in again(tmp_path / "tars", out).stdout
 
 
 def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:

@@ -251,7 +251,8 @@ def _report(
             "bound": tally.bound if tally.images else None, "failed": failures, "out": str(out),
         }, indent=2))  # fmt: skip
     elif rank == 0:
-        line = f"all {len(shards)} shards were finished before"
+        before = f"{len(shards) - len(failures)} of" if failures else "all"
+        line = f"{before} {len(shards)} shards were finished before"
         if tally.images or tally.shards:
             speed = tally.images / tally.ended
             line = (f"{tally.images} images in {tally.ended:.1f} s: {speed:.1f} images/s, bound by "
