@@ -5,11 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +20,7 @@ from PIL import Image
 
 import zerotprune as ztp
 from tests.app.browser import Page
+from tests.app.serving import serving
 from tests.waiting import GUARD
 from zerotprune.app.catalog import CatalogEntry
 from zerotprune.app.render import thumbnail_url
@@ -47,15 +44,8 @@ pytestmark = [
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The page as its command serves it, with a separate folder for temporary files."""
     folder = tmp_path_factory.mktemp("temporary")
-    code = "from zerotprune.cli import main; main()"
-    command = [sys.executable, "-c", code, "app", "--no-browser"]
-    environment = os.environ | {"TMPDIR": str(folder), "COLUMNS": "120"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        yield next(word for word in line.split() if word.startswith("http://127.0.0.1:")), folder
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=GUARD) == 0
+    with serving(folder) as port:
+        yield f"http://127.0.0.1:{port}/", folder
     assert written(folder) == []
 
 
@@ -79,8 +69,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(driver: Any, served: tuple[str, Path]) -> Page:
-    return Page(driver, served[0]).open()
+def tab(driver: Any, served: tuple[str, Path]) -> Page:
+    """The page before it is opened."""
+    return Page(driver, served[0])
+
+
+@pytest.fixture
+def page(tab: Page) -> Page:
+    return tab.open()
 
 
 def expected(
@@ -308,27 +304,27 @@ def test_two_tabs_at_once(
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(page: Page, width: int) -> None:
+def test_it_fits_a_phone_and_a_desktop_in_light_and_dark(tab: Page, width: int) -> None:
     shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     grounds = []
     try:
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+        tab.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
         for scheme in ("light", "dark"):
             media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-            page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-            page.open()
-            wide = page.js("return [innerWidth, document.documentElement.scrollWidth]")
+            tab.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            tab.open()
+            wide = tab.js("return [innerWidth, document.documentElement.scrollWidth]")
             assert wide[0] == width >= wide[1]
-            grounds.append(page.js("return getComputedStyle(document.body).backgroundColor"))
+            grounds.append(tab.js("return getComputedStyle(document.body).backgroundColor"))
             for part in ("#budget input", "input.stage", ".card", "#facts table", "#lines"):
-                box = page.one(part).rect
+                box = tab.one(part).rect
                 assert 0 <= box["x"] <= box["x"] + box["width"] <= width
-            taken = page.driver.execute_cdp_cmd("Page.captureScreenshot", {})
+            taken = tab.driver.execute_cdp_cmd("Page.captureScreenshot", {})
             with Image.open(io.BytesIO(base64.b64decode(taken["data"]))) as screenshot:
                 assert screenshot.width == width
     finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        tab.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        tab.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     light, dark = (sum(map(int, ground[4:-1].split(", "))) for ground in grounds)
     assert light > 3 * 200 > 3 * 60 > dark
 

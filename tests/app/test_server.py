@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
+from tests.app.serving import serving
 from tests.waiting import GUARD
 
 pytestmark = pytest.mark.skipif(find_spec("gradio") is None, reason="no gradio")
@@ -24,24 +21,16 @@ FORM = [None, "demo", "fold", "none", 65]
 
 
 #: sooner than for users; a busy machine still sends a request within the first of them
-COMMAND = """
+SOONER = """
 from zerotprune.app import firewall
 firewall.PATIENCE, firewall.UNREAD = 3.0, 0.5
-from zerotprune.cli import main
-main()
 """
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-c", COMMAND, "app", "--no-browser"]
-    environment = os.environ | {"COLUMNS": "120"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        url = next(word for word in process.stdout.readline().split() if "://" in word)
-        address = urlsplit(url)
-        yield str(address.hostname), int(address.port or 0)
-        process.terminate()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with serving(tmp_path_factory.mktemp("temporary"), SOONER) as port:
+        yield "127.0.0.1", port
 
 
 def ask(server: tuple[str, int], method: str, path: str, body: Any = None) -> tuple[int, str]:
@@ -70,7 +59,12 @@ def test_odd_bodies_cause_no_server_error(server: tuple[str, int], odd: dict[str
     assert join(server, "odd", **odd) in (200, 400, 422)
 
 
-def test_a_connection_without_a_request_is_closed(server: tuple[str, int]) -> None:
+def test_only_a_connection_without_a_request_is_closed(server: tuple[str, int]) -> None:
+    """A stream that was opened before outlives the time for a request."""
+    stream = http.client.HTTPConnection(*server, timeout=GUARD)
+    stream.request("GET", "/gradio_api/heartbeat/tab")
+    answer = stream.getresponse()
+    assert answer.readline() == b"data: ALIVE\n"
     idle, slow, second = (socket.create_connection(server, timeout=GUARD) for _ in range(3))
     slow.sendall(b"GET / HTTP/1.1\r\nHost: ")
     second.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP")
@@ -79,18 +73,10 @@ def test_a_connection_without_a_request_is_closed(server: tuple[str, int]) -> No
             pass
         connection.close()
     assert ask(server, "GET", "/")[0] == 200
-
-
-def test_a_stream_outlives_the_time_for_a_request(server: tuple[str, int]) -> None:
-    connection = http.client.HTTPConnection(*server, timeout=GUARD)
-    connection.request("GET", "/gradio_api/heartbeat/tab")
-    answer = connection.getresponse()
-    assert answer.readline() == b"data: ALIVE\n"
-    time.sleep(4)
-    connection.sock.settimeout(0.2)
+    stream.sock.settimeout(0.2)
     with pytest.raises(TimeoutError):  # still open, with nothing to read yet
         answer.read(100)
-    connection.close()
+    stream.close()
 
 
 def test_every_answer_forbids_other_sites(server: tuple[str, int]) -> None:

@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import csv
-import http.client
 import json
 import os
-import re
 import signal
-import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -24,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.app.serving import catches, fetched, free_port
 from tests.cli import hostile
 from tests.commands import MAIN, quickly, told
 from tests.nursery import Done, nursery
@@ -244,36 +242,3 @@ def test_app(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     assert f"http://127.0.0.1:{port}" in done.stdout, about
     assert "Traceback" not in done.stderr, about
     assert [path.name for path in temporary.iterdir() if path.name.startswith("zerotprune")] == []
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as tried:
-        tried.bind(("127.0.0.1", 0))
-        port: int = tried.getsockname()[1]
-        return port
-
-
-def catches(process: int, number: signal.Signals) -> bool:
-    """Has it a handler for this signal? Also true where it has ended, or where Linux is not."""
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-    except FileNotFoundError:
-        return True
-    caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.M)
-    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
-
-
-def fetched(port: int, server: int) -> str | None:
-    """The page, as soon as it is served; None if it never is."""
-
-    def answered() -> tuple[str | None] | None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
-        with closing(connection), suppress(ConnectionError):
-            connection.request("GET", "/")
-            answer = connection.getresponse()
-            if answer.status == 200:
-                return (answer.read().decode(),)
-        return None if nursery().lives(server) else (None,)
-
-    (page,) = wait_until(answered, "the page", pause=0.1) or (None,)
-    return page

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, name
-from tests.nursery import said_by
+from tests.nursery import nursery, said_by
 from tests.waiting import GUARD
 
 IDS = [name(page) for page in PAGES]
@@ -57,12 +55,8 @@ def _slug(heading: str) -> str:
 def test_the_pages_build(tmp_path: Path) -> None:
     """As `make docs` builds them: a warning is an error."""
     strict = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(tmp_path / "read"))
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *strict, ROOT / "docs", tmp_path / "html"],
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-    )
+    code = "import sys; from sphinx.cmd.build import main; sys.exit(main(sys.argv[1:]))"
+    done = nursery().run(code, *strict, str(ROOT / "docs"), str(tmp_path / "html"), limit=GUARD)
     assert done.returncode == 0, done.stderr[-3000:]
     for page in (ROOT / "docs").glob("*.md"):  # Sphinx has pages of its own, and a name wins
         assert (tmp_path / "html" / "_sources" / f"{page.name}.txt").is_file()
