@@ -116,10 +116,27 @@ NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 37, 39, 41)]
+ONE_EACH = [
+    CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 35, 37, 39, 41, 43)
+]
 ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
+
+
+def all_cases_in(first: str, *others: str) -> pytest.MarkDecorator:
+    """All cases in the first family, one of each method in the others."""
+    cases = [(first, name, case) for name, case in zip(NAMES, CASES, strict=True)]
+    cases += [
+        (family, name, case)
+        for family in others
+        for name, case in zip(ONE_EACH_NAMES, ONE_EACH, strict=True)
+    ]
+    return pytest.mark.parametrize(
+        ("family", "method", "schedule"),
+        [(family, *case) for family, _, case in cases],
+        ids=[f"{family}-{name}" for family, name, _ in cases],
+    )
 
 
 def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> Forward:

@@ -18,6 +18,7 @@ from tests.methods.rivals import (
     PATCHES,
     PLAIN,
     all_cases,
+    all_cases_in,
     every,
     merging,
     one_each,
@@ -101,12 +102,12 @@ def test_an_image_does_not_depend_on_its_batch(
             torch.testing.assert_close(together[at], alone, rtol=1e-10, atol=1e-12)
 
 
-@all_cases
-@pytest.mark.parametrize("family", ["deit", "deit distilled"])
+@all_cases_in("deit", "deit distilled")
 def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.Schedule) -> None:
     """Of a padded batch, where images keep different numbers."""
+    model: Any = build(family)
     for compute in ("all", "needed"):
-        model: Any = ztp.prune_(build(family), schedule.by(method), compute=compute)
+        ztp.prune_(model, schedule.by(method), compute=compute)
         closed = round(ztp.gmacs(model, compute=compute) * 1e9)
         prefix, every_row = model.num_prefix_tokens, compute == "needed"
         extra = 0 if every_row else spared(method, schedule, prefix)
@@ -129,8 +130,7 @@ def test_copy_and_pickle(method: Method, schedule: ztp.Schedule) -> None:
             assert torch.equal(model(images), expected)
 
 
-@all_cases
-@pytest.mark.parametrize("family", ["deit", "deit distilled"])
+@all_cases_in("deit", "deit distilled")
 def test_trace_tells_what_the_twin_kept(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
@@ -210,13 +210,16 @@ import torch, zerotprune as ztp
 from dataclasses import replace
 from tests.families import SMALL, build, images_for
 from tests.methods.rivals import ONE_EACH
-from zerotprune.methods import DiffRate
+from zerotprune.methods import AViT, DiffRate
 
-SMALL["depth"] = 3  # two stages and the last block: all that there is to follow
 for method, schedule in ONE_EACH:
     if method == DiffRate(proportional=False):
         continue  # its steps are DiffRate's, and attention that knows no sizes is ToMe's without
-    stages = [replace(each, block=at) for at, each in enumerate(schedule.stages[:2], start=1)]
+    # A second stage finds what the first has left: sizes, a history, who has halted.
+    leaves = method.merges or method.wants_history() or isinstance(method, AViT)
+    stages = schedule.stages[: 2 if leaves else 1]
+    stages = [replace(each, block=at) for at, each in enumerate(stages, start=1)]
+    SMALL["depth"] = len(stages) + 1
     model = ztp.prune_(build("deit distilled"), ztp.Schedule(tuple(stages), method))
     images, others = images_for(model, 3), images_for(model, 3)
     graphs = []

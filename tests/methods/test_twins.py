@@ -14,7 +14,7 @@ from tests.methods.rivals import (
     CASES,
     DEPTH,
     PLAIN,
-    all_cases,
+    all_cases_in,
     merging,
     promised,
     sight,
@@ -29,8 +29,7 @@ from zerotprune.methods import ATS, MCTF, DiffRate, ToMe
 from zerotprune.scoring.graph import DenseGraph
 
 
-@all_cases
-@pytest.mark.parametrize("family", PLAIN)
+@all_cases_in(*PLAIN)
 def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedule) -> None:
     model: Any = build(family, seed=CASES.index((method, schedule))).double()
     images = images_for(model)
@@ -42,8 +41,7 @@ def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedu
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
-@all_cases
-@pytest.mark.parametrize("family", ["deit", "deit distilled"])
+@all_cases_in("deit", "deit distilled")
 def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.Schedule) -> None:
     """Prefix tokens first, then the others in their order; each with its place and its size."""
     model: Any = build(family, seed=2).double()
