@@ -15,13 +15,14 @@ import torch, zerotprune as ztp
 from tests.families import SMALL, build, images_for
 from zerotprune.methods import AViT, DynamicViT, TopK
 
-how, SMALL["depth"] = sys.argv[1], 3
+how = sys.argv[1]
 two = ztp.Schedule((ztp.Stage(1, 1.0, 4, 1), ztp.Stage(2, 0.8, 4, 2)))
-one = ztp.Schedule((ztp.Stage(2, 0.8, 4, 1),))  # after a block of the library's own
+one = ztp.Schedule((ztp.Stage(1, 0.8, 4, 1),))
+late = ztp.Schedule((ztp.Stage(2, 0.8, 4, 1),))  # after a block of the library's own
 cases = [
     ("deit", two.by(ztp.ZeroTPrune())),
     ("deit", two.by(ztp.ZeroTPrune(order="i-s", partition="random"))),
-    ("eva-02, rotary", one),
+    ("eva-02, rotary", late),
     ("beit, relative bias", one),
     ("siglip, no cls", one),
     ("parallel things", one),
@@ -35,6 +36,7 @@ if how == "export":  # compiled are the methods in tests/methods/test_rivals.py,
         ("deit", two.by(AViT(gamma=2, beta=-1))),
     ]
 for family, schedule in cases:
+    SMALL["depth"] = schedule.stages[-1].block + 1
     model = build(family)
     images = images_for(model, 3)
     ztp.prune_(model, schedule)

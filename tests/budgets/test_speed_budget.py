@@ -175,6 +175,7 @@ import torch
 from tests.families import SMALL, build
 from zerotprune import Schedule, Stage
 from zerotprune.budgets.speed import time_schedules
+from zerotprune.methods import Slicing
 
 SMALL["depth"] = 2
 graphs, model = [], build("deit")
@@ -183,7 +184,7 @@ def backend(graph, inputs):
     graphs.append(graph)
     return graph.forward
 
-schedules = [Schedule((Stage(1, 0.3 + at / 20),)) for at in range(9)]
+schedules = [Schedule((Stage(1, 0.3 + at / 20),), Slicing()) for at in range(9)]
 for each in (model, torch.compile(model, backend=backend)):
     time_schedules(each, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
     print(len(graphs))

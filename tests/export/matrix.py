@@ -29,14 +29,14 @@ from zerotprune.methods import resolve
 from zerotprune.scoring import indexing
 
 SIDE = 64  # 16 patches
-#: where there are two stages, at the second the order counts in which the first left the tokens
+#: two stages: at the second the order counts in which the first left the tokens
 FOLDING = (ztp.Stage(1, similar=4), ztp.Stage(2, similar=3))
 DROPPING = (ztp.Stage(1, keep=0.7),)
-BOTH = (ztp.Stage(1, 0.9, 3, 2), ztp.Stage(2, 0.8, 2, 1))
+BOTH = (ztp.Stage(1, 0.9, 3, 2),)
 #: at block 1 nothing has been accumulated, and it would be the average attention once more
 LATER = (ztp.Stage(2, keep=0.7),)
 METHODS = {
-    "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH[:1],
+    "fold": FOLDING, "tome": FOLDING[:1], "zero-tprune": BOTH, "diffrate-even": BOTH,
     "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": LATER,
     "dynamicvit": DROPPING,
 }  # fmt: skip
@@ -158,12 +158,12 @@ def quantised(
 def of_libraries(folder: Path) -> dict[str, Any]:
     """A model of each library, through the library's own function, in ONNX Runtime."""
     found = {}
-    libraries.DEPTH = 3  # a block of the library's own, one with a stage, and the last
+    libraries.DEPTH = 2  # a block with a stage, and the last
     models = {name: libraries.build(name) for name in LIBRARIES}
-    models["transformers"] = hf_build("vit", depth=3)
+    models["transformers"] = hf_build("vit", depth=2)
     for name, model in models.items():
         ztp.prune_(
-            model.requires_grad_(False), ztp.Schedule((ztp.Stage(2, similar=9),), resolve("fold"))
+            model.requires_grad_(False), ztp.Schedule((ztp.Stage(1, similar=9),), resolve("fold"))
         )
         report = ztp.export_model(model, folder / f"{name}.onnx", rounds=0)
         found[name] = [report.agreement.same, report.agreement.typical]
