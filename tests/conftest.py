@@ -42,11 +42,13 @@ LONGEST = (
     "app/test_browser.py", "test_compile.py", "backbones/test_library_graphs.py",
     "export/test_library_models.py", "cli/test_valid_calls.py", "cli/test_ctrl_c.py",
     "backbones/transformers/test_heads.py", "search/test_command.py", "docs/test_commands.py",
-    "docs/test_docs.py", "search/test_kills.py", "search/test_lost.py", "cli/test_fuzz.py",
+    "docs/test_docs.py", "methods/test_rivals.py", "search/test_study.py",
+    "search/test_kills.py", "search/test_lost.py", "cli/test_fuzz.py",
     "budgets/test_solving.py", "scoring/test_triton.py", "scoring/test_triton_folding.py",
     "export/test_exporting.py", "cli/test_evaluate.py", "measure/test_speed.py",
     "finetune/test_transfer.py", "finetune/test_command.py", "app/test_server.py",
-    "data/test_demo.py", "test_real_weights.py", "show/test_command.py",
+    "data/test_demo.py", "test_real_weights.py", "show/test_command.py", "methods/test_twins.py",
+    "measure/test_tables.py", "test_cost.py", "test_imports.py", "backbones/test_libraries.py",
 )  # fmt: skip
 SHARED = Path(os.environ.get("ZEROTPRUNE_SHARED", Path(__file__).parents[2] / "shared"))
 
