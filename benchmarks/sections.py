@@ -13,7 +13,7 @@ from benchmarks.speed import throughput
 from benchmarks.tables import scaling
 from benchmarks.tables.printed import TABLE_2_FASTER, Printed, Quoted
 from benchmarks.tables.table import Table, about
-from zerotprune.measure.speed import UNPRUNED
+from zerotprune.measure.accuracy import UNPRUNED
 from zerotprune.plots.comparison import Point, find_named, trade_off_figure
 from zerotprune.plots.figures import save
 
@@ -94,10 +94,10 @@ def _measured(
 
 
 def _rate(rates: dict[tuple[str, str, str], float], name: str, way: tuple[str, str]) -> str:
-    own, unpruned = rates.get((name, *way)), rates.get((UNPRUNED, *way))
+    own, unpruned = rates.get((name, *way)), rates.get((UNPRUNED.name, *way))
     if own is None:
         return ""
-    faster = f" ({own / unpruned:.2f}×)" if unpruned and name != UNPRUNED else ""
+    faster = f" ({own / unpruned:.2f}×)" if unpruned and name != UNPRUNED.name else ""
     return f"{own:.0f}{faster}"
 
 
@@ -183,7 +183,7 @@ def fast(rows: list[Row], docs: Path) -> list[str]:
         for case in cases:
             row = found.get((name, *case), {})
             own = row.get("images_per_second")
-            unpruned = found[(UNPRUNED, *case)]["images_per_second"]
+            unpruned = found[(UNPRUNED.name, *case)]["images_per_second"]
             faster = f"{float(own) / float(unpruned):.2f}×" if own and unpruned else ""
             line.append(f"{float(own):.0f} ({faster})" if own else row.get("failure", ""))
         paper = TABLE_2_FASTER.get(name)

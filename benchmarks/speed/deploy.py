@@ -24,10 +24,10 @@ from zerotprune import Schedule
 from zerotprune.data.models import load
 from zerotprune.export import ENDINGS, target_named
 from zerotprune.export.results import Timing, timed
-from zerotprune.export.writing import Job, Precision, rivals, write_model
+from zerotprune.export.writing import FilePrecision, Job, rivals, write_model
 from zerotprune.measure import records
-from zerotprune.measure.accuracy import Contender, Result
-from zerotprune.measure.speed import LIMIT, SEED, UNPRUNED, noise
+from zerotprune.measure.accuracy import UNPRUNED, Contender, Result
+from zerotprune.measure.speed import LIMIT, SEED, noise
 from zerotprune.methods import name_of
 from zerotprune.plan import Plan
 from zerotprune.surgery import attach, current_plan
@@ -90,7 +90,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     judged: list[Tensor] = []  # images to judge accuracy by, and their labels
     if case.int8:
         images, *judged = shown(model, chosen)
-    precisions: tuple[Precision, ...] = ("float32", "int8") if case.int8 else ("float32",)
+    precisions: tuple[FilePrecision, ...] = ("float32", "int8") if case.int8 else ("float32",)
     target = target_named(case.target)
     job = Job(target, case.batch, precisions, images, chosen.threads, print)
     with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
                 own, reference = (
                     rated(job, files[name][precision], model, name, judged)
                     for name, precision in (
-                        (timing.name, timing.precision), (UNPRUNED, precisions[0])
+                        (timing.name, timing.precision), (UNPRUNED.name, precisions[0])
                     )
                 )  # fmt: skip
                 row |= {"data": TUNE, **records.accuracy_row(own, reference)}
@@ -128,7 +128,7 @@ def rated(job: Job, file: Path, model: nn.Module, name: str, judged: list[Tensor
     """The accuracy of a file in its runtime."""
     plan = current_plan(model)
     assert plan is not None
-    schedule = Schedule() if name == UNPRUNED else plan.schedule
+    schedule = Schedule() if name == UNPRUNED.name else plan.schedule
     result = Result(Contender(name, schedule), Plan(schedule, plan.geometry))
     run = job.target.load(file, job.threads)
     for image, label in zip(*(each.split(job.step) for each in judged), strict=True):

@@ -20,7 +20,7 @@ from benchmarks.inputs import MODELS, REPORT, TUNE, add_shared, decoded, parser,
 from zerotprune import prune_
 from zerotprune.export import target_named
 from zerotprune.export.target import Run
-from zerotprune.export.writing import Job, Precision, write_model
+from zerotprune.export.writing import FilePrecision, Job, write_model
 
 IMAGES, CALIBRATION = 1000, 100
 COSTS = (1.0, 0.6)  # unpruned, and Fold
@@ -44,7 +44,7 @@ def measure(name: str, to: str, chosen: argparse.Namespace) -> None:
     model, target = real_model(name, chosen), target_named(to)
     calibration, _ = images_of(model, chosen.shared / TUNE, CALIBRATION)
     images, labels = images_of(model, chosen.shared / REPORT, chosen.limit or IMAGES)
-    precisions: tuple[Precision, ...] = ("float32", "int8")
+    precisions: tuple[FilePrecision, ...] = ("float32", "int8")
     job = Job(target, 1, precisions, calibration, 1, lambda line: None, chosen.full_range)
     for cost in COSTS:
         if cost < 1:

@@ -28,7 +28,7 @@ from zerotprune.cost import Compute
 from zerotprune.data.models import load
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
-from zerotprune.measure.accuracy import Result, Setting, compare
+from zerotprune.measure.accuracy import UNPRUNED, Result, Setting, compare
 from zerotprune.measure.speed import MODES
 from zerotprune.methods import DEFAULT, Fold, name_of
 from zerotprune.scoring.scorer import Backend
@@ -200,7 +200,7 @@ def row_of(
     if speed.entrant.contender.schedule.stages:
         row |= {"compute": setup.compute, "backend": setup.backend}
     if speed.name in accuracy:
-        unpruned = accuracy[bench.UNPRUNED]
+        unpruned = accuracy[UNPRUNED.name]
         row |= {"data": REPORT}
         row |= records.accuracy_row(accuracy[speed.name], unpruned)
     numbers = ("images_per_second", "latency_ms", "speedup", "of_limit", "peak_memory_mb", "change")

@@ -28,7 +28,8 @@ from zerotprune.data.models import load
 from zerotprune.export import target_named
 from zerotprune.export.writing import Job, write_model
 from zerotprune.measure import records
-from zerotprune.measure.speed import SEED, UNPRUNED, noise
+from zerotprune.measure.accuracy import UNPRUNED
+from zerotprune.measure.speed import SEED, noise
 from zerotprune.methods import name_of
 from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, save
 from zerotprune.surgery import attach, current_plan, sharing_copy
@@ -68,7 +69,7 @@ def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     """A row for each way, unpruned and pruned, all in one turn."""
     torch.manual_seed(SEED)
     plain = load(MODEL).requires_grad_(False).eval()
-    models = {UNPRUNED: plain, PRUNED: attach(sharing_copy(plain), HALF)}
+    models = {UNPRUNED.name: plain, PRUNED: attach(sharing_copy(plain), HALF)}
     with TemporaryDirectory() as folder:
         cases = [
             Case(way, name, model, ready(way, model, batch, Path(folder, way, name), chosen))
@@ -93,7 +94,7 @@ def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             "precision": "float32", "mode": case.way,
             "images_per_second": round(batch / middle, 1), "latency_ms": round(1e3 * middle, 4),
             "latency_spread_ms": round(1e3 * (high - low), 4),
-            "speedup": round(medians[case.way, UNPRUNED] / middle, 4),
+            "speedup": round(medians[case.way, UNPRUNED.name] / middle, 4),
         }  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def drawn(rows: list[dict[str, object]], chosen: argparse.Namespace) -> Figure:
     panels = figure.subplots(1, len(chosen.batch), sharey=True, squeeze=False)[0]
     places = range(len(chosen.ways), 0, -1)
     for axis, batch in zip(panels, chosen.batch, strict=True):
-        for name, shift, colour in ((UNPRUNED, 0.2, "#999999"), (PRUNED, -0.2, COLOURS[0])):
+        for name, shift, colour in ((UNPRUNED.name, 0.2, "#999999"), (PRUNED, -0.2, COLOURS[0])):
             taken = {str(row["mode"]): float(str(row["latency_ms"])) / batch for row in rows
                      if row["batch"] == batch and row["name"] == name}  # fmt: skip
             bars = axis.barh([place + shift for place in places],

@@ -14,7 +14,7 @@ from tests.commands import quickly, zerotprune
 from zerotprune import Schedule, Stage
 from zerotprune.calibrate.calibration import Calibration
 from zerotprune.calibrate.survey import ROUNDS
-from zerotprune.calibrate.vhf import DEFAULT
+from zerotprune.calibrate.vhf import DEFAULT_VHF
 from zerotprune.data import demo
 from zerotprune.data.fingerprint import fingerprint_model
 
@@ -46,8 +46,8 @@ def test_calibrate_writes_a_calibration_and_three_figures(calibrated: Path) -> N
     assert found.provenance["seed"] == 0
     assert found.search["searched_on"] == found.search["judged_on"] == 6
     assert len(found.search["trials"]) == 6
-    assert found.search["trials"][0][:2] == list(DEFAULT)
-    assert found.vhf == DEFAULT  # six images can show nothing
+    assert found.search["trials"][0][:2] == list(DEFAULT_VHF)
+    assert found.vhf == DEFAULT_VHF  # six images can show nothing
     blocks = found.kl["blocks"]
     assert [row["needed"] for row in blocks] == list(found.rounds)
     for row in blocks:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zerotprune import Schedule
-from zerotprune.calibrate.vhf import DEFAULT, Verdict, beam_search, random_starts
+from zerotprune.calibrate.vhf import DEFAULT_VHF, Verdict, beam_search, random_starts
 from zerotprune.measure.statistics import Mean
 
 
@@ -19,7 +19,7 @@ def peak(place: tuple[float, float]) -> float:
 
 
 def test_the_beam_finds_a_known_optimum_within_its_evaluations() -> None:
-    trials = beam_search(peak, [DEFAULT, (0.001, 0.2), (0.4, 0.5)], 200)
+    trials = beam_search(peak, [DEFAULT_VHF, (0.001, 0.2), (0.4, 0.5)], 200)
     best = max(trials, key=lambda place: trials[place])
     assert best == pytest.approx((0.05, 3), rel=0.1)
     assert len(trials) < 100  # it stopped by itself
@@ -34,11 +34,11 @@ def test_the_beam_keeps_to_its_evaluations(evaluations: int) -> None:
         called.append(place)
         return peak(place)
 
-    trials = beam_search(objective, [DEFAULT, (0.001, 0.2)], evaluations)
+    trials = beam_search(objective, [DEFAULT_VHF, (0.001, 0.2)], evaluations)
     assert called == list(trials)
     assert len(trials) == evaluations
-    assert called[0] == DEFAULT
-    assert trials[DEFAULT] == peak(DEFAULT)
+    assert called[0] == DEFAULT_VHF
+    assert trials[DEFAULT_VHF] == peak(DEFAULT_VHF)
 
 
 def test_two_of_a_beam_pass_where_one_is_stuck() -> None:
@@ -61,13 +61,13 @@ def test_random_starts_lie_among_the_variances_and_follow_the_seed() -> None:
 
 
 def verdict(gain: Mean, judged: int) -> Verdict:
-    trials = {DEFAULT: 0.7, (0.02, 2.0): 0.8, (0.04, 2.0): 0.8}
+    trials = {DEFAULT_VHF: 0.7, (0.02, 2.0): 0.8, (0.04, 2.0): 0.8}
     return Verdict(Schedule(), True, trials, 50, Mean(0.7, 0.1), Mean(0.8, 0.1), gain, judged)
 
 
 def test_only_a_gain_beyond_its_error_is_recommended() -> None:
     clear = verdict(Mean(0.1, 0.04), 50)
     assert clear.best == clear.recommended == (0.02, 2.0)
-    assert verdict(Mean(0.1, 0.06), 50).recommended == DEFAULT
-    assert verdict(Mean(-0.1, 0.01), 50).recommended == DEFAULT
-    assert verdict(Mean(0.1, 0.0), 4).recommended == DEFAULT
+    assert verdict(Mean(0.1, 0.06), 50).recommended == DEFAULT_VHF
+    assert verdict(Mean(-0.1, 0.01), 50).recommended == DEFAULT_VHF
+    assert verdict(Mean(0.1, 0.0), 4).recommended == DEFAULT_VHF

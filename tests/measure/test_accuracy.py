@@ -16,7 +16,7 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets.solving import measured_gmacs
 from zerotprune.data.images import Batch
 from zerotprune.measure.accuracy import Contender, Result, Setting, compare
-from zerotprune.measure.evaluation import apply_probe, predict
+from zerotprune.measure.evaluation import apply_probe, probe_scores
 from zerotprune.measure.statistics import Mean
 from zerotprune.methods import ATS
 from zerotprune.plan import Plan
@@ -109,13 +109,13 @@ def features(count: int, classes: int, noise: float) -> tuple[Tensor, Tensor]:
 def test_probes_find_separate_classes(probe: Any) -> None:
     train, labels = features(60, 5, 0.1)
     test, truth = features(35, 5, 0.1)
-    assert torch.equal(predict(probe, train, labels, test).argmax(-1), truth)
+    assert torch.equal(probe_scores(probe, train, labels, test).argmax(-1), truth)
 
 
 def test_nearest_neighbours_by_brute_force() -> None:
     train, labels = features(40, 5, 2.0)
     test, _ = features(20, 5, 2.0)
-    scores = predict("knn", train, labels, test)
+    scores = probe_scores("knn", train, labels, test)
     for row, own in zip(scores, test, strict=True):
         near = torch.cosine_similarity(own.unsqueeze(0), train)
         expected = torch.zeros(5)
@@ -136,7 +136,7 @@ def test_a_probe_replaces_the_hits(model: Any) -> None:
 
 def test_a_probe_needs_vectors() -> None:
     with pytest.raises(ValueError, match="feature vector"):
-        predict("knn", torch.randn(4, 3, 5), torch.arange(4), torch.randn(2, 5))
+        probe_scores("knn", torch.randn(4, 3, 5), torch.arange(4), torch.randn(2, 5))
 
 
 def test_errors_of_one_result() -> None:

@@ -34,7 +34,7 @@ from .view_model import (
 
 LOG = logging.getLogger(__name__)
 EventData = Mapping[str, object]  # what our own controls send along
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 METHOD, RIVAL, PERCENT = DEFAULT, "tome", 65
 UNEXPECTED = "Something went wrong here; your image and settings are as they were."
@@ -65,7 +65,7 @@ class Worker:
         self._thread = ThreadPoolExecutor(1, "worker", initializer=_leave_a_core)
         self._stopped = False
 
-    def run(self, work: Callable[[], Result]) -> Result:
+    def run(self, work: Callable[[], T]) -> T:
         """Wait for the result, and raise here what goes wrong there."""
         try:
             return self._thread.submit(work).result()

@@ -12,8 +12,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ..data.decoding import check_sides, decode
 
 MAX_UPLOAD_BYTES = 16 * 2**20
-MAX_PIXELS = 24_000_000  # fewer than for local files: several users may upload at once
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+MAX_UPLOAD_PIXELS = 24_000_000  # fewer than for local files: several users may upload at once
+UPLOAD_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 NOT_AN_IMAGE = "This file is not an image. The page reads PNG, JPEG, WebP, GIF, BMP and TIFF."
 DAMAGED = "This image is damaged or incomplete and cannot be decoded."
@@ -59,16 +59,16 @@ def decode_upload(data: bytes) -> Image.Image:
 def _open(data: bytes) -> Image.Image:
     """Read the header and check what it says."""
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=UPLOAD_FORMATS)
     except UnidentifiedImageError:
         raise ValueError(NOT_AN_IMAGE) from None
     except Image.DecompressionBombError:
-        limit = f"{MAX_PIXELS // 10**6} megapixels"
+        limit = f"{MAX_UPLOAD_PIXELS // 10**6} megapixels"
         raise ValueError(f"This image has too many pixels: at most {limit} are allowed.") from None
     except Exception:
         raise ValueError(DAMAGED) from None
     try:
-        check_sides(*image.size, MAX_PIXELS)
+        check_sides(*image.size, MAX_UPLOAD_PIXELS)
     except ValueError as error:
         raise ValueError(f"This image{str(error).removeprefix('it')}.") from None
     return image

@@ -26,9 +26,9 @@ from ..schedule import Schedule
 from ..shapes import Float
 from ..surgery import attach, restore_
 
-Range = tuple[float, float]
+VhfRange = tuple[float, float]
 Truths = tuple[Tensor, Tensor]  # images, and their labels or the unpruned log-probabilities
-DEFAULT: Range = (0.01, 0.7)
+DEFAULT_VHF: VhfRange = (0.01, 0.7)
 WIDTH, STARTS = 2, 4
 STEP, FINEST = 2.0, 1.1
 ENOUGH = 30  # images: with fewer, a paired standard error means little
@@ -57,7 +57,7 @@ def usual_schedule(model: nn.Module) -> Schedule:
     return schedule_for(model, cost=0.7, method="zero-tprune-paper").by("zero-tprune")
 
 
-def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:
+def random_starts(variances: Sequence[Tensor], seed: int) -> list[VhfRange]:
     """Draw ranges among the heads' variances, uniformly on a logarithmic scale: the lower bound
     below their median, the upper one above it."""
     logs = torch.cat([block.flatten() for block in variances]).clamp_min(1e-6).log().sort().values
@@ -70,19 +70,19 @@ def random_starts(variances: Sequence[Tensor], seed: int) -> list[Range]:
 
 
 def beam_search(
-    objective: Callable[[Range], float], starts: Iterable[Range], evaluations: int
-) -> dict[Range, float]:
+    objective: Callable[[VhfRange], float], starts: Iterable[VhfRange], evaluations: int
+) -> dict[VhfRange, float]:
     """Return the value of each range that was tried, in order: the starts, then the neighbours of
     the best two so far, over and over; once none is better, at half the step (in logarithms)."""
-    trials: dict[Range, float] = {}
+    trials: dict[VhfRange, float] = {}
 
-    def evaluate(places: Iterable[Range]) -> None:
+    def evaluate(places: Iterable[VhfRange]) -> None:
         for place in places:
             if place not in trials and len(trials) < evaluations:
                 trials[place] = objective(place)
 
     evaluate(starts)
-    step, beam = STEP, list[Range]()
+    step, beam = STEP, list[VhfRange]()
     while len(trials) < evaluations:
         before = beam
         # Sorting is stable: of equals the one tried first.
@@ -95,13 +95,13 @@ def beam_search(
     return trials
 
 
-def _neighbours(place: Range, step: float) -> list[Range]:
+def _neighbours(place: VhfRange, step: float) -> list[VhfRange]:
     low, high = place
     moves = [(low * step, high), (low / step, high), (low, high * step), (low, high / step)]
     return [_tidy(*move) for move in moves if move[0] <= move[1]]
 
 
-def _tidy(low: float, high: float) -> Range:
+def _tidy(low: float, high: float) -> VhfRange:
     """Round to four digits, so that a range that was tried is recognised."""
     return float(f"{low:.4g}"), float(f"{high:.4g}")
 
@@ -112,7 +112,7 @@ class Verdict:
 
     schedule: Schedule
     labels: bool
-    trials: dict[Range, float]
+    trials: dict[VhfRange, float]
     searched: int  # images
     default_value: Mean  # on the other half
     best_value: Mean
@@ -124,7 +124,7 @@ class Verdict:
         return "top-1, %" if self.labels else "−KL(unpruned ‖ pruned), nats"
 
     @property
-    def best(self) -> Range:
+    def best(self) -> VhfRange:
         return _best(self.trials)
 
     @property
@@ -133,8 +133,8 @@ class Verdict:
         return self.judged >= ENOUGH and self.gain.value > 2 * self.gain.error
 
     @property
-    def recommended(self) -> Range:
-        return self.best if self.holds else DEFAULT
+    def recommended(self) -> VhfRange:
+        return self.best if self.holds else DEFAULT_VHF
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -174,15 +174,15 @@ def search_range(
         raise ValueError("the search for a VHF range needs at least two images, one in each half")
     judge = partial(_judge, model, plan, device)
 
-    def objective(place: Range) -> float:
+    def objective(place: VhfRange) -> float:
         value = judge(halves[0], place).mean().item()
         advance(1)
         return value
 
-    starts = [DEFAULT, *random_starts(variances, plan.seed)]
+    starts = [DEFAULT_VHF, *random_starts(variances, plan.seed)]
     trials = beam_search(objective, starts, plan.evaluations)
-    default = judge(halves[1], DEFAULT)
-    best = default if _best(trials) == DEFAULT else judge(halves[1], _best(trials))
+    default = judge(halves[1], DEFAULT_VHF)
+    best = default if _best(trials) == DEFAULT_VHF else judge(halves[1], _best(trials))
     return Verdict(
         schedule=plan.schedule,
         labels=plan.labels,
@@ -196,7 +196,7 @@ def search_range(
 
 
 def _judge(
-    model: nn.Module, plan: RangeSearch, device: str, half: Sequence[Truths], place: Range
+    model: nn.Module, plan: RangeSearch, device: str, half: Sequence[Truths], place: VhfRange
 ) -> Float[Tensor, " images"]:
     """Score each image, more is better: 1 if the top class is right, else 0; without labels,
     −KL(unpruned ‖ pruned) of the class probabilities."""
@@ -215,5 +215,5 @@ def _judge(
     return torch.cat(outcomes)
 
 
-def _best(trials: Mapping[Range, float]) -> Range:
+def _best(trials: Mapping[VhfRange, float]) -> VhfRange:
     return max(trials, key=lambda place: trials[place])

@@ -17,12 +17,11 @@ from ..cost import Compute
 from ..interrupts import acknowledge
 from ..measure import records
 from ..measure import speed as core
-from ..measure.accuracy import Result
+from ..measure.accuracy import UNPRUNED, Result
 from ..measure.speed import (
     LIMIT,
     MODES,
     SEED,
-    UNPRUNED,
     Entrant,
     Group,
     Mode,
@@ -43,7 +42,7 @@ from .console import (
     print_json,
     speedup_cell,
 )
-from .evaluation import Evaluation, ProbeOptions, prepare
+from .evaluation import Evaluation, ProbeOptions, prepare_evaluation
 from .options import (
     DATA,
     BudgetsOptions,
@@ -149,8 +148,8 @@ def bench(
     console = console_for(json)
     evaluation = None
     if measuring.data is not None:
-        evaluation = prepare(model, measuring.data, loading, measuring.reading(), probing,
-                             json=json)  # fmt: skip
+        reading = measuring.reading()
+        evaluation = prepare_evaluation(model, measuring.data, loading, reading, probing, json=json)
         built, images = evaluation.model, evaluation.some_images()
     else:
         built = loading.load(model).to(device)
@@ -244,7 +243,7 @@ def _accuracy(
 def _measured(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
     """Return the results of a case's contender and of the unpruned model, if there are any."""
     results = {result.contender.name: result for result in accuracy.get(speed.precision, [])}
-    return (results[speed.name], results[UNPRUNED]) if speed.name in results else None
+    return (results[speed.name], results[UNPRUNED.name]) if speed.name in results else None
 
 
 def _rows(

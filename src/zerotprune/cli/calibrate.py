@@ -25,11 +25,11 @@ from ..calibrate.survey import (
     variances_json,
 )
 from ..calibrate.vhf import (
-    DEFAULT,
+    DEFAULT_VHF,
     ENOUGH,
-    Range,
     RangeSearch,
     Verdict,
+    VhfRange,
     search_range,
     usual_schedule,
 )
@@ -134,7 +134,7 @@ def calibrate(
     Calibration(
         model=fingerprint,
         rounds=tuple(row.needed for row in rows),
-        vhf=DEFAULT if verdict is None else verdict.recommended,
+        vhf=DEFAULT_VHF if verdict is None else verdict.recommended,
         kl=divergences_json(rows, threshold),
         variances=variances_json(variances),
         search={} if verdict is None else verdict.to_json(),
@@ -181,13 +181,13 @@ def _rounds_lines(rows: Sequence[BlockRounds], threshold: float) -> list[str]:
 def _range_lines(verdict: Verdict | None, head: bool) -> list[str]:
     if verdict is None:
         why = "no search was asked for" if head else "the model has no head to search by"
-        return [f"VHF range: the default, {_between(DEFAULT)}; {why}"]
+        return [f"VHF range: the default, {_between(DEFAULT_VHF)}; {why}"]
     best, gain, judged = verdict.best, verdict.gain, verdict.judged
     lines = [
         f"VHF range: {_between(best)} is the best of {len(verdict.trials)} on {verdict.searched} "
         f"images ({verdict.measure})"
     ]
-    if best == DEFAULT:
+    if best == DEFAULT_VHF:
         return [*lines, "that is the default, so there is nothing to compare on the other images"]
     scale = 100 if verdict.labels else 1
     value, default = scale * verdict.best_value.value, scale * verdict.default_value.value
@@ -196,8 +196,8 @@ def _range_lines(verdict: Verdict | None, head: bool) -> list[str]:
     if verdict.holds:
         return [*lines, f"that is more than two standard errors: {_between(best)} is recommended"]
     why = "too few images to tell" if judged < ENOUGH else "within two standard errors"
-    return [*lines, f"{why}: the default, {_between(DEFAULT)}, is recommended"]
+    return [*lines, f"{why}: the default, {_between(DEFAULT_VHF)}, is recommended"]
 
 
-def _between(place: Range) -> str:
+def _between(place: VhfRange) -> str:
     return f"{place[0]:g} to {place[1]:g}"

@@ -96,10 +96,10 @@ def _by_name(paths: list[tuple[str, Path]]) -> dict[str, Path]:
 
 def _check_folders(read: list[tuple[str, Path]], written: list[tuple[str, Path]]) -> None:
     """Refuse to overwrite an image or a shard in a folder that is read."""
-    from ..data.sources import ENDINGS
+    from ..data.sources import IMAGE_SUFFIXES
 
     for name, path in written:
-        if path.suffix.lower() not in ENDINGS + READ_IN_FOLDERS or not path.exists():
+        if path.suffix.lower() not in IMAGE_SUFFIXES + READ_IN_FOLDERS or not path.exists():
             continue
         target = Path(os.path.realpath(path))
         for other, folder in read:

@@ -26,7 +26,7 @@ from .evaluation import (
     accuracy_table,
     contenders_at,
     equal_speed_table,
-    prepare,
+    prepare_evaluation,
 )
 from .options import (
     CalibrationFile,
@@ -95,8 +95,8 @@ def compare(
         refuse_torchrun("a speed is measured in one process")
     if plots is not None:
         check_figure_file(plots / "accuracy-gmacs.png")
-    evaluation = prepare(model, data, loading, reading, probing, precision=precision,
-                         calibration=calibration)  # fmt: skip
+    evaluation = prepare_evaluation(model, data, loading, reading, probing, precision=precision,
+                                    calibration=calibration)  # fmt: skip
     missed: list[Reached] = []
     if speeds:
         entries, missed = _at_speeds(evaluation, speeds, methods)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -53,9 +54,30 @@ def speedup_cell(speedup: float | None, quartiles: tuple[float, float] | None) -
     return f"{speedup:.2f}×"
 
 
-def cut_short(seen: int, total: int) -> KeyboardInterrupt:
-    """Return what to raise after Ctrl-C: images come class by class, so a part is no result."""
-    return KeyboardInterrupt(f"stopped after {seen} of {total} images: no result, no row written")
+@contextmanager
+def counting_images(
+    console: Console, description: str, total: int, world: int = 1, disable: bool = False
+) -> Iterator[Callable[[int, str], None]]:
+    """Show a progress bar over images; yield what sets their number so far, and a note.
+
+    Ctrl-C says how far it came: images come class by class, so a part of them is no result.
+
+    Args:
+        console: Where to draw.
+        description: In front of the bar.
+        total: Images, in all processes together.
+        world: Processes that share the images; this one has the most.
+        disable: Draw nothing.
+    """
+    with progress_bar(console, disable) as progress:
+        bar = progress.add_task(description, total=len(range(0, total, world)), note="")
+        try:
+            yield lambda count, note: progress.update(bar, completed=count, note=note)
+        except KeyboardInterrupt:
+            seen = int(progress.tasks[bar].completed) * world
+            raise KeyboardInterrupt(
+                f"stopped after {seen} of {total} images: no result, no row written"
+            ) from None
 
 
 def left_out(console: Console) -> Callable[[str], None]:

@@ -19,7 +19,7 @@ from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
-from .console import cut_short, new_table, progress_bar
+from .console import counting_images, new_table
 from .evaluation import speedup_quartiles
 from .options import CsvFile
 
@@ -78,16 +78,10 @@ def _contenders(model: nn.Module) -> list[Contender]:
 
 def _measure(model: nn.Module, count: int, console: Console) -> list[Result]:
     contenders = _contenders(model)
-    with progress_bar(console) as progress:
-        bar = progress.add_task(f"{len(contenders)} ways to run the model", total=count, note="")
-
-        def advance(results: list[Result]) -> None:
-            progress.update(bar, completed=len(results[0].index))
-
-        try:
-            return compare(model, contenders, _batches(count), advance)
-        except KeyboardInterrupt:
-            raise cut_short(int(progress.tasks[bar].completed), count) from None
+    with counting_images(console, f"{len(contenders)} ways to run the model", count) as show:
+        return compare(
+            model, contenders, _batches(count), lambda results: show(len(results[0].index), "")
+        )
 
 
 def _batches(total: int) -> Iterator[Batch]:

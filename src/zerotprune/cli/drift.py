@@ -24,7 +24,7 @@ from ..measure.drift import Drift, drifts_of, find_neighbours
 from ..methods import DEFAULT, Method, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
-from .console import console_for, cut_short, left_out, new_table, print_json, progress_bar
+from .console import console_for, counting_images, left_out, new_table, print_json
 from .evaluation import contenders_at, speedup_quartiles
 from .options import (
     MODEL,
@@ -130,18 +130,12 @@ def _run(
 ) -> list[Result]:
     turns = batches(images, reading.batch, report=left_out(console), workers=reading.workers,
                     strict=reading.strict)  # fmt: skip
-    with progress_bar(console) as progress:
-        bar = progress.add_task("embedding", total=len(images), note="")
+    with counting_images(console, "embedding", len(images)) as show:
 
         def advance(results: list[Result]) -> None:
-            note = f"{results[-1].images_per_second:.0f} images/s"
-            progress.update(bar, completed=len(results[0].index), note=note)
+            show(len(results[0].index), f"{results[-1].images_per_second:.0f} images/s")
 
-        try:
-            results = compare(model, contenders, turns, advance, setting)
-        except KeyboardInterrupt:
-            seen = int(progress.tasks[bar].completed)
-            raise cut_short(seen, len(images)) from None
+        results = compare(model, contenders, turns, advance, setting)
     if not results[0].index:
         raise ValueError(f"none of the images in {images.name} can be read")
     return results

@@ -20,7 +20,7 @@ from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards
-from ..embed.writing import Form, VectorFolder, check_folder, opened, read_manifest
+from ..embed.writing import FileFormat, VectorFolder, check_folder, opened, read_manifest
 from ..schedule import Schedule
 from .console import console_for, progress_bar
 from .options import (
@@ -35,6 +35,7 @@ from .options import (
     ModelName,
     ModelPrecision,
     resolve_device,
+    world_size,
 )
 
 Engine = Literal["local", "ray"]
@@ -68,7 +69,7 @@ class VectorOptions:
     "Do not divide vectors by their lengths."
     vectors: VectorType = "float32"
     "Type of the values."
-    form: Form = "parquet"
+    form: FileFormat = "parquet"
     "Format of the files: parquet, or NumPy's with the fields key, vector and error."
 
 
@@ -87,7 +88,7 @@ class EngineOptions:
     def check(self) -> None:
         if self.engine != "ray" and (self.address is not None or self.actors is not None):
             raise ValueError("--address and --actors are for --engine ray")
-        if self.engine == "ray" and _world() > 1:
+        if self.engine == "ray" and world_size() > 1:
             raise ValueError("--engine ray starts its own processes: start it without torchrun")
 
 
@@ -125,7 +126,8 @@ def embed(
     budget.check(method)
     running.check()
     check_folder(out)
-    console, rank, world = console_for(json), _rank(), _world()
+    console, world = console_for(json), world_size()
+    rank = int(os.environ.get("RANK", "0")) if world > 1 else 0
     shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
     on_ray = running.engine == "ray"
     device = loading.device if on_ray else _device(loading.device, world)
@@ -172,7 +174,7 @@ def _pruned(
     if manifest is not None and asked and manifest["settings"].get("asked") == asked:
         line = manifest["settings"].get("schedule")
         return embedder.pruned_by(Schedule.from_json(line) if line else Schedule())
-    if budget.time is not None and _world() > 1:
+    if budget.time is not None and world_size() > 1:
         raise ValueError(
             "several processes would measure several speeds: start one without torchrun first, or "
             "give --cost"
@@ -277,11 +279,3 @@ def _device(name: str, world: int) -> str:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
     return device
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0")) if _world() > 1 else 0
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

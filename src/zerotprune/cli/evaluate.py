@@ -9,7 +9,7 @@ from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of
 from .console import print_json
-from .evaluation import Evaluation, ProbeOptions, accuracy_table, prepare
+from .evaluation import Evaluation, ProbeOptions, accuracy_table, prepare_evaluation
 from .options import (
     BudgetOptions,
     BudgetsOptions,
@@ -51,8 +51,10 @@ def evaluate(
     budgets = budget.split(method, model)
     if budgets[0].time is not None:
         refuse_torchrun("a speed is measured in one process")
-    evaluation = prepare(model, data, loading, reading, probing, precision=precision,
-                         calibration=calibration, speed=not no_speed, json=json)  # fmt: skip
+    evaluation = prepare_evaluation(
+        model, data, loading, reading, probing, precision=precision, calibration=calibration,
+        speed=not no_speed, json=json,
+    )  # fmt: skip
     pruned = [_contender(evaluation, one, method, loading.weights) for one in budgets]
     results = evaluation.run([UNPRUNED, *(one for one in pruned if one is not None)])
     if not evaluation.leads:

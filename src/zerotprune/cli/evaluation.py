@@ -21,10 +21,11 @@ from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
 from ..measure.accuracy import Contender, Result, Setting
 from ..measure.evaluation import Advance, Evaluator, Probe, join_processes
+from ..measure.speed import Precision
 from ..method import Method
 from ..methods import name_of
-from .console import console_for, cut_short, left_out, new_table, progress_bar
-from .options import DATA, ModelOptions, Precision, ReadingOptions, resolve_device
+from .console import console_for, counting_images, left_out, new_table
+from .options import DATA, ModelOptions, ReadingOptions, resolve_device
 
 
 @Parameter(name="*", group=DATA)
@@ -49,9 +50,8 @@ class Evaluation(Evaluator):
 
     @contextmanager
     def watch(self, description: str, total: int) -> Iterator[Advance]:
-        with progress_bar(self.console, disable=not self.leads) as progress:
-            share = len(range(self.rank, total, self.world))
-            bar = progress.add_task(description, total=share, note="")
+        disable = not self.leads
+        with counting_images(self.console, description, total, self.world, disable) as show:
 
             def advance(results: list[Result]) -> None:
                 parts = []
@@ -60,17 +60,12 @@ class Evaluation(Evaluator):
                 if self.probe is None:
                     first = "  ".join(f"{result.top1:.1f}" for result in results[:4])
                     parts.append(f"top-1 so far {first}")
-                note = ", ".join(parts)
-                progress.update(bar, completed=len(results[0].index), note=note)
+                show(len(results[0].index), ", ".join(parts))
 
-            try:
-                yield advance
-            except KeyboardInterrupt:
-                seen = int(progress.tasks[bar].completed) * self.world
-                raise cut_short(seen, total) from None
+            yield advance
 
 
-def prepare(
+def prepare_evaluation(
     model: str,
     data: str,
     loading: ModelOptions,

@@ -21,7 +21,8 @@ from ..finetune.session import (
     open_session,
     trained_method,
 )
-from ..finetune.training import Tally
+from ..finetune.training import EpochStats
+from ..measure.speed import Precision
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..schedule import Schedule
@@ -33,7 +34,6 @@ from .options import (
     MethodName,
     ModelName,
     ModelOptions,
-    Precision,
     resolve_device,
 )
 
@@ -173,14 +173,14 @@ def _train(session: Session, console: Console) -> None:
             note="",
         )
 
-        def advance(epoch: int, so_far: Tally) -> None:
+        def advance(epoch: int, stats: EpochStats) -> None:
             nonlocal num_steps
             num_steps += 1
             progress.advance(bar)
             if num_steps % _STEPS_BETWEEN_UPDATES == 1:
                 rate = num_steps * feed.batch * feed.world / (time.perf_counter() - started)
                 note = (
-                    f"epoch {epoch + 1}, loss {so_far.loss:.3f}, top-1 {so_far.top1:.1f} %, "
+                    f"epoch {epoch + 1}, loss {stats.loss:.3f}, top-1 {stats.top1:.1f} %, "
                     f"{rate:.0f} images/s"
                 )
                 progress.update(bar, note=note)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from cyclopts import Group, Parameter
@@ -20,16 +20,16 @@ from ..data.images import ImageDataset, open_data
 from ..data.models import DEMO, is_model_folder, load, outline, saved_with
 from ..data.weights import schedule_in
 from ..measure.records import check_rows_fit
+from ..measure.speed import Precision
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
 from ..saving import is_saved, read_saved
 from ..schedule import PRESETS, Schedule
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 #: `--method a b`, or `--method a --method b`
-Several = Annotated[list[Item] | None, Parameter(consume_multiple=True, negative=())]
+Several = Annotated[list[T] | None, Parameter(consume_multiple=True, negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
-Precision = Literal["float32", "bfloat16", "float16"]
 
 MODEL, DATA, BUDGET, OUTPUT = (
     Group(name, sort_key=number)
@@ -352,7 +352,12 @@ def resolve_device(name: str) -> str:
     return name
 
 
+def world_size() -> int:
+    """Return the number of processes under torchrun; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def refuse_torchrun(what: str) -> None:
     """Raise ValueError under torchrun; `what` says why one process must do."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         raise ValueError(f"{what}: start it without torchrun")

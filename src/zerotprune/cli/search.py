@@ -18,6 +18,7 @@ from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
 from ..files import check_writable
 from ..measure import records
+from ..measure.speed import Precision
 from ..measure.statistics import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
@@ -46,7 +47,6 @@ from .options import (
     FigureFile,
     ModelName,
     ModelOptions,
-    Precision,
     refuse_torchrun,
     resolve_device,
 )

@@ -12,7 +12,7 @@ from ..backbones import backbone, create, image_tower, own_weights, shape_in, tr
 from ..ranges import check_range
 from ..saving import Saved, folder_named, is_saved, read_model, read_saved
 from . import demo
-from .weights import fill, read
+from .weights import load_weights, read_weights
 
 DEMO = "demo"
 
@@ -42,7 +42,7 @@ def load(
         model, state = _from_folder(name, pretrained), None
     elif name == DEMO:
         _refuse_options(_BUILT_IN, classes=classes, pool=pool)
-        model, state = demo.model(), None if weights is None else read(weights)
+        model, state = demo.model(), None if weights is None else read_weights(weights)
         outputs = backbone(model).outputs
         classes = outputs if state is None else shape_in(name, state).get("classes", outputs)
         if classes != outputs:  # it was fine-tuned
@@ -52,11 +52,11 @@ def load(
             backbone(outline(name, classes=classes, pool=pool))
         model, state = create(name, pretrained, classes=classes, pool=pool), None
     else:
-        state = own_weights(name, read(weights))
+        state = own_weights(name, read_weights(weights))
         options = shape_in(name, state) | ({} if classes is None else {"classes": classes})
         model = create(name, False, **options, pool=pool)
     if weights is not None and state is not None:
-        fill(model, state, weights)
+        load_weights(model, state, weights)
     if size is not None:
         resize_(model, size)
     return model.eval()

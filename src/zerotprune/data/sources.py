@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..files import bytes_of, parsed, text_of
 from .sets import SETS, images_of, set_named
 
-ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_SHARDS = 100_000
 
 
@@ -77,7 +77,7 @@ def _item(path: Path, label: int) -> Item:
 
 
 def is_image(path: PurePath) -> bool:
-    return path.suffix.lower() in ENDINGS
+    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def _image_folder(folder: Path) -> tuple[list[Item], int]:
             raise ValueError(f"the class folder {class_folder} is empty")
         for path in files:
             if not is_image(path):
-                raise ValueError(f"{path} is not an image: expected {' '.join(ENDINGS)}")
+                raise ValueError(f"{path} is not an image: expected {' '.join(IMAGE_SUFFIXES)}")
             items.append(_item(path, label))
     return items, len(classes)
 
@@ -162,7 +162,9 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
         if number == 1 and not path.suffix:
             continue  # a header
         if not is_image(path):
-            raise ValueError(f"{where}: {path} is not an image: expected {' '.join(ENDINGS)}")
+            raise ValueError(
+                f"{where}: {path} is not an image: expected {' '.join(IMAGE_SUFFIXES)}"
+            )
         if path.as_posix() in labels:
             raise ValueError(f"{where} names {path} again")
         labels[path.as_posix()] = row[1]
@@ -240,7 +242,7 @@ def index_tar(shard: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
                 if not info.isreg() or name is None:
                     continue
                 key, ending = name[1], name[2].lower()
-                part = "image" if ending in ENDINGS else ending[1:]
+                part = "image" if ending in IMAGE_SUFFIXES else ending[1:]
                 if part in samples.setdefault(key, {}):
                     raise ValueError(f"it has two {part} files for {key}")
                 samples[key][part] = info

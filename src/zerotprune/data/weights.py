@@ -23,7 +23,7 @@ ENDING = ".safetensors"
 _SCHEDULE, _ABOUT = "zerotprune.schedule", "zerotprune.about"
 
 
-def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+def load_weights(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Load a state dict into the model; all keys and shapes must fit."""
     vit = backbone(model)
     make_room(vit, state)
@@ -34,7 +34,7 @@ def fill(model: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     model.load_state_dict(state)
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Read a safetensors file, or a pickle of tensors alone."""
     if not path.is_file():
         raise FileNotFoundError(f"no weights at {path}")

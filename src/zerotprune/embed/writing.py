@@ -30,7 +30,7 @@ try:
 except ImportError:  # no such locks there: two runs in one folder do the work twice
     fcntl = None  # type: ignore[assignment]
 
-Form = Literal["parquet", "npy"]
+FileFormat = Literal["parquet", "npy"]
 MANIFEST, VERSION = "manifest.json", 1
 _LOCK = ".lock"
 
@@ -54,7 +54,7 @@ class VectorFolder:
 
     path: Path
     settings: dict[str, Any]  # what a vector depends on
-    form: Form = "parquet"
+    form: FileFormat = "parquet"
     shards: dict[str, str] = field(default_factory=dict)  # identity by name
 
     def file(self, name: str) -> Path:
@@ -112,7 +112,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     keys = {"version", "form", "settings", "shards"}
     if not isinstance(data, Mapping) or set(data) != keys or data["version"] != VERSION:
         raise ValueError(f"{path} is not a manifest of vectors that this release can read")
-    if data["form"] not in get_args(Form) or not all(
+    if data["form"] not in get_args(FileFormat) or not all(
         isinstance(data[name], Mapping) for name in ("settings", "shards")
     ):
         raise ValueError(f"{path} is not a manifest of vectors that this release can read")

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..files import check_writable, replacing
-from ..measure.speed import UNPRUNED, noise
+from ..measure.accuracy import UNPRUNED
+from ..measure.speed import noise
 from ..method import Method
 from ..methods import name_of
 from ..ranges import check_range
@@ -24,7 +25,7 @@ from ..surgery import current_plan
 from . import target_named
 from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, timed
 from .target import Target
-from .writing import BatchSize, Job, Precision, rivals, write_model
+from .writing import BatchSize, FilePrecision, Job, rivals, write_model
 
 #: older versions export other graphs than those that were compared with torch
 OLDEST_TORCH = (2, 11)
@@ -38,7 +39,7 @@ class Report:
 
     path: Path
     runtime: str
-    precision: Precision
+    precision: FilePrecision
     batch: BatchSize
     agreement: Agreement
     size: int  # bytes of all its files
@@ -94,12 +95,12 @@ def export_model(
     model = _on_cpu(model)
     if images is None:
         images = noise(model, max(NOISE, 1 if batch == "dynamic" else batch), "cpu", torch.float32)
-    precisions: tuple[Precision, ...] = ("float32", "int8") if int8 else ("float32",)
+    precisions: tuple[FilePrecision, ...] = ("float32", "int8") if int8 else ("float32",)
     shown = images.cpu().float().contiguous()
     job = Job(target, batch, precisions, shown, threads, say, full_range)
     with _beside(whole) as folder:
         plan = current_plan(model)
-        name = UNPRUNED if plan is None else name_of(plan.method)
+        name = UNPRUNED.name if plan is None else name_of(plan.method)
         files = write_model(job, model, folder / name / whole.name)
         result = compare_with_torch(job, model, files[precisions[-1]])
         if int8:

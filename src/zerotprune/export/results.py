@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..clock import in_turn, quartiles, stopwatch
-from ..measure.speed import LIMIT, UNPRUNED
+from ..measure.accuracy import UNPRUNED
+from ..measure.speed import LIMIT
 from .target import Run, batches_of
-from .writing import Job, Precision
+from .writing import FilePrecision, Job
 
 #: Two tokens that score alike may be ordered differently in another runtime, and then all that
 #: follows differs for that image. For most images outputs must be the same but for rounding.
@@ -97,7 +98,7 @@ class Timing:
     """One model in the runtime: pruned, unpruned, or the limit."""
 
     name: str
-    precision: Precision
+    precision: FilePrecision
     size: int  # bytes of its files
     seconds: float  # one call: the median
     spread: float  # between its quartiles
@@ -106,7 +107,7 @@ class Timing:
     of_limit: float | None  # share of the speed of slicing in the same precision
 
 
-def timed(job: Job, cases: Mapping[str, Mapping[Precision, Path]], rounds: int) -> list[Timing]:
+def timed(job: Job, cases: Mapping[str, Mapping[FilePrecision, Path]], rounds: int) -> list[Timing]:
     """Time every model in every precision, in turn."""
     job.say(f"timing {len(cases) * len(job.precisions)} models in {job.target.runtime}")
     clock, batch = stopwatch("cpu"), job.images[: job.step]
@@ -130,18 +131,18 @@ def _warm_call(run: Run, batch: Tensor) -> Callable[[], object]:
 def _timing(
     job: Job,
     name: str,
-    precision: Precision,
+    precision: FilePrecision,
     file: Path,
-    samples: Mapping[tuple[str, Precision], Sequence[float]],
+    samples: Mapping[tuple[str, FilePrecision], Sequence[float]],
 ) -> Timing:
     """Relate a model's samples, in seconds, to those of the unpruned model and of the limit."""
     seconds = samples[name, precision]
     low, middle, high = quartiles(seconds)
-    unpruned, limit = samples.get((UNPRUNED, "float32")), samples.get((LIMIT, precision))
+    unpruned, limit = samples.get((UNPRUNED.name, "float32")), samples.get((LIMIT, precision))
     speedup = speedup_range = None
     if unpruned is not None:
         speedup = quartiles(unpruned)[1] / middle
-        paired = [other / own for other, own in zip(unpruned, seconds, strict=True)]
+        paired = [one / other for one, other in zip(unpruned, seconds, strict=True)]
         speedup_range = quartiles(paired)[0], quartiles(paired)[2]
     return Timing(
         name,

@@ -14,7 +14,8 @@ from torch.export import Dim, ExportedProgram
 
 from .. import __version__
 from ..backbones import backbone
-from ..measure.speed import LIMIT, UNPRUNED, limit_of, noise
+from ..measure.accuracy import UNPRUNED
+from ..measure.speed import LIMIT, limit_of, noise
 from ..methods import name_of, to_data
 from ..plan import Plan
 from ..schedule import Schedule
@@ -22,7 +23,7 @@ from ..surgery import attach, current_plan, restore_, sharing_copy
 from .target import Facts, Target, quiet
 
 BatchSize = int | Literal["dynamic"]  # images at a time
-Precision = Literal["float32", "int8"]
+FilePrecision = Literal["float32", "int8"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Job:
 
     target: Target
     batch: BatchSize
-    precisions: tuple[Precision, ...]
+    precisions: tuple[FilePrecision, ...]
     images: Tensor
     threads: int | None
     say: Callable[[str], None]
@@ -42,15 +43,15 @@ class Job:
         return 1 if self.batch == "dynamic" else self.batch
 
 
-def write_model(job: Job, model: nn.Module, path: Path) -> dict[Precision, Path]:
+def write_model(job: Job, model: nn.Module, path: Path) -> dict[FilePrecision, Path]:
     """Write the model's file in each precision."""
     plan = current_plan(model)
-    name = UNPRUNED if plan is None else name_of(plan.method)
+    name = UNPRUNED.name if plan is None else name_of(plan.method)
     path.parent.mkdir()
     job.say(f"{name}: exporting")
     facts = facts_of(model, job.target, job.batch)
     job.target.write(program_of(model, job.batch), path, facts)
-    files: dict[Precision, Path] = {"float32": path}
+    files: dict[FilePrecision, Path] = {"float32": path}
     if "int8" in job.precisions:
         job.say(f"{name}: quantising")
         files["int8"] = path.parent / "int8" / path.name
@@ -82,7 +83,7 @@ def rivals(model: nn.Module) -> dict[str, nn.Module]:
     assert plan is not None
     limit = limit_of(plan.schedule, plan.geometry)
     return {
-        UNPRUNED: restore_(sharing_copy(model)),
+        UNPRUNED.name: restore_(sharing_copy(model)),
         LIMIT: attach(sharing_copy(model), limit, outputs=plan.outputs),
     }
 

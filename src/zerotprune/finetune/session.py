@@ -32,7 +32,7 @@ from ..schedule import Schedule
 from .forms import form_for
 from .images import Feed, ShownImages, check_pair, seen_in_training
 from .recipe import Recipe
-from .training import Tally, Trainer, top1
+from .training import EpochStats, Trainer, top1
 
 _VERSION = 1  # of checkpoints
 _KINDS = {"identity": dict, "schedule": str, "state": dict, "history": list, "before": dict}
@@ -244,7 +244,7 @@ class Session:
 
     def run(
         self,
-        advance: Callable[[int, Tally], None] = lambda epoch, tally: None,
+        advance: Callable[[int, EpochStats], None] = lambda epoch, stats: None,
         report: Callable[[dict[str, float]], None] = lambda row: None,
     ) -> None:
         """Train for the epochs that are left and save each of them.
@@ -258,12 +258,12 @@ class Session:
             self._resume()
         for epoch in range(checkpoint.epochs, trainer.recipe.epochs):
             started = time.perf_counter()
-            tally = trainer.epoch(epoch, self.feed.epoch(epoch), partial(advance, epoch))
+            stats = trainer.epoch(epoch, self.feed.epoch(epoch), partial(advance, epoch))
             seconds = time.perf_counter() - started
             row = {
                 "epoch": epoch + 1,
-                "loss": tally.loss,
-                "train_top1": tally.top1,
+                "loss": stats.loss,
+                "train_top1": stats.top1,
                 "top1": self.measure(trainer.trained()),
                 "seconds": seconds,
             }

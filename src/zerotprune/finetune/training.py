@@ -31,7 +31,7 @@ _SEED_STEP = 1_000_003
 
 
 @dataclass
-class Tally:
+class EpochStats:
     """Loss and top-1 of an epoch so far. They stay on the device: reading them waits for it."""
 
     images: int = 0
@@ -108,7 +108,7 @@ class Watch:
         return FinalTokens(x, tokens.source, counted)
 
 
-class Answer(NamedTuple):
+class StudentOutput(NamedTuple):
     """What the losses need from a forward pass in training."""
 
     logits: Tensor
@@ -123,13 +123,13 @@ class Student(nn.Module):
         super().__init__()
         self.model, self.form, self.watch = model, form, Watch(model)
 
-    def forward(self, images: Tensor) -> Answer:
+    def forward(self, images: Tensor) -> StudentOutput:
         with self.watch.looking() as seen:
             logits: Tensor = self.model(images)
         tokens, kept = seen[-1], self.form.kept(self.model)
         if kept is not None:
             tokens = tokens._replace(weight=kept.detach())
-        return Answer(logits, tokens, self.form.extra_loss(self.model))
+        return StudentOutput(logits, tokens, self.form.extra_loss(self.model))
 
 
 class Trainer:
@@ -182,24 +182,24 @@ class Trainer:
         self,
         number: int,
         batches: Iterable[tuple[Tensor, Tensor]],
-        advance: Callable[[Tally], None] = lambda tally: None,
-    ) -> Tally:
+        advance: Callable[[EpochStats], None] = lambda stats: None,
+    ) -> EpochStats:
         """Train for one epoch, counted from 0. What is drawn depends on seed and number alone."""
         set_seed((self.seed + _SEED_STEP * (number + 1)) % 2**32, device_specific=True)
         self.student.train()
-        tally = Tally()
+        stats = EpochStats()
         for step, (images, labels) in enumerate(batches):
             self.rates.step_update(number * self.steps + step + 1)
-            self._step(images, labels, number * self.steps + step, tally)
-            advance(tally)
-        if not math.isfinite(tally.loss):
+            self._step(images, labels, number * self.steps + step, stats)
+            advance(stats)
+        if not math.isfinite(stats.loss):
             raise ValueError(
                 f"the loss is no longer finite in epoch {number + 1}: try a smaller --lr, or "
                 "--precision float32"
             )
-        return tally
+        return stats
 
-    def _step(self, images: Tensor, labels: Tensor, at: int, tally: Tally) -> None:
+    def _step(self, images: Tensor, labels: Tensor, at: int, stats: EpochStats) -> None:
         device = self.accelerator.device
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         target = labels
@@ -208,8 +208,8 @@ class Trainer:
             images, labels = images[:even].clone(), labels[:even]
             images, target = self.mix(images, labels)
         taught = self._teach(images)
-        answer = self.student(images)
-        loss = self._loss(answer, target, taught)
+        output = self.student(images)
+        loss = self._loss(output, target, taught)
         self.accelerator.backward(loss)
         trainable = (weight for weight in self.model.parameters() if weight.requires_grad)
         self.accelerator.clip_grad_norm_(trainable, _MAX_GRAD_NORM)
@@ -217,7 +217,7 @@ class Trainer:
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model, at + 1)
-        tally.add(loss, answer.logits, labels)
+        stats.add(loss, output.logits, labels)
 
     def _teach(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the teacher's logits and tokens for the images."""
@@ -226,15 +226,17 @@ class Trainer:
         with torch.no_grad(), self.accelerator.autocast(), self._teaching.looking() as seen:
             return self.teacher(images), seen[-1].x
 
-    def _loss(self, answer: Answer, target: Tensor, taught: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _loss(
+        self, output: StudentOutput, target: Tensor, taught: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
         recipe = self.recipe
-        loss = label_loss(answer.logits, target, recipe.label_smoothing) + answer.extra
+        loss = label_loss(output.logits, target, recipe.label_smoothing) + output.extra
         if taught is not None:
             logits, tokens = taught
             if recipe.logit_weight:
-                loss = loss + recipe.logit_weight * logit_loss(answer.logits, logits)
+                loss = loss + recipe.logit_weight * logit_loss(output.logits, logits)
             if recipe.token_weight:
-                loss = loss + recipe.token_weight * token_loss(answer.tokens, tokens)
+                loss = loss + recipe.token_weight * token_loss(output.tokens, tokens)
         return loss
 
     def trained(self) -> nn.Module:

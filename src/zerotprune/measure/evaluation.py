@@ -24,7 +24,7 @@ from . import records
 from .accuracy import Contender, Result, Setting, compare
 
 Probe = Literal["knn", "linear"]
-NEIGHBOURS = 10
+_NEIGHBOURS = 10
 TEMPERATURE = 0.07  # a neighbour's weight is exp(cosine / temperature)
 
 #: called with the results so far after every batch
@@ -188,12 +188,12 @@ def apply_probe(
         truth: Labels of all test images.
     """
     features, known = torch.cat(learned.outputs), labels[learned.index]
-    scores = predict(probe, features, known, torch.cat(result.outputs))
+    scores = probe_scores(probe, features, known, torch.cat(result.outputs))
     result.hits, result.hits5 = [], []
     result.rate(scores, truth[result.index])
 
 
-def predict(
+def probe_scores(
     probe: Probe,
     train: Float[Tensor, "train width"],
     labels: Int[Tensor, " train"],
@@ -212,7 +212,7 @@ def predict(
 def _nearest(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
     """Sum the votes of the nearest neighbours by cosine, each weighted by its similarity."""
     cosines = F.normalize(test, dim=-1) @ F.normalize(train, dim=-1).T
-    similarity, indices = cosines.topk(min(NEIGHBOURS, len(train)), dim=-1)
+    similarity, indices = cosines.topk(min(_NEIGHBOURS, len(train)), dim=-1)
     scores = torch.zeros(len(test), int(labels.max()) + 1)
     return scores.scatter_add(1, labels[indices], (similarity / TEMPERATURE).exp())
 

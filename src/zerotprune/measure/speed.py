@@ -30,13 +30,13 @@ from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.scorer import Backend
 from ..surgery import attach, sharing_copy
 from ..tokens import Outputs
-from .accuracy import Contender
+from .accuracy import UNPRUNED, Contender
 
 Precision = Literal["float32", "bfloat16", "float16"]
 Mode = Literal["eager", "compile", "graph"]  # the last: compiled, and captured as a CUDA graph
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-UNPRUNED, LIMIT = "unpruned", "slicing"
+LIMIT = "slicing"
 SEED = 0
 
 
@@ -121,7 +121,7 @@ class Group:
 
     def speedup(self, speed: Speed) -> float | None:
         """Return how many times as fast it is as the unpruned model in its base mode."""
-        return self._ratio(speed, UNPRUNED, self.base)
+        return self._ratio(speed, UNPRUNED.name, self.base)
 
     def of_limit(self, speed: Speed) -> float | None:
         """Return its share of the speed of slicing in the same mode."""
@@ -129,7 +129,7 @@ class Group:
 
     def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
         """Return the quartiles of the speed-up over the rounds, paired round by round."""
-        other = self._measured(UNPRUNED, self.base)
+        other = self._measured(UNPRUNED.name, self.base)
         if other is None or not speed.seconds:
             return None
         rounds = zip(other.seconds, speed.seconds, strict=False)  # one may have failed in the end
@@ -165,7 +165,7 @@ def entrants(
     """
     geometry = backbone(model).geometry
     limit = Contender(LIMIT, limit_of(schedule, geometry))
-    priced = [price(model, one, images, outputs) for one in (Contender(UNPRUNED), limit)]
+    priced = [price(model, one, images, outputs) for one in (UNPRUNED, limit)]
     budget = Plan(schedule, geometry, outputs).gmacs()
     for name in dict.fromkeys(names):
         if name == LIMIT:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
-from ..calibrate.vhf import DEFAULT, Verdict
+from ..calibrate.vhf import DEFAULT_VHF, Verdict
 from .figures import COLOURS, MARKERS, new_figure, single_axis
 
 #: fewest rounds first; dashes keep overlapping lines apart
@@ -79,7 +79,7 @@ def ranges_figure(verdict: Verdict, title: str) -> Figure:
     scale = 100 if verdict.labels else 1
     values = [scale * value for value in verdict.trials.values()]
     drawn = axis.scatter(low, high, c=values, cmap="cividis", s=70, edgecolors="#444444", lw=0.6)
-    marks = [(DEFAULT, "s", "default"), (verdict.best, "*", "best here")]
+    marks = [(DEFAULT_VHF, "s", "default"), (verdict.best, "*", "best here")]
     for place, marker, label in marks:
         axis.plot(*place, marker, ms=19, mfc="none", mec="#D55E00", mew=1.8, ls="", label=label)
     axis.set_xscale("log")

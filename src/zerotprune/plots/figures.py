@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from ..files import check_writable, replacing
 from ..methods import DEFAULT
 
-FORMATS = (".png", ".svg", ".pdf")
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours suit every kind of colour vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
@@ -99,8 +99,9 @@ def others_key(names: Sequence[str]) -> Line2D:
 
 def check_figure_file(path: Path) -> None:
     """Raise ValueError, before any work is done, if no figure can be written there."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"cannot draw {path.name}: the ending must be one of {', '.join(FORMATS)}")
+    if path.suffix not in FIGURE_SUFFIXES:
+        suffixes = ", ".join(FIGURE_SUFFIXES)
+        raise ValueError(f"cannot draw {path.name}: the ending must be one of {suffixes}")
     check_writable(path)
 
 

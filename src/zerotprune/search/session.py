@@ -39,7 +39,7 @@ from .storage import StorageLostError, StudyLocation, open_study, reporting_loss
 from .study import FinishedTrial, Measure, SearchConfig, directions, finished, run_trials
 from .surface import Surface, surface_of
 
-Advance = Callable[[list[FrozenTrial]], None]
+OnTrials = Callable[[list[FrozenTrial]], None]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SearchRun:
         """Only a few schedules come so far: nothing is cached for them."""
         return Objective(self.inputs.model, self.inputs.method, self.halves[1], memory=0)
 
-    def explore(self, config: SearchConfig, workers: int, advance: Advance) -> bool:
+    def explore(self, config: SearchConfig, workers: int, advance: OnTrials) -> bool:
         """Run all trials; return False if Ctrl-C came before the end."""
         try:
             if workers == 1:
@@ -258,7 +258,7 @@ class WorkerJob:
     threads: int  # of each worker, on a CPU
 
 
-def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance: Advance) -> None:
+def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance: OnTrials) -> None:
     """Start workers on one study and wait until all have ended.
 
     The images reach them as a file that they map into memory: it is there once for all of them,

@@ -59,7 +59,7 @@ CLASSES = frozenset({*Mark, "edges", "outline", "partners"})  # of the elements 
 SVG = "{http://www.w3.org/2000/svg}"
 XLINK = "{http://www.w3.org/1999/xlink}"
 
-Place = tuple[float, float, float, float]  # left, top, width, height
+Bounds = tuple[float, float, float, float]  # left, top, width, height
 
 
 class Drawing:
@@ -89,14 +89,14 @@ class Drawing:
                                   usetex=False))  # fmt: skip
 
     def box(
-        self, place: Place, fill: str, *, outline: str | None = None, opacity: float = 1.0
+        self, place: Bounds, fill: str, *, outline: str | None = None, opacity: float = 1.0
     ) -> None:
         x, y, width, height = place
         self._add(Rectangle((x, y), width, height, facecolor=fill, alpha=opacity, linewidth=0.8,
                             edgecolor=outline or "none"))  # fmt: skip
 
     def panel(
-        self, place: Place, image: Image.Image, stage: StageView | None = None, *,
+        self, place: Bounds, image: Image.Image, stage: StageView | None = None, *,
         lines: bool = False, pale: bool = False,
     ) -> None:  # fmt: skip
         """Draw a photograph and what a stage did to its patches."""
@@ -105,14 +105,14 @@ class Drawing:
             self.marks(place, stage, lines=lines, pale=pale)
 
     def heat(
-        self, place: Place, values: Float[Tensor, "rows cols"], *, pale: bool = False,
+        self, place: Bounds, values: Float[Tensor, "rows cols"], *, pale: bool = False,
         reach: float = REACH,
     ) -> None:  # fmt: skip
         """Draw a heat map of importance; a pale one does not count."""
         self._image(place, heat_map(values, reach), "none").set_alpha(0.4 if pale else 1.0)
 
     def marks(
-        self, place: Place, stage: StageView, *, lines: bool = False, pale: bool = False
+        self, place: Bounds, stage: StageView, *, lines: bool = False, pale: bool = False
     ) -> None:
         """Cover dropped patches, tint and outline merged ones; draw `lines` to partners."""
         x, y, width, height = place
@@ -190,7 +190,7 @@ class Drawing:
         self._figure.set_size_inches(self.width / 72, self.height / 72)
         self._axes.set(xlim=(0, self.width), ylim=(self.height, 0))
 
-    def _image(self, place: Place, pixels: Any, interpolation: str) -> Any:
+    def _image(self, place: Bounds, pixels: Any, interpolation: str) -> Any:
         x, y, width, height = place
         extent = (x, x + width, y + height, y)
         return self._add(self._axes.imshow(pixels, extent=extent, aspect="auto",

@@ -41,7 +41,7 @@ MAP, APART = 70.0, 6.0  # edge of a head's map, and the gap to the next
 MERGED_KEY = ("#A9876B", "#7386A3")  # two tokens side by side, in the legend
 
 STILL, MOVING, PAGE = (".png", ".svg"), (".gif", ".webp"), (".html",)
-ENDINGS = STILL + MOVING + PAGE
+SUFFIXES = STILL + MOVING + PAGE
 #: 64 levels of a channel look like 256 and make a PNG a third smaller
 COARSER = [round(round(level / 255 * 63) / 63 * 255) for level in range(256)]
 FIRST, NEXT, LAST = 1400, 1100, 3500  # milliseconds that a film shows its frames
@@ -61,8 +61,9 @@ def check_drawable(
         panels: most panels of a strip, if they are limited.
     """
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise ValueError(f"cannot draw {path.name}: the ending must be one of {', '.join(ENDINGS)}")
+    if ending not in SUFFIXES:
+        suffixes = ", ".join(SUFFIXES)
+        raise ValueError(f"cannot draw {path.name}: the ending must be one of {suffixes}")
     if heads and (ending in MOVING or tiles):
         raise ValueError(f"heads are drawn into {', '.join(STILL + PAGE)} without a grid")
     if tiles and ending not in STILL:
