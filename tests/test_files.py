@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.files import bytes_of, check_apart, check_writable, parsed, replacing, text_of
+from zerotprune.files import bytes_of, check_writable, parsed, replacing, text_of
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -90,19 +90,6 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
             text_of(path, "schedule")
         with pytest.raises(OSError, match="expected a regular file"):
             bytes_of(path)
-
-
-def test_one_file_by_any_name(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("")
-    (tmp_path / "hard").hardlink_to(tmp_path / "a")
-    (tmp_path / "soft").symlink_to("a")
-    here = {"--weights": tmp_path / "a"}
-    check_apart(here, {"--out": tmp_path / "b", "--csv": tmp_path / "c"})
-    for other in ("a", "hard", "soft", "x/../a"):
-        with pytest.raises(ValueError, match="--out and --weights are one file"):
-            check_apart(here, {"--out": tmp_path / other})
-    with pytest.raises(ValueError, match="--csv and --out are one file"):
-        check_apart({}, {"--out": tmp_path / "new", "--csv": tmp_path / "." / "new"})
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "{", "1" * 5000, b"\xff"])

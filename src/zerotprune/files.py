@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -120,31 +120,6 @@ def check_writable(path: Path) -> None:
         raise PermissionError(f"the folder {path.parent} is not writable")
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(f"{path} is read-only: give another name")
-
-
-def check_apart(read: Mapping[str, Path], written: Mapping[str, Path]) -> None:
-    """Refuse to write a file that the same call reads, or writes twice.
-
-    Links to one file are one file.
-
-    Args:
-        read: Paths by the names of their options.
-        written: Paths by the names of their options.
-    """
-    earlier = dict(read)
-    for name, path in written.items():
-        for other, other_path in earlier.items():
-            if same_file(path, other_path):
-                raise ValueError(f"{name} and {other} are one file, {path}: give another name")
-        earlier[name] = path
-
-
-def same_file(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file, which need not exist yet."""
-    try:
-        return one.samefile(other)
-    except OSError:  # one of them is not there yet
-        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 
 import zerotprune as ztp
 from tests.commands import quickly, zerotprune
+from zerotprune.cli.checks import check_apart
 
 
 def test_info_shows_geometry_cost_and_schedule() -> None:
@@ -92,3 +93,16 @@ def test_bad_schedule_files(text: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "bad.json" in done.stderr
+
+
+def test_one_file_by_any_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    (tmp_path / "hard").hardlink_to(tmp_path / "a")
+    (tmp_path / "soft").symlink_to("a")
+    weights = [("--weights", tmp_path / "a")]
+    check_apart(weights, [("--out", tmp_path / "b"), ("--csv", tmp_path / "c")])
+    for other in ("a", "hard", "soft", "x/../a"):
+        with pytest.raises(ValueError, match=r"--out .* and --weights .* one file"):
+            check_apart(weights, [("--out", tmp_path / other)])
+    with pytest.raises(ValueError, match=r"--csv .* and --out .* one file"):
+        check_apart([], [("--out", tmp_path / "new"), ("--csv", tmp_path / "x/../new")])

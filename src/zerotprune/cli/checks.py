@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import check_apart
 from ..ranges import RANGES, check_range
 
 #: Options whose path is written. All other paths are read.
@@ -19,6 +18,8 @@ WRITTEN_FOLDERS = ("plots", "figures")
 NAMES = ("data", "train", "val", "teacher", "schedule", "method", "storage")
 #: Files that are read from a folder of data, besides images.
 READ_IN_FOLDERS = (".arrow", ".parquet", ".tar")
+
+Named = tuple[str, Path]  # an option, and a path that it names
 
 
 def check_call(arguments: Mapping[str, Any]) -> None:
@@ -37,7 +38,26 @@ def check_call(arguments: Mapping[str, Any]) -> None:
     read = [(name, path) for name, path, written in paths if not written]
     written = [(name, file) for name, path, written in paths if written for file in _files(path)]
     _check_folders(read, written)
-    check_apart(_by_name(read), _by_name(written))
+    check_apart(read, written)
+
+
+def check_apart(read: Sequence[Named], written: Sequence[Named]) -> None:
+    """Refuse to write a file that the same call reads, or writes twice. Links are one file."""
+    earlier = list(read)
+    for name, path in written:
+        for other, other_path in earlier:
+            if _is_same_file(path, other_path):
+                raise ValueError(
+                    f"{name} {path} and {other} {other_path} are one file: give another name"
+                )
+        earlier.append((name, path))
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them does not exist yet
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _files(path: Path) -> list[Path]:
@@ -89,12 +109,7 @@ def _paths(value: Path | str) -> list[Path]:
     return [Path(text)]
 
 
-def _by_name(paths: list[tuple[str, Path]]) -> dict[str, Path]:
-    """Index paths by option and path: one option may have several."""
-    return {f"{name} {path}": path for name, path in paths}
-
-
-def _check_folders(read: list[tuple[str, Path]], written: list[tuple[str, Path]]) -> None:
+def _check_folders(read: Sequence[Named], written: Sequence[Named]) -> None:
     """Refuse to overwrite an image or a shard in a folder that is read."""
     from ..data.sources import IMAGE_SUFFIXES
 
