@@ -91,13 +91,13 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (("--cost", "0.7"), "holds other vectors: asked --cost 0.6 there, --cost 0.7 here"),
+    (("--cost", "0.7"), "has other vectors: asked --cost 0.6 there, --cost 0.7 here"),
     (("--method", "tome"), "asked --cost 0.6 there, --cost 0.6 --method tome here"),
-    (("--pool", "mean"), "holds other vectors: pool own there, mean here"),
-    (("--raw",), "holds other vectors: normalize True there, False here"),
-    (("--precision", "bfloat16"), "holds other vectors: model weights"),
-    (("--form", "npy"), "holds other vectors: form parquet there, npy here"),
-    (("--images", "5"), "holds vectors of another images-00000"),
+    (("--pool", "mean"), "has other vectors: pool own there, mean here"),
+    (("--raw",), "has other vectors: normalize True there, False here"),
+    (("--precision", "bfloat16"), "has other vectors: model weights"),
+    (("--form", "npy"), "has other vectors: form parquet there, npy here"),
+    (("--images", "5"), "has vectors of another images-00000"),
 ])  # fmt: skip
 def test_other_settings_are_refused(
     whole: Path, images: Path, options: tuple[str, ...], said: str
@@ -136,7 +136,7 @@ def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
     for data, out, more, said in (
         (tmp_path / "empty", tmp_path / "new", (), "no images in"),
         (images, tmp_path / "file", (), "is a file: --out must be a folder"),
-        (images, tmp_path / "other", (), "holds mine.txt and no manifest"),
+        (images, tmp_path / "other", (), "has mine.txt and no manifest"),
         (images, tmp_path / "new", ("--actors", "2"), "are for --engine ray"),
         (images, tmp_path / "new", ("--key", "x"), "--column and --key are for parquet"),
     ):

@@ -1,9 +1,8 @@
-"""One vector for each image, by a pruned model: a callable that can be sent to other processes.
+"""Embed images by a pruned model: a callable that can be sent to other processes.
 
-An `Embedder` holds a recipe: a model, by its name or itself, and what it is to be pruned to. It is
-built in the process that first uses it, on the device that is found there. Everything between an
-image file and its vector belongs to it: decoding, the model's own transform, batches, pooling,
-normalization, and the type of what comes out.
+An `Embedder` holds a recipe: a model, or its name, and a budget. The model is built in the process
+that first uses it, on the device there. The embedder does everything between an image file and its
+vector: decoding, the model's own transform, batches, pooling, normalization and the output type.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from ..backbones import Pool, backbone, featurize_
 from ..budgets import schedule_for
+from ..measure.speed import Precision
 from ..method import Method, name_of
 from ..ranges import check_range
 from ..schedule import Schedule
@@ -30,16 +30,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-Precision = Literal["float32", "bfloat16", "float16"]
 VectorType = Literal["float32", "float16"]
 
-#: columns that `__call__` takes for the images, if it is not told which
+#: columns in which `__call__` looks for images by default
 COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "tif", "img", "path")
 
 
 class Vectors(NamedTuple):
-    """A row for each image: its vector, and None or what is wrong with it. The vector of an image
-    that cannot be read is NaN."""
+    """Vectors and errors, a row for each image. An image that cannot be read has an error and a
+    vector of NaN."""
 
     vectors: NDArray[Any]
     errors: list[str | None]
@@ -47,7 +46,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoder:
-    """From the bytes of images to a batch for the model: the half that needs no model."""
+    """Decode images into a batch: the half of the work that needs no model."""
 
     transform: Callable[[Image.Image], Tensor]
     precision: torch.dtype
@@ -55,8 +54,8 @@ class Decoder:
     def __call__(
         self, images: Sequence[Any], names: Sequence[str] | None = None
     ) -> tuple[Tensor | None, list[str | None]]:
-        """Return those that can be read as one batch, or None if none can, and for each image None
-        or what is wrong with it."""
+        """Return the readable images as one batch, or None if there are none; and for each image
+        an error or None."""
         from ..data.decoding import BadImage
 
         good, errors = list[Tensor](), list[str | None]()
@@ -71,7 +70,7 @@ class Decoder:
 
 
 def _opened(image: Any, name: str) -> Image.Image:
-    """An image from a path, bytes, an array of height × width × 3 bytes, or PIL's own."""
+    """Open an image from a path, bytes, an array of height × width × 3 bytes, or a PIL image."""
     import io
 
     import numpy as np
@@ -80,7 +79,7 @@ def _opened(image: Any, name: str) -> Image.Image:
     from ..data.decoding import BadImage, decode
     from ..files import bytes_of
 
-    if isinstance(image, BaseException):  # whoever read it could not
+    if isinstance(image, BaseException):  # reading it failed
         raise BadImage(f"cannot read {name}: {getattr(image, 'strerror', None) or image}")
     if isinstance(image, (str, Path)):
         try:
@@ -102,7 +101,7 @@ def _opened(image: Any, name: str) -> Image.Image:
 
 @dataclass
 class _Built:
-    """What a recipe comes to in one process."""
+    """A recipe, built in one process."""
 
     model: nn.Module
     run: Callable[[Tensor], Tensor]
@@ -122,8 +121,8 @@ class Embedder:
     fn_constructor_kwargs={"cost": 0.7}, batch_size=256)`.
 
     Args:
-        model: A model, or its name or folder as on the command line. One that is pruned stays
-            pruned as it is, if no budget is given.
+        model: A model, or its name or folder as on the command line. Without a budget, a pruned
+            model stays pruned as it is.
         cost: The budget as a share of the unpruned model's compute.
         speedup: The budget as times the unpruned model's speed, measured where it is built. Workers
             that measure for themselves may prune differently: send them `settled()`.
@@ -133,13 +132,13 @@ class Embedder:
             mean over the patches.
         normalize: Divide each vector by its length.
         batch_size: Images that the model gets at a time.
-        compile: Compile the model. Then the last batch is filled up, so that shapes stay the same.
+        compile: Compile the model. The last batch is then padded, so that shapes stay the same.
         dtype: Of the model: "float32", "bfloat16" or "float16".
         vectors: Type of the vectors: "float32" or "float16".
         device: "cpu", "cuda", or "auto": cuda if there is one.
         weights: A local file of weights, for a model by name. Default: the published ones.
         size: Side of the images in pixels, if not the model's own.
-        column: What `__call__` finds the images under. Default: the first of `COLUMNS`.
+        column: Where `__call__` finds the images. Default: the first of `COLUMNS`.
 
     >>> import timm, numpy as np
     >>> embedder = Embedder(timm.create_model("test_vit"), cost=0.7, device="cpu")
@@ -174,10 +173,10 @@ class Embedder:
                 wanted = ", ".join(get_args(kinds))
                 raise ValueError(f"{name} must be one of {wanted}, got {getattr(self, name)!r}")
         budgets = {"cost": self.cost, "speedup": self.speedup, "schedule": self.schedule}
-        given = [name for name, value in budgets.items() if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one budget, not several: {' and '.join(given)}")
-        if self.method is not None and given not in (["cost"], ["speedup"]):
+        chosen = [name for name, value in budgets.items() if value is not None]
+        if len(chosen) > 1:
+            raise ValueError(f"give one budget, not several: {' and '.join(chosen)}")
+        if self.method is not None and chosen not in (["cost"], ["speedup"]):
             raise ValueError("a method needs a budget: give cost or speedup")
         if isinstance(self.model, nn.Module) and self.weights is not None:
             raise ValueError("weights are for a model by name: this one has its own")
@@ -196,23 +195,23 @@ class Embedder:
 
         built, step = self.build(), self.batch_size
         if isinstance(images, Tensor):
-            found = list(self.stream(images.split(step)))
-            return Vectors(np.concatenate([self.empty(0), *found]), [None] * len(images))
+            vectors = np.concatenate([self.empty(0), *self.stream(images.split(step))])
+            return Vectors(vectors, [None] * len(images))
         images = list(images)
         errors: list[str | None] = []
 
         def decoded() -> Iterator[Tensor]:
             for start in range(0, len(images), step):
                 part = images[start : start + step]
-                names = [str(each) if isinstance(each, (str, Path)) else f"image {start + at}"
-                         for at, each in enumerate(part)]  # fmt: skip
-                batch, wrong = built.decoder(part, names)
-                errors.extend(wrong)
+                names = [str(image) if isinstance(image, (str, Path)) else f"image {start + at}"
+                         for at, image in enumerate(part)]  # fmt: skip
+                batch, failed = built.decoder(part, names)
+                errors.extend(failed)
                 if batch is not None:
                     yield batch
 
-        found = list(self.stream(decoded()))
-        return Vectors(self.spread(np.concatenate([self.empty(0), *found]), errors), errors)
+        vectors = np.concatenate([self.empty(0), *self.stream(decoded())])
+        return Vectors(self.spread(vectors, errors), errors)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Embed a batch of columns; return the others with `vector` and `error`."""
@@ -221,8 +220,8 @@ class Embedder:
         names = COLUMNS if self.column is None else (self.column,)
         column = next((name for name in names if name in batch), None)
         if column is None:
-            held = ", ".join(batch) or "no column"
-            raise ValueError(f"found {held}: the images must be under {' or '.join(names)}")
+            columns = ", ".join(batch) or "none"
+            raise ValueError(f"expected a column {' or '.join(names)}, got {columns}")
         images = batch[column]
         if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype != np.uint8:
             images = torch.as_tensor(images)
@@ -231,10 +230,10 @@ class Embedder:
         return {**others, "vector": vectors, "error": np.array(errors, dtype=object)}
 
     def stream(self, batches: Iterable[Tensor]) -> Iterator[NDArray[Any]]:
-        """Embed batches that went through the transform; each of at most `batch_size` images.
+        """Embed batches of transformed images, each of at most `batch_size`.
 
-        On a GPU a batch is on its way there while the model runs the one before, and the vectors of
-        one come back while it runs the next.
+        On a GPU a batch is copied while the model runs the one before, and its vectors come back
+        while the model runs the next.
         """
         built, running = self.build(), deque[tuple[Tensor, Any]]()
         side = torch.cuda.Stream(built.device) if built.device.type == "cuda" else None
@@ -280,11 +279,11 @@ class Embedder:
 
     @property
     def decoder(self) -> Decoder:
-        """The half that needs no model: it can be sent to processes that decode."""
+        """The half that needs no model, to be sent to processes that decode."""
         return self.build().decoder
 
     def empty(self, count: int) -> NDArray[Any]:
-        """Return so many vectors of NaN."""
+        """Return `count` vectors of NaN."""
         import numpy as np
 
         return np.full((count, self.width), np.nan, dtype=self.vectors)
@@ -298,7 +297,7 @@ class Embedder:
         return rows
 
     def settled(self, images: Tensor | None = None) -> Embedder:
-        """Return the same with its schedule fixed: what was measured here holds everywhere.
+        """Return an embedder with a fixed schedule: what was measured here holds everywhere.
 
         Args:
             images: For a `speedup`, or a method whose cost depends on the images. Default: noise.
@@ -306,8 +305,8 @@ class Embedder:
         return self.pruned_by(self.build(images).schedule)
 
     def pruned_by(self, schedule: Schedule) -> Embedder:
-        """Return the same with another schedule. It takes over what is built: this one builds anew
-        if it is used again."""
+        """Return an embedder with another schedule. It takes over the built model: this one builds
+        its own again if it is used."""
         fixed = replace(self, cost=None, speedup=None, method=None, schedule=schedule)
         if self._built is not None:
             attach(self._built.model, schedule)
@@ -316,8 +315,8 @@ class Embedder:
         return fixed
 
     def about(self) -> dict[str, Any]:
-        """Return all that a vector depends on, as plain names and values: what must be the same
-        for two vectors to be compared."""
+        """Return all that a vector depends on, as plain names and values: two vectors can be
+        compared if these are the same."""
         from ..data.fingerprint import fingerprint_model
 
         built = self.build()
@@ -335,7 +334,7 @@ class Embedder:
         }
 
     def build(self, images: Tensor | None = None) -> _Built:
-        """Build the model here, if it is not yet built."""
+        """Build the model in this process, unless it is built."""
         if self._built is None:
             self._built = self._make(images)
         return self._built
@@ -343,8 +342,8 @@ class Embedder:
     def _make(self, images: Tensor | None) -> _Built:
         model, device = self._load(), torch.device(_device(self.device))
         transform = backbone(model).transform(self.size)
-        held = current_plan(model)
-        schedule = held.schedule if held is not None else None
+        plan = current_plan(model)
+        schedule = plan.schedule if plan is not None else None
         model = featurize_(restore_(model), self.pool)
         model = model.eval().requires_grad_(False).to(device, getattr(torch, self.dtype))
         if self.schedule is not None:
@@ -389,8 +388,8 @@ class Embedder:
             images = images.to(parameter.device, parameter.dtype)
         if self.speedup is not None:
             return schedule_for(model, speedup=self.speedup, example=images, method=method)
-        given = images if method.adaptive else None
-        return schedule_for(model, cost=self.cost, method=method, images=given)
+        sample = images if method.adaptive else None
+        return schedule_for(model, cost=self.cost, method=method, images=sample)
 
 
 def _arrived(vectors: Tensor, done: Any) -> NDArray[Any]:

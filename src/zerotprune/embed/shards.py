@@ -1,9 +1,9 @@
-"""Images in shards, and shards in pieces: what is finished as a whole, and what is run at a time.
+"""Split images into shards, and shards into pieces.
 
 A shard is a tar file, a parquet file, or a run of the images in a folder; its vectors go to one
-file. A piece is a batch of a shard's images by where they lie, small enough to be sent to another
-process that reads and decodes it. Pieces depend on the data and the batch size alone, never on the
-engine: so every engine gives the model the same batches.
+file. A piece is a batch of a shard's images by their places, small enough to be sent to another
+process that reads and decodes it. Pieces depend on the data and the batch size alone, not on the
+engine, so every engine gives the model the same batches.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 from ..data.sources import expand_pattern, index_tar, is_image, tar_shards, visible_files
 from ..files import bytes_of
 
-#: names of the columns that hold images and keys, where nobody says which
+#: columns in which images and keys are looked for by default
 IMAGE_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "path",
                  "image_path", "file_name", "filename")  # fmt: skip
 KEY_COLUMNS = ("key", "__key__", "id", "image_id", "path", "image_path", "file_name", "filename")
-_ENDS = 65536  # bytes at both ends of a file by which it is known again
+_ENDS = 65536  # bytes at both ends of a file that are hashed
 
 
 class Place(NamedTuple):
-    """Where the bytes of an image lie: in a file, or in a row of a parquet file."""
+    """Where the bytes of an image are: in a file, or in a row of a parquet file."""
 
     path: str
     offset: int = 0
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """A batch of a shard: keys, and where the images lie."""
+    """A batch of a shard: keys, and the places of the images."""
 
     shard: int
     number: int
@@ -71,11 +71,11 @@ class Shard(ABC):
 
     @abstractmethod
     def places(self) -> tuple[list[str], list[Place]]:
-        """Return the keys, in order, and where their images lie."""
+        """Return the keys, in order, and the places of their images."""
 
     @abstractmethod
     def identity(self) -> str:
-        """Return what tells the shard from others of its name, cheaply."""
+        """Return a cheap hash that tells the shard from others of its name."""
 
     @property
     @abstractmethod
@@ -83,7 +83,7 @@ class Shard(ABC):
         """Bytes or images, in which the shards of one run can be compared."""
 
     def cut(self, shard: int, size: int) -> Iterator[Piece]:
-        """Cut the shard, whose number this is, into pieces; one at least."""
+        """Cut the shard, number `shard` of the run, into one or more pieces."""
         try:
             keys, places = self.places()
             _check_unique(keys, self.name)
@@ -145,10 +145,10 @@ class TarShard(FileShard):
     """A tar file as WebDataset has it: the key is a name up to its first dot."""
 
     def places(self) -> tuple[list[str], list[Place]]:
-        held = {key: parts["image"] for key, parts in index_tar(self.path).items()
-                if "image" in parts}  # fmt: skip
-        return list(held), [
-            Place(str(self.path), info.offset_data, info.size) for info in held.values()
+        images = {key: parts["image"] for key, parts in index_tar(self.path).items()
+                  if "image" in parts}  # fmt: skip
+        return list(images), [
+            Place(str(self.path), info.offset_data, info.size) for info in images.values()
         ]
 
 
@@ -163,24 +163,27 @@ class ParquetShard(FileShard):
         file = _parquet(str(self.path))
         names, count = file.schema_arrow.names, file.metadata.num_rows
         column = _chosen(self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images")
-        key = _chosen(self.key, KEY_COLUMNS, names, None) if self.key is None else _chosen(
-            self.key, (), names, f"{self.path} has no column of keys")  # fmt: skip
+        problem = None if self.key is None else f"{self.path} has no column of keys"
+        key = _chosen(self.key, KEY_COLUMNS, names, problem)
         keys = [f"{row:09d}" for row in range(count)]
         if key:
-            keys = [str(each) for each in file.read([key]).column(key).to_pylist()]
+            keys = [str(value) for value in file.read([key]).column(key).to_pylist()]
         if _holds_text(file.schema_arrow.field(column).type):
             paths = file.read([column]).column(column).to_pylist()
-            return keys, [Place(str(self.path.parent / (each or ""))) for each in paths]
+            return keys, [Place(str(self.path.parent / (path or ""))) for path in paths]
         return keys, [Place(str(self.path), row, -1, column) for row in range(count)]
 
 
-def _chosen(given: str | None, usual: Sequence[str], names: Sequence[str], problem: Any) -> str:
-    """The column that is meant; "" if there is none and that is no problem."""
-    found = next((name for name in ((given,) if given else usual) if name in names), "")
-    if not found and problem is not None:
-        wanted = f"none is called {given}" if given else "name one"
-        raise ValueError(f"{problem}: {wanted}; it has {', '.join(names) or 'none at all'}")
-    return found
+def _chosen(
+    column: str | None, usual: Sequence[str], names: Sequence[str], problem: str | None
+) -> str:
+    """Return the column of that name, or the first of the usual names; without a `problem` to
+    raise, "" if there is none."""
+    chosen = next((name for name in ((column,) if column else usual) if name in names), "")
+    if not chosen and problem is not None:
+        expected = column or f"one of {', '.join(usual)}"
+        raise ValueError(f"{problem}: expected {expected}, got {', '.join(names) or 'no columns'}")
+    return chosen
 
 
 def _holds_text(kind: Any) -> bool:
@@ -190,13 +193,13 @@ def _holds_text(kind: Any) -> bool:
 
 
 def _parquet(path: str) -> Any:
-    about = Path(path).stat()
-    return _opened(path, about.st_size, about.st_mtime_ns)
+    status = Path(path).stat()
+    return _opened(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
 def _opened(path: str, size: int, changed: int) -> Any:
-    """Open a file once, and again if another has taken its place."""
+    """Open a file once, and again if it was replaced."""
     parquet = import_parquet()
     import pyarrow as pa
 
@@ -219,7 +222,7 @@ def import_parquet() -> Any:
 
 @lru_cache(maxsize=2)
 def _row_group(file: Any, column: str, group: int) -> Any:
-    """One column of a row group: pieces that follow each other find it read."""
+    """Read one column of a row group; it is cached for the next pieces."""
     return file.read_row_group(group, [column]).column(column)
 
 
@@ -236,7 +239,7 @@ def _cell(place: Place) -> bytes | OSError:
         data, path = value.get("bytes"), value.get("path")
         value = bytes_of(Path(place.path).parent / path) if data is None and path else data
     if not isinstance(value, bytes):
-        return OSError("the row holds no image")
+        return OSError("the row has no image")
     return value
 
 
@@ -278,27 +281,27 @@ def find_shards(
 def _parquet_files(data: str) -> list[Path]:
     place = Path(data)
     if place.is_dir():
-        held = sorted(each for each in place.iterdir() if not each.name.startswith("."))
-        return [each for each in held if each.suffix == ".parquet" and each.is_file()]
+        files = sorted(path for path in place.iterdir() if not path.name.startswith("."))
+        return [path for path in files if path.suffix == ".parquet" and path.is_file()]
     if not data.endswith(".parquet"):
         return []
-    found = (
-        [place] if place.exists() else expand_pattern(data) if re.search(r"[*?\[{]", data) else []
-    )
-    for each in found:
-        if not each.is_file():
-            raise FileNotFoundError(f"no file {each}, which {data} names")
-    return list(dict.fromkeys(found))
+    paths = [place]
+    if not place.exists():
+        paths = expand_pattern(data) if re.search(r"[*?\[{]", data) else []
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(f"no file {path}, which {data} names")
+    return list(dict.fromkeys(paths))
 
 
 def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Give each file a name of its own: its path below the folder that holds them all."""
-    whole = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  links stay as they are
-    home = Path(os.path.commonpath([path.parent for path in whole]))
+    """Give each file a unique name: its path below the folder that has them all."""
+    absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  keeps links
+    root = Path(os.path.commonpath([path.parent for path in absolute]))
     named: dict[str, Path] = {}
-    for given, path in zip(paths, whole, strict=True):
-        name = "-".join(path.relative_to(home).with_suffix("").parts)
+    for path, whole in zip(paths, absolute, strict=True):
+        name = "-".join(whole.relative_to(root).with_suffix("").parts)
         if name in named:
-            raise ValueError(f"{named[name]} and {given} would both be called {name}: rename one")
-        named[name] = given
+            raise ValueError(f"{named[name]} and {path} would both be called {name}: rename one")
+        named[name] = path
     return named

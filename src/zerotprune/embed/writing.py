@@ -1,9 +1,9 @@
-"""The folder that vectors go to: a file for each shard, and a manifest that says what they are.
+"""Write vectors into a folder: a file for each shard, and a manifest that says how they were made.
 
-A file is there if and only if its shard is finished: it is written under another name and renamed.
-So whoever is killed at any moment has lost at most the shards that were under way. The manifest is
-written before the first file; a run with other settings, or with other images under the name of a
-finished shard, is refused, and so vectors of two settings never meet in a folder.
+A file exists if and only if its shard is finished: it is written under another name and renamed. A
+run that is killed at any moment loses at most the shards that were under way. The manifest is
+written before the first file. A run with other settings, or with other images under the name of a
+finished shard, is refused, so a folder never mixes vectors of two settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .shards import Shard, import_parquet
 
 try:
     import fcntl
-except ImportError:  # no such locks there: two runs in one folder do the work twice
+except ImportError:  # Windows: two runs in one folder do the work twice
     fcntl = None  # type: ignore[assignment]
 
 FileFormat = Literal["parquet", "npy"]
@@ -61,26 +61,23 @@ class VectorFolder:
         return self.path / f"{name}.{self.form}"
 
     def admit(self, shards: Sequence[Shard]) -> None:
-        """Add shards to the manifest, or say why they cannot be added.
-
-        Shards may be new, or the same as before; what changed under an old name is refused.
-        """
-        found = {shard.name: shard.identity() for shard in shards}
-        held = read_manifest(self.path)
-        if held is not None:
+        """Add shards to the manifest; raise ValueError if settings or an earlier shard differ."""
+        identities = {shard.name: shard.identity() for shard in shards}
+        manifest = read_manifest(self.path)
+        if manifest is not None:
             advice = "give another --out"
-            what = f"{self.path} holds other vectors"
-            check_same(_flat(held["settings"]), _flat(self.settings), what, advice)
-            check_same({"form": held["form"]}, {"form": self.form}, what, advice)
-            for name, identity in held["shards"].items():
-                if found.get(name, identity) != identity:
+            what = f"{self.path} has other vectors"
+            check_same(_flat(manifest["settings"]), _flat(self.settings), what, advice)
+            check_same({"form": manifest["form"]}, {"form": self.form}, what, advice)
+            for name, identity in manifest["shards"].items():
+                if identities.get(name, identity) != identity:
                     raise ValueError(
-                        f"{self.path} holds vectors of another {name}: its images have changed "
+                        f"{self.path} has vectors of another {name}: its images have changed "
                         f"since, or --images has; {advice}"
                     )
-            found = {**held["shards"], **found}
-        self.shards = found
-        if held is None or held["shards"] != found:
+            identities = {**manifest["shards"], **identities}
+        self.shards = identities
+        if manifest is None or manifest["shards"] != identities:
             self._write_manifest()
 
     def _write_manifest(self) -> None:
@@ -92,7 +89,7 @@ class VectorFolder:
         return self.file(name).exists()
 
     def write(self, name: str, parts: Sequence[Rows]) -> None:
-        """Write the vectors of a whole shard, at once or not at all."""
+        """Write the vectors of a whole shard, completely or not at all."""
         keys = tuple(_text(key) for part in parts for key in part.keys)
         errors = tuple(error and _text(error) for part in parts for error in part.errors)
         vectors = np.concatenate([part.vectors for part in parts])
@@ -120,44 +117,42 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Name by name, so that the first difference is one of single values."""
+    """Flatten nested settings, so that the first difference is between single values."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat |= {f"{name} {inner}": each for inner, each in value.items()}
+            flat |= {f"{name} {key}": inner for key, inner in value.items()}
         else:
             flat[name] = value
     return flat
 
 
 def check_folder(path: Path) -> None:
-    """Say at once, before any work is done, that vectors cannot go there."""
+    """Raise ValueError, before any work is done, if vectors cannot go to this folder."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file: --out must be a folder")
     if path.is_dir() and read_manifest(path) is None:
-        strange = sorted(each.name for each in path.iterdir() if not each.name.startswith("."))
-        if strange:
-            raise ValueError(
-                f"{path} holds {strange[0]} and no manifest: give a new or empty folder"
-            )
+        others = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+        if others:
+            raise ValueError(f"{path} has {others[0]} and no manifest: give a new or empty folder")
 
 
 @contextmanager
 def opened(path: Path, alone: bool = True) -> Iterator[None]:
-    """Make the folder if need be, and keep other runs out of it until this one ends.
+    """Create the folder if needed, and keep other runs out of it until this one ends.
 
     Args:
         path: The folder.
-        alone: Take the lock, and clear what a killed run left. Of several processes of one run,
-            the first does so.
+        alone: Take the lock, and remove what a killed run left; True in the first process of a
+            run.
     """
     path.mkdir(parents=True, exist_ok=True)
     if not alone:
         yield
         return
     with (path / _LOCK).open("w") as file:
-        # A lock that forked processes do not inherit: with this process it is gone, although the
-        # processes that decode for it may live a little longer.
+        # Forked processes do not inherit this lock: it ends with this process, although those that
+        # decode for it may live a little longer.
         if fcntl is not None:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,12 +174,12 @@ def _put(path: Path, data: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason += ": free some space and start again; finished shards stay"
+            reason += ": free some space and run it again; finished shards stay"
         raise OSError(f"cannot write {path}: {reason}") from None
 
 
 def _text(name: str) -> str:
-    """A name that need not be UTF-8 as text that is; no two become one."""
+    """Escape what is not UTF-8 in a name, so that different names stay different."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
