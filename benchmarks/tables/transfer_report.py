@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.figures.training import Trained, training_figure
 from benchmarks.sections import runs
 from benchmarks.tables import transfer
 from benchmarks.tables.table import about
@@ -21,7 +22,6 @@ from benchmarks.tables.transfer import (
 )
 from zerotprune import Schedule
 from zerotprune.measure.statistics import Mean
-from zerotprune.plots.comparison import Trained, training_figure
 from zerotprune.plots.figures import save
 
 Row = dict[str, str]

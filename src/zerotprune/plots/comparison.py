@@ -1,13 +1,12 @@
-"""Compare methods: accuracy against cost, speed against batch size, before and after training."""
+"""Compare methods: accuracy against cost or speed, and speed against batch size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import geometric_mean
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ..methods import DEFAULT
 from .figures import (
@@ -23,7 +22,6 @@ from .figures import (
 )
 
 LOWEST = -20.0  # points: slicing falls so deep that all other lines would shrink into one
-SHOWN = 14.0  # points below the unpruned model that a panel of `training_figure` shows
 SPEEDUPS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8)  # possible ticks
 GMACS = "GMACs, with patch embedding and scoring"
 SPEED = "times as fast as the unpruned model, measured"
@@ -191,71 +189,3 @@ def _speed_panel(axis: Any, paces: list[Pace], named: list[str], limit: str) -> 
             style = {"label": name, "zorder": 3} | style_of(named.index(name))
         width = 2.4 if name == DEFAULT else 1.4
         axis.plot(*zip(*line, strict=True), lw=width, ms=5, **style)
-
-
-class Trained(NamedTuple):
-    """One method at one cost: mean over the seeds, and its error."""
-
-    method: str
-    gmacs: float
-    top1: float
-    error: float
-    trained: bool
-
-
-def training_figure(
-    panels: Mapping[str, tuple[float, float, Sequence[Trained]]], title: str
-) -> Figure:
-    """Plot accuracy against cost, off the shelf (dashed) and trained (solid).
-
-    Args:
-        panels: for each model the GMACs and top-1 of the unpruned one, and its measurements.
-        title: of the figure.
-    """
-    figure = new_figure(4.2 * len(panels) + 1.2, 4.4)
-    figure.suptitle(title, fontsize=11)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    names = dict.fromkeys(point.method for _, _, points in panels.values() for point in points)
-    styles = {name: style_of(number) for number, name in enumerate(names)}
-    for axis, (model, (gmacs, top1, points)) in zip(axes, panels.items(), strict=True):
-        axis.set_title(model, fontsize=10)
-        axis.grid(alpha=0.25)
-        for name, style in styles.items():
-            for trained in (False, True):
-                line = sorted(
-                    point[1:4]
-                    for point in points
-                    if (point.method, point.trained) == (name, trained)
-                )
-                if line:
-                    _draw_training_line(axis, line, style, trained)
-        axis.axhline(top1, color="#444444", lw=1, ls=":")
-        axis.plot([gmacs], [top1], "k*", ms=11)
-        axis.set_xlabel(GMACS)
-        _cut_low_points(axis, points, top1)
-    axes[0].set_ylabel("top-1, % (mean over the seeds)")
-    keys = [Line2D([], [], label=name, **cast(Any, style)) for name, style in styles.items()]
-    keys += [Line2D([], [], color="#444444", ls="--", label="off the shelf"),
-             Line2D([], [], color="#444444", label="trained"),
-             Line2D([], [], color="k", marker="*", ls="", ms=10, label="unpruned")]  # fmt: skip
-    figure.legend(handles=keys, fontsize=8, loc="outside right center")
-    return figure
-
-
-def _draw_training_line(axis: Any, line: list[Any], style: dict[str, str], trained: bool) -> None:
-    x, y, error = zip(*line, strict=True)
-    axis.errorbar(x, y, error, ls="-" if trained else "--", lw=2 if trained else 1.3, ms=5,
-                  capsize=2, mfc=style["color"] if trained else "white", **style)  # fmt: skip
-
-
-def _cut_low_points(axis: Any, points: Sequence[Trained], top1: float) -> None:
-    """Leave out points far below, which would flatten all lines, and list them instead."""
-    low = [point for point in points if point.top1 < top1 - SHOWN]
-    if not low:
-        return
-    axis.set_ylim(bottom=top1 - SHOWN - 0.5)
-    rows = (f"{point.method} {'trained' if point.trained else 'off the shelf'}: {point.top1:.0f} %"
-            f" at {point.gmacs:.2g} G"
-            for point in sorted(low, key=lambda point: -point.top1))  # fmt: skip
-    axis.text(0.98, 0.02, "below:\n" + "\n".join(rows), transform=axis.transAxes, fontsize=7,
-              ha="right", va="bottom")  # fmt: skip
