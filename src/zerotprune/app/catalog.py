@@ -92,7 +92,7 @@ class Catalog:
         return next((name for name in self.entries if name != BUILT_IN), BUILT_IN)
 
     def examples_for(self, name: str) -> range:
-        """The indices of the examples that suit a model."""
+        """Return the indices of the examples that suit a model."""
         count = len(self.examples)
         if name == BUILT_IN or self._num_digits == count:
             return range(self._num_digits)

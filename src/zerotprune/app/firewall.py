@@ -181,7 +181,7 @@ class QueueGuard:
 
 
 def _visitor(seconds: float) -> tuple[Receive, Send]:
-    """A client that ignores the answer and disconnects some time after it started."""
+    """Return a client that ignores the answer and disconnects some time after it started."""
     started = asyncio.Event()
 
     async def receive() -> Message:
@@ -240,7 +240,7 @@ def _session_of(body: bytes) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Numbers, strings and lists of them: nothing that can name a file."""
+    """Return whether a value has only numbers, strings and lists: nothing that can name a file."""
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return not isinstance(value, dict)

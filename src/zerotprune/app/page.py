@@ -90,7 +90,7 @@ def _choices(controller: Controller) -> tuple[Any, Any, Any, Any, Any]:
 
 
 def _code_box() -> gr.Code:
-    """As high as the code, with wrapped lines: nothing of it is out of sight."""
+    """Return a box that shows all of the code: as high as needed, with wrapped lines."""
     return gr.Code(
         language="python",
         label="The same in Python",

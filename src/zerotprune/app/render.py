@@ -28,12 +28,12 @@ _SLOWER = (
 
 
 def render_image(shown: ViewModel) -> str:
-    """The image, once for all cards: a move of the slider does not send it again."""
+    """Render the image once for all cards, so that moving the slider does not send it again."""
     return f'<style>.photo {{ background-image: url("{shown.input.url}"); }}</style>'
 
 
 def render_view(shown: ViewModel) -> str:
-    """The image, unpruned and under each method, with a slider over the stages."""
+    """Render the image, unpruned and under each method, with a slider over the stages."""
     stories = [method.story for method in shown.methods]
     stages = [stage for story in stories for stage in story.stages]
     blocks = sorted({stage.block for stage in stages})
@@ -110,7 +110,7 @@ def _card(
 
 
 def render_facts(shown: ViewModel, times: Times | None = None) -> str:
-    """Cost and speed, one row per method. Without `times`, speed is still being measured."""
+    """Render cost and speed, one row per method. Without `times`, speed is still being measured."""
     milliseconds: Sequence[float | None] = [None] * (1 + len(shown.methods))
     slower, images = "", "one image or a small batch"
     if times is not None:
@@ -144,7 +144,7 @@ def _speed_cells(elapsed: float | None, unpruned: float | None) -> str:
 
 
 def render_stages(schedule: Schedule) -> str:
-    """The schedule as a table to edit, download and load."""
+    """Render the schedule as a table to edit, download and load."""
     rows = "".join(
         _stage_row(stage.block, stage.keep, stage.similar, stage.rounds)
         for stage in schedule.stages
@@ -183,7 +183,7 @@ def _stage_row(block: int | str, keep: float, similar: int, rounds: int | None) 
 def render_chooser(
     examples: Mapping[int, Example], pressed: int | None, uploaded: str | None = None
 ) -> str:
-    """Images to choose from, and a place to drop another.
+    """Render images to choose from, and a place to drop another.
 
     Args:
         examples: By their index.
@@ -213,12 +213,12 @@ def _thumbnail(key: str, label: str, url: str, pressed: bool) -> str:
 
 
 def thumbnail_url(image: Image.Image) -> str:
-    """The middle of the image, small, as a data URL."""
+    """Return the middle of the image, small, as a data URL."""
     return photo_url(ImageOps.fit(image, _THUMBNAIL_SIZE))
 
 
 def render_status(*messages: object, error: bool = False) -> str:
-    """Notes or an error, as sentences. Screen readers announce an error at once."""
+    """Render notes or an error, as sentences. Screen readers announce an error at once."""
     kind, role = ("error", "alert") if error else ("note", "status")
     text = escape(" ".join(map(_as_sentence, messages)))
     return f'<p class="status {kind}" role="{role}">{text}</p>' if text else ""

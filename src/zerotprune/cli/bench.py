@@ -101,7 +101,7 @@ def bench(
     plot: FigureFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Images per second, latency and memory of pruned and unpruned models, measured in turn.
+    """Measure images per second, latency and memory of pruned and unpruned models, in turn.
 
     Beside the methods stand the unpruned model and slicing: the same numbers of tokens with nothing
     computed to choose them, the limit of what any method can reach. Several costs are measured one

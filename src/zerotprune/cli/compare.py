@@ -71,7 +71,7 @@ def compare(
     csv: CsvFile = None,
     plots: FigureFolder = None,
 ) -> None:
-    """All methods at several budgets: a table, a CSV, and two plots.
+    """Compare all methods at several budgets: a table, a CSV, and two plots.
 
     Costs are matched within 1 %; speeds are measured here at --batch, in turn, within 5 %.
 

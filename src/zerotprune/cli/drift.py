@@ -57,7 +57,7 @@ def drift(
     plots: FigureFolder = None,
     json: JsonFlag = False,
 ) -> None:
-    """How far pruning moves vectors, and whether their nearest neighbours stay: without labels.
+    """Measure how far pruning moves vectors, and whether their neighbours stay: without labels.
 
     Example: `zerotprune drift vit_small_patch14_dinov2.lvd142m photos --cost 0.7 0.55 --plots .`
 

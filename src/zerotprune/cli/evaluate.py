@@ -42,7 +42,7 @@ def evaluate(
     csv: CsvFile = None,
     json: JsonFlag = False,
 ) -> None:
-    """Accuracy, cost and speed of a pruned model, beside the unpruned one on the same images.
+    """Measure accuracy, cost and speed of a pruned model beside the unpruned one.
 
     Several costs are evaluated side by side, on the same batches.
 

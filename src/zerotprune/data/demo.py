@@ -138,7 +138,7 @@ class _Dice:
         self._pool = torch.empty(len(numbers), 0, device=self.device)
 
     def between(self, low: float, high: float, *shape: int) -> Tensor:
-        """Uniform numbers, shaped (images, *shape)."""
+        """Draw uniform numbers, shaped (images, *shape)."""
         count = math.prod(shape)
         if count > self._pool.shape[1]:
             self._refill(max(count, 512))
@@ -153,11 +153,11 @@ class _Dice:
         self._pool = _shift_right(bits, 40).float() / 2**24
 
     def below(self, bound: int) -> Tensor:
-        """One whole number per image, from 0 to bound - 1."""
+        """Draw one whole number per image, from 0 to bound - 1."""
         return (self.between(0.0, 1.0) * bound).long().clamp(max=bound - 1)
 
     def sign(self, plus: float) -> Tensor:
-        """Per image +1 with the given probability, else -1."""
+        """Draw +1 per image with probability `plus`, else -1."""
         return torch.where(self.between(0.0, 1.0) < plus, 1.0, -1.0)
 
 

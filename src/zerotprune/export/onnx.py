@@ -109,7 +109,7 @@ class Onnx(Target):
         onnx.save(small, path)
 
     def files(self, path: Path) -> list[Path]:
-        """Weights of more than 2 GB lie in a second file."""
+        """List the files; weights of more than 2 GB are in the first."""
         return [path.with_name(f"{path.name}.data"), path]
 
     def read(self, path: Path) -> Facts:

@@ -84,7 +84,7 @@ class ExecuTorch(Target):
         return run
 
     def files(self, path: Path) -> list[Path]:
-        """A .pte has no room for facts: they lie in a JSON file beside it."""
+        """List the files: a .pte has no room for facts, so they are in a JSON file."""
         return [_description(path), path]
 
     def read(self, path: Path) -> Facts:

@@ -64,7 +64,7 @@ class AViT(Method):
             raise ValueError(f"rest must be between 0 and 1, got {self.rest}")
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
-        """beta, with a stage at every block but the last."""
+        """Turn beta, with a stage at every block but the last."""
         yield partial(_shifted, self, range(1, geometry.depth))
 
     def kept(self, stage: Stage, patches: int) -> int:
@@ -81,13 +81,13 @@ class AViT(Method):
         return "mlp"
 
     def halting(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens"]:
-        """h (Eq. 4): how much a token has had enough, by this block alone."""
+        """Return h (Eq. 4): how nearly a token is done, by this block alone."""
         return torch.sigmoid(self.gamma * widen(x[..., 0]) + self.beta)
 
     def share(
         self, halting: Float[Tensor, "batch tokens"], spent: Float[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch tokens"]:
-        """p (Eq. 8): h while a token goes on, what is left of 1 where it halts, 0 afterwards."""
+        """Return p (Eq. 8): h while a token goes on, the rest of 1 where it halts, 0 afterwards."""
         share = torch.where(self.goes_on(spent + halting), halting, 1 - spent)
         return torch.where(self.goes_on(spent), share, 0.0)
 

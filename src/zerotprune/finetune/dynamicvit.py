@@ -123,7 +123,7 @@ class DynamicViT(Method):
     seed: int = 0
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
-        """ρ, ρ² and ρ³ of the patch tokens after a quarter, half, three quarters of the depth."""
+        """Keep ρ, ρ² and ρ³ of the tokens after a quarter, half and three quarters of the depth."""
         yield partial(_powers, geometry, self)
 
     def decides_after(self) -> Part:
@@ -178,7 +178,7 @@ class BoundDynamicViT(DynamicViT):
         getattr(model, SUBMODULE)[self.name] = self.predictors
 
     def take_off(self, model: nn.Module) -> None:
-        """Predictors that were only drawn go; what was learned stays."""
+        """Remove predictors that were only drawn; trained ones stay."""
         learned = getattr(model, SUBMODULE, None)
         if self.predictors.drawn and isinstance(learned, nn.ModuleDict) and self.name in learned:
             del learned[self.name]

@@ -108,7 +108,7 @@ class InPlace(Form):
         return {**self.__dict__, "_noted": [], "_final": None}
 
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
-        """All tokens leave the last block, for a loss that compares them with a teacher's."""
+        """Attach the form. All tokens leave the last block, to be compared with a teacher's."""
         vit = backbone(model)
         pooled = vit.ending(proportional=1.0) if vit.geometry.pools_patches else None
         weighs = pooled is not None and pooled.proportional is not None

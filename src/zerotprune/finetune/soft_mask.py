@@ -29,8 +29,9 @@ def soft_mask(
     count: int,
     temperature: float,
 ) -> Float[Tensor, "batch patches"]:
-    """σ((s − θ)/T) (supplement C), times what was left of each token before. The scores are scaled
-    to mean 1 over what is left; θ lies half-way between the last of `count` tokens and the next.
+    """Return σ((s − θ)/T) (supplement C), times what was left of each token before. The scores are
+    scaled to mean 1 over what is left; θ is half-way between the last of `count` tokens and the
+    next.
 
     >>> soft_mask(torch.tensor([[1.0, 3.0, 2.0]]), None, count=1, temperature=0.1).round(decimals=3)
     tensor([[0.0010, 0.9240, 0.0760]])

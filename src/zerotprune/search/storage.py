@@ -77,7 +77,7 @@ class StudyLocation:
             raise ValueError(f"--storage {self.storage!r} is neither a file nor a URL") from None
 
     def may_exist(self) -> bool:
-        """Whether there may be a study; a server has to be asked."""
+        """Return whether there may be a study; only a server knows."""
         return self.file is None or self.file.exists()
 
 

@@ -166,7 +166,7 @@ class StageSurface(Surface[StageCut]):
         return min(MAX_STAGES, self.geometry.depth - 1)
 
     def cheapest(self) -> Schedule:
-        """All patch tokens but one go at the first chance, by the cheapest vote."""
+        """Drop all patch tokens but one at the first block, by the cheapest vote."""
         return self._schedule([StageCut(1, 0, 1, 1)])
 
     def _shape_space(self) -> Space:
@@ -411,7 +411,7 @@ class CountSurface(Surface[int]):
 
 
 def _last_block(geometry: Geometry, method: Method) -> int:
-    """The last block but one, or the last if the method's own schedules go so far.
+    """Return the last block but one, or the last if the method's own schedules go so far.
 
     What goes in the last block changes no CLS token: a search would take it for tokens that are
     pruned at no loss.

@@ -315,7 +315,7 @@ def wrap(text: str, width: float, size: float = WORDS, bold: bool = False) -> li
 
 @contextmanager
 def _missing_glyphs_allowed() -> Iterator[None]:
-    """A name may be in any script; the font draws a box for what it does not have."""
+    """Silence warnings for glyphs that the font lacks: it draws boxes for them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         warnings.filterwarnings("ignore", "Matplotlib currently does not support", UserWarning)
