@@ -22,8 +22,9 @@ def console_for(as_json: bool = False) -> Console:
 
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
-    """Print rows with all that makes them again, for scripts."""
-    print(json.dumps([{**surroundings(), **row} for row in rows], indent=2))
+    """Print rows for scripts, with command, commit, versions and hardware."""
+    where = surroundings()
+    print(json.dumps([{**where, **row} for row in rows], indent=2))
 
 
 def progress_bar(console: Console, disable: bool = False) -> Progress:
