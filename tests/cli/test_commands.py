@@ -63,7 +63,7 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
             ("info", "deit_tiny_patch16_224", "--cost", "0.5", "--gmacs", "1"),
             "give one budget, not several",
         ),
-        (("info", "test_vit", "--schedule", "ablation-is"), "a stage at block 6"),
+        (("info", "test_vit", "--schedule", "ablation-is"), "got 6"),
         (("demo", "--images", "0"), "images must be at least 1"),
         (("demo", "--out", "no/such/folder/demo.png"), "no folder"),
         (("demo", "--out", "demo.xyz"), "demo.xyz"),
