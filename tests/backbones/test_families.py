@@ -200,7 +200,7 @@ def test_a_subclass_with_its_own_loop_is_refused() -> None:
 def test_a_block_replaced_by_something_else_is_refused() -> None:
     model: Any = build("deit")
     model.blocks[1].forward = lambda x: x
-    with pytest.raises(TypeError, match=r"block 2.*forward"):
+    with pytest.raises(TypeError, match=r"forward of block 2"):
         ztp.prune_(model, SCHEDULE)
 
 

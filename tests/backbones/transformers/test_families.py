@@ -261,7 +261,7 @@ def test_subclasses_and_replaced_blocks_are_refused() -> None:
         ztp.prune_(model, SCHEDULE)
     model = build("vit")
     model.vit.layers[2].forward = lambda x: x
-    with pytest.raises(TypeError, match=r"block 3.*forward"):
+    with pytest.raises(TypeError, match=r"forward of block 3"):
         ztp.prune_(model, SCHEDULE)
 
 
