@@ -213,21 +213,21 @@ def test_heads_that_cannot_be_taken_apart(kind: Any, pool: str) -> None:
     model = stirred(kind(**SMALL, global_pool=pool)).eval()
     for method, word in ((ToMe(), "merged tokens"), (Fold(), "merged tokens"), (ATS(), "padding")):
         schedule = ztp.Schedule((ztp.Stage(2, similar=5),), method)
-        says = f"reads the patch tokens.*{word}"
+        says = f"custom head.*{word}"
         with pytest.raises(ValueError, match=says) as refusal:
             ztp.prune_(model, schedule)
         assert "\n" not in str(refusal.value)
         assert ". " not in str(refusal.value)
         assert not any("forward" in module.__dict__ for module in model.modules())
     for name in ("tome", "fold"):
-        with pytest.raises(ValueError, match=r"reads the patch tokens.*zero-tprune"):
+        with pytest.raises(ValueError, match=r"custom head.*zero-tprune"):
             ztp.prune_(model, cost=0.7, method=name)
     ztp.prune_(model, cost=0.7, method="zero-tprune")
 
 
 def test_a_pooling_of_somebody_else_s(model: Any) -> None:
     model.pool = lambda x: x[:, 1:].mean(dim=1)
-    with pytest.raises(ValueError, match="reads the patch tokens"):
+    with pytest.raises(ValueError, match="custom head"):
         ztp.prune_(model, SCHEDULE)
     del model.pool
     model.forward = lambda x: x
