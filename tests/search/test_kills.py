@@ -75,7 +75,8 @@ def assert_killed_trials_were_retried(trials: list[optuna.trial.FrozenTrial], wo
     states = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
     complete, killed, unborn = ([t for t in trials if t.state is state] for state in states)
     assert len(complete) + len(killed) + len(unborn) == len(trials)
-    assert FORTY.trials <= len(complete) < FORTY.trials + workers
+    # Each worker may have begun one more before the last of the forty was done.
+    assert FORTY.trials <= len(complete) <= FORTY.trials + workers
     assert len(killed) + len(unborn) <= KILLS
     assert not any(trial.user_attrs for trial in unborn)
     for trial in killed:
