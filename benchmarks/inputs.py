@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from zerotprune.backbones import backbone
-from zerotprune.data.images import Batch, ImageDataset, batches, check_classes, open_data
+from zerotprune.data.images import ImageDataset, batches, check_classes, open_data
 from zerotprune.data.models import load
 from zerotprune.measure import records
+from zerotprune.shapes import Batch
 
 RESULTS = Path(__file__).with_name("results.csv")
 DOCS = RESULTS.parents[1] / "docs"

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parsed
 from zerotprune import Schedule, gmacs, prune_, schedule_for, trace
-from zerotprune.data.images import Batch
 from zerotprune.measure import records
 from zerotprune.measure.statistics import Mean
 from zerotprune.scoring.scorer import Backend
+from zerotprune.shapes import Batch
 
 
 def main() -> None:

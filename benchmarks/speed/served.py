@@ -24,6 +24,7 @@ from zerotprune.clock import Call, stopwatch
 from zerotprune.data.models import load
 from zerotprune.measure import speed as bench
 from zerotprune.measure.speed import ready, room_for
+from zerotprune.shapes import Precision
 from zerotprune.surgery import attach
 
 Report = Callable[[str], None]
@@ -34,7 +35,7 @@ class Case(NamedTuple):
 
     model: str
     size: int | None
-    precision: bench.Precision
+    precision: Precision
     entrant: bench.Entrant
     batch: int
 

@@ -23,11 +23,12 @@ from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import UNPRUNED
 from zerotprune.measure.speed import Mode
+from zerotprune.shapes import Precision
 
 NAME = "Table 2's throughput"
 MODEL = "deit_small_patch16_224"
 LEFT_OUT = ("Zero-TP-b, early", "Zero-TP-c, early")  # compiling takes time
-PRECISIONS: tuple[bench.Precision, ...] = ("float32", "bfloat16")
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 
 
 def add_options(to: argparse.ArgumentParser) -> None:

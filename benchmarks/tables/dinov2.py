@@ -16,9 +16,9 @@ from benchmarks.inputs import DINOV2, decoded, measuring_images, parsed, real_mo
 from benchmarks.tables import off_the_shelf
 from benchmarks.tables.table import Table, about, write
 from zerotprune import methods
-from zerotprune.data.images import Batch
 from zerotprune.measure.accuracy import UNPRUNED, Setting, compare
 from zerotprune.measure.evaluation import apply_probe
+from zerotprune.shapes import Batch
 
 _AMONG = [name for name in methods.names() if name != "diffrate"]  # whose counts are for others
 TABLE = off_the_shelf.table("dinov2", about(__doc__), _AMONG, (DINOV2,))

@@ -33,6 +33,7 @@ from zerotprune.measure import speed as clock
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from zerotprune.measure.statistics import Mean
 from zerotprune.plan import Plan
+from zerotprune.shapes import Precision
 
 DRAWS = 5  # per random contender
 _DRAW = ", draw "
@@ -194,7 +195,7 @@ def measure_speed(table: Table, contenders: Sequence[Contender], bench: Bench) -
     setup = clock.Setup(chosen.device, ("eager",), chosen.rounds)
     noise = clock.noise(bench.model, 2, chosen.device, torch.float32)
     entered = [clock.price(bench.model, each, noise) for each in contenders]
-    precisions: tuple[clock.Precision, ...] = ("float32", "bfloat16")
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     if chosen.device == "cpu":
         precisions = precisions[:1]
     batches = [chosen.speed_batch]

@@ -39,13 +39,13 @@ from benchmarks.tables.held_images import HeldImages, held
 from benchmarks.tables.table import within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.backbones import backbone
-from zerotprune.data.images import Batch
 from zerotprune.finetune.forms import form_for
 from zerotprune.finetune.recipe import Recipe
 from zerotprune.finetune.training import Trainer
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from zerotprune.schedule import Schedule
+from zerotprune.shapes import Batch
 from zerotprune.surgery import restore_
 
 TABLE = "transfer"

@@ -1,11 +1,14 @@
-"""Shapes as types: those of jaxtyping if it is installed, else stand-ins.
+"""Types that many modules share: shapes, batches, precisions.
 
-The library needs torch alone; the tests have jaxtyping and check every shape.
+Shapes are jaxtyping's if it is installed, else stand-ins: the library needs torch alone. The tests
+have jaxtyping and check every shape.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
@@ -20,4 +23,9 @@ else:
 
         Bool = Float = Int = Shaped = _Unchecked
 
-__all__ = ["Bool", "Float", "Int", "Shaped"]
+#: images, their labels, and their indices in the data set
+Batch = tuple[Tensor, Tensor, Tensor]
+#: of a model and its images; names of torch's types
+Precision = Literal["float32", "bfloat16", "float16"]
+
+__all__ = ["Batch", "Bool", "Float", "Int", "Precision", "Shaped"]

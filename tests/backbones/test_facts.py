@@ -86,7 +86,7 @@ class Tower(nn.Module):
     ("model", "says"),
     [
         (Tower(), r"it holds a timm VisionTransformer at \.trunk: pass model\.trunk"),
-        (nn.Linear(2, 2), "it is torch's, and not a Vision Transformer of timm"),
+        (nn.Linear(2, 2), "from torch, not a Vision Transformer of timm"),
         (
             nn.Sequential(build("deit"), build("deit")),
             r"at \.0 and a timm VisionTransformer at \.1: pass model\.0",

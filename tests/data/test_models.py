@@ -28,7 +28,7 @@ def test_lvvit_from_a_published_kind_of_checkpoint(tmp_path: Path) -> None:
     assert backbone(model).outputs == 10
     assert backbone(model).input_shape == (3, 64, 64)
     assert same_weights(model, state)
-    with pytest.raises(ValueError, match=r"aux_head\.bias is .10,."):
+    with pytest.raises(ValueError, match=r"aux_head\.bias.*10"):
         load("lvvit:lvvit_t", weights=file, classes=7)
     assert backbone(load("lvvit:lvvit_t", weights=file, size=96)).geometry.grid == (6, 6)
 

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from ..backbones import BlockCall, backbone
 from ..block import CHUNK, Parts
-from ..data.images import Batch
 from ..measure.statistics import Mean, divergence
 from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..scoring.indexing import concat, select
-from ..shapes import Float
+from ..shapes import Batch, Float
 from ..surgery import current_plan
 from ..tokens import Tokens
 

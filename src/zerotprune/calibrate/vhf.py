@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..budgets import schedule_for
-from ..data.images import Batch
 from ..measure.statistics import Mean, divergence
 from ..methods import ZeroTPrune
 from ..plan import Plan
 from ..schedule import Schedule
-from ..shapes import Float
+from ..shapes import Batch, Float
 from ..surgery import attach, restore_
 
 VhfRange = tuple[float, float]

@@ -25,7 +25,6 @@ from ..measure.speed import (
     Entrant,
     Group,
     Mode,
-    Precision,
     Setup,
     Speed,
 )
@@ -33,6 +32,7 @@ from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
 from ..scoring.scorer import Backend
+from ..shapes import Precision
 from ..tokens import Outputs
 from .console import (
     INCONCLUSIVE,

@@ -13,10 +13,10 @@ from torch import nn
 
 from ..budgets import schedule_for
 from ..data import demo as built_in
-from ..data.images import Batch
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve
+from ..shapes import Batch
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
 from .console import counting_images, new_table

@@ -21,9 +21,9 @@ from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
 from ..measure.accuracy import Contender, Result, Setting
 from ..measure.evaluation import Advance, Evaluator, Probe, join_processes
-from ..measure.speed import Precision
 from ..method import Method
 from ..methods import name_of
+from ..shapes import Precision
 from .console import console_for, counting_images, left_out, new_table
 from .options import DATA, ModelOptions, ReadingOptions, resolve_device
 

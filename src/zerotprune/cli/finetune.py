@@ -22,10 +22,10 @@ from ..finetune.session import (
     trained_method,
 )
 from ..finetune.training import EpochStats
-from ..measure.speed import Precision
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..schedule import Schedule
+from ..shapes import Precision
 from .console import console_for, left_out, progress_bar
 from .options import (
     DATA,

@@ -20,11 +20,11 @@ from ..data.images import ImageDataset, open_data
 from ..data.models import DEMO, is_model_folder, load, outline, saved_with
 from ..data.weights import schedule_in
 from ..measure.records import check_rows_fit
-from ..measure.speed import Precision
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
 from ..saving import is_saved, read_saved
 from ..schedule import PRESETS, Schedule
+from ..shapes import Precision
 
 T = TypeVar("T")
 #: `--method a b`, or `--method a --method b`

@@ -18,7 +18,6 @@ from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
 from ..files import check_writable
 from ..measure import records
-from ..measure.speed import Precision
 from ..measure.statistics import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
@@ -37,6 +36,7 @@ from ..search.study import (
     best_so_far,
     read_trials,
 )
+from ..shapes import Precision
 from ..surgery import restore_
 from .console import new_table, progress_bar
 from .options import (

@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..interrupts import kept_from_children, says_nothing
+from ..shapes import Batch
 from .decoding import BadImage, decode
 from .sources import Item, find
 
 Transform = Callable[[Image.Image], Tensor]
-#: images, their labels, and their indices in the data set
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass

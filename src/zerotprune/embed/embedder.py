@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from ..backbones import Pool, backbone, featurize_
 from ..budgets import schedule_for
-from ..measure.speed import Precision
 from ..method import Method, name_of
 from ..ranges import check_range
 from ..schedule import Schedule
+from ..shapes import Precision
 from ..surgery import attach, current_plan, restore_, sharing_copy
 
 if TYPE_CHECKING:

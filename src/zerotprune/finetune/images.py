@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.images import Batch, ImageDataset, batches
+from ..data.images import ImageDataset, batches
 from ..data.sources import class_folders
+from ..shapes import Batch
 
 
 @dataclass

@@ -15,10 +15,10 @@ from ..backbones import backbone
 from ..budgets.solving import mean_gmacs
 from ..clock import now, quartiles
 from ..cost import Compute, Convention
-from ..data.images import Batch
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.scorer import Backend
+from ..shapes import Batch
 from ..surgery import attach, restore_
 from ..tokens import Outputs
 from ..tracing import survivors

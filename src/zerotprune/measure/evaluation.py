@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.images import Batch, ImageDataset, batches, read_sample
+from ..data.images import ImageDataset, batches, read_sample
 from ..schedule import Schedule
-from ..shapes import Float, Int
+from ..shapes import Batch, Float, Int
 from . import records
 from .accuracy import Contender, Result, Setting, compare
 

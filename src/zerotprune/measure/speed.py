@@ -28,11 +28,11 @@ from ..methods import name_of, resolve
 from ..plan import Plan
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.scorer import Backend
+from ..shapes import Precision
 from ..surgery import attach, sharing_copy
 from ..tokens import Outputs
 from .accuracy import UNPRUNED, Contender
 
-Precision = Literal["float32", "bfloat16", "float16"]
 Mode = Literal["eager", "compile", "graph"]  # the last: compiled, and captured as a CUDA graph
 
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -26,11 +26,11 @@ from ..data.images import ImageDataset, batches
 from ..data.models import load
 from ..files import private_folder
 from ..interrupts import acknowledge, deferred, kept_from_children
-from ..measure.speed import Precision
 from ..method import Method
 from ..methods import to_data
 from ..plan import Plan
 from ..schedule import Schedule
+from ..shapes import Precision
 from ..surgery import restore_
 from . import choice, surface
 from .choice import Choice, Comparison, Judged
