@@ -36,7 +36,8 @@ kills: .venv/installed
 # Every static method in every runtime with DeiT-Ti's real weights, beside torch on so many images.
 EXPORTS ?= 100
 exports: .venv/installed
-	ZEROTPRUNE_EXPORTS=$(EXPORTS) $(BIN)/python -m pytest -s tests/export/test_real_weights.py
+	ZEROTPRUNE_EXPORTS=$(EXPORTS) $(BIN)/python -m pytest -s tests/export/test_real_weights.py \
+		tests/export/test_executorch.py
 
 # The versions that pyproject.toml promises: `make test-lowest PYTHON=python3.10` sets up the lowest
 # of each package and runs the core and all libraries, `make test-middle PYTHON=python3.13` what many

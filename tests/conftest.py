@@ -53,12 +53,6 @@ LONGEST = (
 SHARED = Path(os.environ.get("ZEROTPRUNE_SHARED", Path(__file__).parents[2] / "shared"))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Run one process more than there are cores: the tests of browsers, servers and Ray wait."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first; all else keeps its order."""
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}

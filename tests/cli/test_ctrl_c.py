@@ -42,8 +42,8 @@ class Moments(NamedTuple):
 
 
 MOMENTS = {
-    "importing": Moments(6 if MANY else 3, 3.0 if MANY else 0.6),
-    "running": Moments(24 if MANY else 9, 6.0 if MANY else 0.4),
+    "importing": Moments(6 if MANY else 2, 3.0 if MANY else 0.6),
+    "running": Moments(24 if MANY else 6, 6.0 if MANY else 0.4),
 }
 EARLIEST = 0.001
 #: seconds, and many: it guards against hanging

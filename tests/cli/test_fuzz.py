@@ -16,7 +16,7 @@ from tests.cli import hostile
 from tests.commands import quickly, told
 
 MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
-DRAWS = MANY or 300
+DRAWS = MANY or 200
 
 NUMBERS = ("0", "1", "2", "-1", "0.5", "1e-5", "1e309", "nan", "inf", "-inf", "7", "13", "100000",
            "999999999999999999999", "a", "", "0x10", "１", "1_0")  # fmt: skip

@@ -88,7 +88,7 @@ def a_figure(path: Path) -> bool:
 figures = st.sampled_from(("new.png", "new.svg", "new.pdf"))
 
 
-@drawn(3, 0.02)
+@drawn(2, 0.02)
 @given(data=st.data())
 def test_bench(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     home = fresh()

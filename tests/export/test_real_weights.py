@@ -1,8 +1,8 @@
 """DeiT-Ti with its real weights on real images: every static method in every runtime.
 
-`make test` takes one method a runtime, with its first stage alone in the first six blocks, and no
-XNNPACK, which takes most of a minute for a model; `test_matrix.py` has all of them with tiny
-models. `make exports` takes every method in every runtime, whole, and prints what came out.
+`make test` takes one method in ONNX Runtime and in OpenVINO, with its first stage alone in the
+first six blocks; `test_matrix.py` and `test_executorch.py` have tiny models. `make exports` takes
+every method in every runtime, whole, and prints what came out.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -22,7 +19,6 @@ import zerotprune as ztp
 from tests.nursery import said_by
 from tests.test_real_weights import real_images, real_model
 from zerotprune.export import ENDINGS
-from zerotprune.export.target import quiet
 from zerotprune.methods import resolve
 
 FOLDING = (ztp.Stage(4, similar=61), ztp.Stage(8, similar=40))
@@ -34,18 +30,8 @@ METHODS = {
 }  # fmt: skip
 IMAGES = os.environ.get("ZEROTPRUNE_EXPORTS")
 #: a runtime and methods, each a process; Fold in ONNX Runtime is in `test_exporting.py`
-FEW = (("onnx", ("zero-tprune",)), ("openvino", ("diffrate-even",)), ("executorch", ("tome",)))
+FEW = (("onnx", ("zero-tprune",)), ("openvino", ("diffrate-even",)))
 ALL = tuple((name, (method,)) for name in ("onnx", "openvino", "executorch") for method in METHODS)
-
-
-@contextmanager
-def without_xnnpack() -> Iterator[None]:
-    """What is written for ExecuTorch meanwhile runs by its portable kernels alone."""
-    with quiet():
-        from executorch import exir
-    lower = "to_edge_transform_and_lower"
-    with mock.patch.object(exir, lower, lambda program, partitioner: exir.to_edge(program)):
-        yield
 
 
 def tell() -> None:
@@ -61,8 +47,7 @@ def tell() -> None:
         stages = METHODS[method][: 1 if few else None]
         ztp.prune_(model, ztp.Schedule(stages, resolve(method)))
         path = Path(folder, f"{method}{ENDINGS[target]}")
-        with without_xnnpack() if few and target == "executorch" else nullcontext():
-            report = ztp.export_model(model, path, to=target, images=images, rounds=0, threads=1)
+        report = ztp.export_model(model, path, to=target, images=images, rounds=0, threads=1)
         found = report.agreement
         print(json.dumps([method, found.images, found.largest, found.typical, found.same]))
 

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from zerotprune.search.storage import StudyLocation, open_study
 from zerotprune.search.study import finished
 
-KILLS = 12
+KILLS = 8
 WORKER = f"""
 import sys
 from {run_slowly.__module__} import run_slowly

@@ -110,9 +110,10 @@ for family in FEW:
     model.set_attn_implementation("sdpa")
     ztp.prune_(model, SHORT.by("fold"))
     expected = answers(model(**images))
-    exported = torch.export.export(model, (), images)
-    assert list(exported.graph_signature.user_inputs) == ["pixel_values"]
-    torch.testing.assert_close(answers(exported.module()(**images)), expected)
+    if family in FEW[::2]:
+        exported = torch.export.export(model, (), images)
+        assert list(exported.graph_signature.user_inputs) == ["pixel_values"]
+        torch.testing.assert_close(answers(exported.module()(**images)), expected)
 
     found = torch.compile(model, fullgraph=True, backend="eager")(**images)
     torch.testing.assert_close(answers(found), expected)
