@@ -293,7 +293,10 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
         if name != "unpruned":
             yield f"| {name} | {' | '.join(cells)} |"
     yield ""
-    yield "Random weights, one run. GMACs are the paper's count; it does not state its precision."
+    yield (
+        f"Random weights, one run, at commit {own[0]['commit']}: schedules have changed since. GMACs "
+        "are the paper's count; it does not state its precision."
+    )
 
 
 def _changes(rows: Sequence[Row], name: str) -> str:

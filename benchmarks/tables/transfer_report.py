@@ -39,7 +39,7 @@ on the whole sets, at 0.90 G. Compare the order of the methods, not their level.
 - **Zero-TPrune** has our form of schedule off the shelf (`zero-tprune`) and the paper's
   (`zero-tprune-paper`). {trained}
 - **DynamicViT and A-ViT** off the shelf are untrained: what they drop means nothing. A-ViT's `beta`
-  is solved for the budget; its authors fix it at −30 and let the ponder loss find the cost.
+  is solved for the budget; its authors fix it at −30 and let the ponder loss find the cost.{prior}
 - **ATS** was not trained, nor was the paper's form of Zero-TPrune, which has S-stages.
 """
 
@@ -50,6 +50,9 @@ WITHOUT_S = """Trained, it has I-stages alone, in training and in use, as in the
 WITH_S = """Trained rows are of schedules with S-stages, off in training and on in use: at 0.65 G it
   trained with 115 of 196 patch tokens left and is used with 53. The paper leaves the S-stage out
   of both, so these rows do not show its method."""
+#: the run in which A-ViT was trained with another prior than its authors'
+OTHER_PRIOR_RUN = "6624e12"
+OTHER_PRIOR = """ Trained rows of commit 6624e12 had another prior than its authors': {cells}."""
 
 
 def rows_in(path: Path) -> list[Row]:
@@ -68,7 +71,8 @@ def section(path: Path, docs: Path) -> str:
     rows = rows_in(path)
     if not rows:
         return ""
-    reading = READING.format(trained=WITH_S if _has_s_stages(rows) else WITHOUT_S)
+    trained = WITH_S if _has_s_stages(rows) else WITHOUT_S
+    reading = READING.format(trained=trained, prior=_other_prior(rows))
     lines = [f"## {TABLE}\n", about(transfer.__doc__), "", reading, runs(rows)]
     for data in DATA:
         own = [row for row in rows if row["data"] == data]
@@ -86,6 +90,18 @@ def _has_s_stages(rows: Sequence[Row]) -> bool:
         if row["name"].startswith("zero-tprune @") and row["mode"] == AFTERWARDS
         for stage in Schedule.from_json(row["schedule"]).stages
     )
+
+
+def _other_prior(rows: Sequence[Row]) -> str:
+    """Name the trained rows of A-ViT that had another prior; "" without any."""
+    cells = dict.fromkeys(
+        f"{row['model'].partition('_patch')[0]} on {row['data']}, {row['name'].partition(' @ ')[2]}"
+        for row in rows
+        if row["name"].startswith("a-vit @")
+        and row["mode"] == AFTERWARDS
+        and row["commit"] == OTHER_PRIOR_RUN
+    )
+    return OTHER_PRIOR.format(cells="; ".join(cells)) if cells else ""
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
