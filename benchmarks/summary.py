@@ -294,8 +294,8 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     yield (
-        f"Random weights, one run, at commit {own[0]['commit']}: schedules have changed since. GMACs "
-        "are the paper's count; it does not state its precision."
+        f"Random weights, one run, at commit {own[0]['commit']}: schedules have changed since. "
+        "GMACs are the paper's count; it does not state its precision."
     )
 
 
