@@ -24,7 +24,7 @@ from zerotprune.backbones import backbone
 from zerotprune.block import Parts
 from zerotprune.data import demo
 from zerotprune.data.models import load
-from zerotprune.files import check_writable, replacing
+from zerotprune.safety.files import check_writable, replacing
 from zerotprune.schedule import Stage
 from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
 from zerotprune.shapes import Float

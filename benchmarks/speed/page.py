@@ -25,9 +25,9 @@ from typing import Any
 from PIL import Image
 
 from benchmarks.inputs import parser
-from zerotprune.files import check_writable, replacing
 from zerotprune.measure import records
 from zerotprune.methods import DEFAULT
+from zerotprune.safety.files import check_writable, replacing
 
 DEIT_S = "deit_small_patch16_224"
 BUDGETS = (60, 45, 70, 52, 80, 40, 66, 75, 57, 88)

@@ -36,10 +36,10 @@ from .backbones import (
 )
 from .backbones.storing import LEARNED, read_config, read_weights, write_config, write_weights
 from .cost import Compute
-from .files import printable, private_folder
 from .method import Method, UnnamedMethod, name_of, names, resolve
 from .plan import Plan
 from .pruning import prune_
+from .safety.files import printable, private_folder
 from .schedule import Schedule
 from .surgery import current_plan, note_of, pruned_blocks
 from .tokens import Outputs

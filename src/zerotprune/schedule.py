@@ -12,9 +12,9 @@ from numbers import Integral, Real
 from typing import Any, get_args
 
 from .cost import Convention
-from .files import parsed, replacing, text_of
 from .method import Method, from_data, resolve, to_data
-from .ranges import check_range
+from .safety.files import parsed, replacing, text_of
+from .safety.ranges import check_range
 
 #: the version of a schedule that knows its budget; without one it is written as version 2
 VERSION = 3

@@ -12,8 +12,8 @@ from cyclopts import UnusedCliTokensError
 from tests.commands import PYTHON, quickly
 from zerotprune.cli import COMMANDS, _app
 from zerotprune.cli.ending import ending
-from zerotprune.interrupts import Interrupts
-from zerotprune.ranges import RANGES, check_range
+from zerotprune.safety.interrupts import Interrupts
+from zerotprune.safety.ranges import RANGES, check_range
 
 
 def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..data.demo import load_photographs
-from ..files import private_folder
+from ..safety.files import private_folder
 from .catalog import Catalog, CatalogEntry, generate_examples
 from .controller import Controller, Worker
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..files import parsed, text_of
+from ..safety.files import parsed, text_of
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: the submodule for what methods have learned, unknown to the libraries

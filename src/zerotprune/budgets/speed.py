@@ -23,7 +23,7 @@ from ..backbones import unwrap
 from ..clock import in_turn, quartiles, stopwatch
 from ..method import Method, name_of, resolve
 from ..methods import DEFAULT
-from ..ranges import check_range
+from ..safety.ranges import check_range
 from ..schedule import Schedule
 from ..surgery import attach, sharing_copy
 from .solving import schedule_for

@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 
 from ..data.fingerprint import check_same, fingerprint_model
-from ..files import parsed, replacing, text_of
 from ..method import Method
 from ..methods import ZeroTPrune, name_of
-from ..ranges import check_range
+from ..safety.files import parsed, replacing, text_of
+from ..safety.ranges import check_range
 from ..schedule import Schedule
 
 VERSION = 1

@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..interrupts import Interrupts
+    from ..safety.interrupts import Interrupts
 
 
 def main() -> None:
     """Run the command that `sys.argv` names, and end the process by SystemExit."""
     # `signal` is an import, in which an interrupt can get lost; this is there when Python starts.
     _signal.signal(_signal.SIGINT, lambda *_: os._exit(130))
-    from ..interrupts import INTERRUPTED, Interrupts
+    from ..safety.interrupts import INTERRUPTED, Interrupts
 
     try:
         _run(Interrupts())

@@ -15,7 +15,7 @@ from ..app.catalog import BUILT_IN, CatalogEntry
 from ..app.controller import Worker
 from ..app.server import serve, wait
 from ..data.models import load
-from ..files import names_in
+from ..safety.files import names_in
 
 
 def app(

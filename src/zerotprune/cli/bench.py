@@ -14,7 +14,6 @@ from rich.table import Table
 from torch import nn
 
 from ..cost import Compute
-from ..interrupts import acknowledge
 from ..measure import records
 from ..measure import speed as core
 from ..measure.accuracy import UNPRUNED, Result
@@ -31,6 +30,7 @@ from ..measure.speed import (
 from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
+from ..safety.interrupts import acknowledge
 from ..scoring.scorer import Backend
 from ..shapes import Precision
 from ..tokens import Outputs

@@ -35,10 +35,10 @@ from ..calibrate.vhf import (
 )
 from ..data.fingerprint import fingerprint_model
 from ..data.images import batches, check_classes
-from ..files import check_writable, printable
 from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
+from ..safety.files import check_writable, printable
 from .console import left_out, new_table, progress_bar
 from .options import (
     DataName,

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..ranges import RANGES, check_range
+from ..safety.ranges import RANGES, check_range
 
 #: Options whose path is written. All other paths are read.
 WRITTEN = ("out", "csv", "plot", "figure", "storage")

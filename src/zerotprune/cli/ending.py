@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..interrupts import INTERRUPTED, Interrupts
+from ..safety.interrupts import INTERRUPTED, Interrupts
 
 MISTAKE, BUG, CLOSED = 2, 1, 141
 #: errors that users can cause; all others are bugs

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..data import weights
-from ..files import check_writable
 from ..finetune.recipe import Recipe
 from ..finetune.session import (
     Session,
@@ -24,6 +23,7 @@ from ..finetune.session import (
 from ..finetune.training import EpochStats
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
+from ..safety.files import check_writable
 from ..schedule import Schedule
 from ..shapes import Precision
 from .console import console_for, left_out, progress_bar

@@ -7,7 +7,7 @@ from typing import Any
 from cyclopts.help import DefaultFormatter
 from rich.text import Text
 
-from ..ranges import RANGES
+from ..safety.ranges import RANGES
 
 
 class RangeFormatter(DefaultFormatter):

@@ -20,10 +20,10 @@ from ..cost import Load, block_macs
 from ..data.models import DEMO, load, resize_
 from ..export import target_of
 from ..export.target import Target
-from ..files import printable
 from ..measure.speed import noise
 from ..methods import name_of, names, resolve
 from ..plan import Plan
+from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
 from .options import (

@@ -16,7 +16,6 @@ from ..budgets import Budget
 from ..budgets.speed import TimeBudget
 from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
-from ..files import check_writable
 from ..measure import records
 from ..measure.statistics import Mean
 from ..method import Method
@@ -24,6 +23,7 @@ from ..methods import DEFAULT, name_of, names, resolve
 from ..plan import Plan
 from ..plots.figures import save
 from ..plots.search import search_figure
+from ..safety.files import check_writable
 from ..schedule import Schedule
 from ..search.choice import Choice, Comparison, Judged, paired_gain
 from ..search.objective import Outcome

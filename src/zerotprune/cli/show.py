@@ -13,8 +13,8 @@ from ..backbones import backbone
 from ..data import demo as built_in
 from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
-from ..files import names_in
 from ..methods import name_of
+from ..safety.files import names_in
 from ..show.heads import check_heads
 from ..show.layout import check_drawable, draw
 from ..show.scene import (

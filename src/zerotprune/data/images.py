@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..interrupts import kept_from_children, says_nothing
+from ..safety.interrupts import kept_from_children, says_nothing
 from ..shapes import Batch
 from .decoding import BadImage, decode
 from .sources import Item, find

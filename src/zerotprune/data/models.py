@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..backbones import backbone, create, image_tower, own_weights, shape_in, transformer
-from ..ranges import check_range
+from ..safety.ranges import check_range
 from ..saving import Saved, folder_named, is_saved, read_model, read_saved
 from . import demo
 from .weights import load_weights, read_weights

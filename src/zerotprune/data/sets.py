@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import text_of
+from ..safety.files import text_of
 
 
 class Set(NamedTuple):

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from ..files import bytes_of, parsed, text_of
+from ..safety.files import bytes_of, parsed, text_of
 from .sets import SETS, images_of, set_named
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

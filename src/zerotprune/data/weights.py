@@ -14,8 +14,8 @@ from torch import nn
 
 from ..backbones import backbone, transformer
 from ..backbones.storing import check_state
-from ..files import replacing
 from ..method import UnnamedMethod
+from ..safety.files import replacing
 from ..saving import make_room
 from ..schedule import Schedule
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..backbones import Pool, backbone, featurize_
 from ..budgets import schedule_for
 from ..method import Method, name_of
-from ..ranges import check_range
+from ..safety.ranges import check_range
 from ..schedule import Schedule
 from ..shapes import Precision
 from ..surgery import attach, current_plan, restore_, sharing_copy
@@ -77,7 +77,7 @@ def _opened(image: Any, name: str) -> Image.Image:
     from PIL import Image
 
     from ..data.decoding import BadImage, decode
-    from ..files import bytes_of
+    from ..safety.files import bytes_of
 
     if isinstance(image, BaseException):  # reading it failed
         raise BadImage(f"cannot read {name}: {getattr(image, 'strerror', None) or image}")

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from ..clock import now
 from ..data.images import read_loader
-from ..interrupts import says_nothing
+from ..safety.interrupts import says_nothing
 from .embedder import Decoder, Embedder
 from .shards import Piece, Shard
 from .writing import Rows, VectorFolder

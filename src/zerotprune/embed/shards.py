@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.sources import expand_pattern, index_tar, is_image, tar_shards, visible_files
-from ..files import bytes_of
+from ..safety.files import bytes_of
 
 #: columns in which images and keys are looked for by default
 IMAGE_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "path",

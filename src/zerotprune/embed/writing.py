@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.fingerprint import check_same
-from ..files import parsed, replacing, text_of
+from ..safety.files import parsed, replacing, text_of
 from .shards import Shard, import_parquet
 
 try:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..files import check_writable, replacing
 from ..measure.accuracy import UNPRUNED
 from ..measure.speed import noise
 from ..method import Method
 from ..methods import name_of
-from ..ranges import check_range
+from ..safety.files import check_writable, replacing
+from ..safety.ranges import check_range
 from ..surgery import current_plan
 from . import target_named
 from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, timed

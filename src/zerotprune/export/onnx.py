@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import parsed
+from ..safety.files import parsed
 from .target import Facts, Run, Target, batches_of, check_facts, no_facts, quiet
 
 #: has Gelu, and ScatterElements that add

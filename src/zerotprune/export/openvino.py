@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import text_of
+from ..safety.files import text_of
 from .onnx import OPSET, Onnx
 from .target import Facts, Run, Target, batches_of, no_facts, parse_facts, quiet
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import MOST_TEXT, text_of
+from ..safety.files import MOST_TEXT, text_of
 from .target import Facts, Run, Target, no_facts, parse_facts, quiet
 
 _FACTS = "zerotprune.json"

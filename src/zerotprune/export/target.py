@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..files import parsed
+from ..safety.files import parsed
 
 #: what an exported file says of itself, as JSON has it
 Facts = dict[str, Any]

@@ -24,10 +24,10 @@ from ..data.fingerprint import check_same
 from ..data.images import ImageDataset, batches, open_data, read_sample
 from ..data.models import load, outline
 from ..data.weights import weights_hash
-from ..files import replacing
 from ..measure import records
 from ..method import Method
 from ..methods import DEFAULT, resolve, to_data
+from ..safety.files import replacing
 from ..schedule import Schedule
 from .forms import form_for
 from .images import Feed, ShownImages, check_pair, seen_in_training

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from ..files import check_writable, printable
 from ..methods import to_data
+from ..safety.files import check_writable, printable
 from ..schedule import Schedule
 from .accuracy import Contender, Result
 from .speed import Group, Speed

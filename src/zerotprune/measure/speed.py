@@ -23,9 +23,9 @@ from ..budgets import schedule_for
 from ..budgets.solving import measured_gmacs
 from ..clock import Call, Clock, in_turn, now, quartiles, stopwatch
 from ..cost import Compute, Convention, Geometry
-from ..interrupts import acknowledge
 from ..methods import name_of, resolve
 from ..plan import Plan
+from ..safety.interrupts import acknowledge
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.scorer import Backend
 from ..shapes import Precision

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ..files import printable
 from ..methods import DEFAULT
+from ..safety.files import printable
 from .figures import GREY, choose_named, new_figure, others_key, style_of, write_names
 
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from ..files import check_writable, replacing
 from ..methods import DEFAULT
+from ..safety.files import check_writable, replacing
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours suit every kind of colour vision.

@@ -24,11 +24,11 @@ from ..budgets.speed import TimeBudget, Timed, cost_for, time_schedule
 from ..data.fingerprint import fingerprint_model, images_hash
 from ..data.images import ImageDataset, batches
 from ..data.models import load
-from ..files import private_folder
-from ..interrupts import acknowledge, deferred, kept_from_children
 from ..method import Method
 from ..methods import to_data
 from ..plan import Plan
+from ..safety.files import private_folder
+from ..safety.interrupts import acknowledge, deferred, kept_from_children
 from ..schedule import Schedule
 from ..shapes import Precision
 from ..surgery import restore_

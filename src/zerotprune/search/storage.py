@@ -32,7 +32,7 @@ from sqlalchemy.exc import (
 )
 
 from ..data.fingerprint import check_same
-from ..files import check_writable
+from ..safety.files import check_writable
 
 _FINGERPRINT = "zerotprune"
 _SECONDS_TO_WAIT = 60

@@ -23,7 +23,7 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from ..interrupts import deferred
+from ..safety.interrupts import deferred
 from ..schedule import Schedule
 from .objective import Outcome, rank_key, value
 from .storage import reporting_loss

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image, ImageColor
 
-from ..files import check_writable, replacing
+from ..safety.files import check_writable, replacing
 from .figure import (
     ACCENT,
     BAR,

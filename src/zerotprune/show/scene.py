@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..budgets.solving import measured_gmacs
 from ..data.decoding import decode
 from ..data.images import open_data
-from ..files import bytes_of, printable
 from ..pruning import gmacs
+from ..safety.files import bytes_of, printable
 from ..schedule import Schedule
 from ..surgery import sharing_copy
 from .pixels import as_image

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..files import printable
 from ..pruning import prune_, restore_
+from ..safety.files import printable
 from ..schedule import Schedule
 from ..shapes import Bool, Float, Int, Shaped
 from ..surgery import pruned_blocks, sharing_copy

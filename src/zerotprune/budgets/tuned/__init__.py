@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ...backbones import backbone
-from ...files import replacing
 from ...method import Method
+from ...safety.files import replacing
 from ...schedule import Schedule
 
 FOLDER = Path(__file__).parent

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.interrupts import deferred, kept_from_children
+from zerotprune.safety.interrupts import deferred, kept_from_children
 
 Run = Callable[[str], tuple[int, str, str]]
 COMMAND = """
 import os, signal, sys, time, weakref
-from zerotprune import interrupts
+from zerotprune.safety import interrupts
 from zerotprune.cli.ending import ending
 
 def press():

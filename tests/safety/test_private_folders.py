@@ -11,13 +11,13 @@ import pytest
 
 from tests.nursery import nursery
 from tests.waiting import wait_until
-from zerotprune.files import private_folder
+from zerotprune.safety.files import private_folder
 
 HOLD = """
 import sys, tempfile, time
 from pathlib import Path
 tempfile.tempdir = sys.argv[1]
-from zerotprune.files import private_folder
+from zerotprune.safety.files import private_folder
 with private_folder() as folder:
     Path(folder, "images.pt").touch()
     time.sleep(3600)

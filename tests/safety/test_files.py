@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.files import bytes_of, check_writable, parsed, replacing, text_of
+from zerotprune.safety.files import bytes_of, check_writable, parsed, replacing, text_of
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -65,7 +65,8 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     (tmp_path / "file").touch(mode=0o444)
     code = (
-        "import os, sys; from pathlib import Path; from zerotprune.files import check_writable\n"
+        "import os, sys; from pathlib import Path\n"
+        "from zerotprune.safety.files import check_writable\n"
         "os.chdir(sys.argv[1]); os.getuid() or os.setuid(65534)\n"
         "for name in ('closed/x', 'file'):\n"
         "    try: check_writable(Path(name))\n"
