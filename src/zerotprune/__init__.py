@@ -6,6 +6,8 @@ The public names are imported on first use, so that ``import zerotprune`` and th
 
 from __future__ import annotations
 
+from .registry import LOADERS
+
 TYPE_CHECKING = False  # importing typing would take as long as everything else here
 if TYPE_CHECKING:
     from typing import Any
@@ -74,6 +76,14 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module 'zerotprune' has no attribute {name!r}")
+
+
+def _load_methods() -> None:
+    """Import the built-in methods: they are found by name whichever module is imported first."""
+    from . import methods  # noqa: F401
+
+
+LOADERS.append(_load_methods)
 
 
 def __dir__() -> list[str]:

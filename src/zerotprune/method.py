@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .cost import Geometry
+from .registry import LOADERS
 from .scoring.attention import Heads, Rows
 from .scoring.graph import ColumnGraph, Graph, RowGraph
 from .scoring.scorer import REFERENCE, Scorer
@@ -210,14 +211,15 @@ def _plugins() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=PLUGINS)}
 
 
-def _import_built_in() -> None:
-    """Import the built-in methods, which registers them."""
-    import_module(f"{__package__}.methods")
+def _load() -> None:
+    """Let every loader import its methods, which registers them."""
+    for load in LOADERS:
+        load()
 
 
 def _class_named(name: str) -> type[Method] | None:
     if name not in REGISTERED:
-        _import_built_in()
+        _load()
     if name not in REGISTERED and name in _plugins():
         _plugins()[name].load()  # defining the class registers it
     return REGISTERED.get(name)
@@ -225,7 +227,7 @@ def _class_named(name: str) -> type[Method] | None:
 
 def names() -> list[str]:
     """Return the names of all methods and variants."""
-    _import_built_in()
+    _load()
     registered = {
         name: None
         for name, kind in REGISTERED.items()
