@@ -146,7 +146,7 @@ def test_what_a_schedule_and_a_cost_may_be(model: Any) -> None:
             ztp.prune_(model, cost=value)  # type: ignore[arg-type]
     wrong: Any = "Full"
     for call in (ztp.gmacs, partial(ztp.schedule_for, cost=0.6)):
-        with pytest.raises(ValueError, match='convention must be "full" or "paper", got \'Full\''):
+        with pytest.raises(ValueError, match=r'convention.*"full".*"paper".*\'Full\''):
             call(model, convention=wrong)
     with pytest.raises(ValueError, match=r"rounds.*1000, got 1000000000"):
         ztp.Stage(1, keep=0.5, rounds=10**9)

@@ -376,10 +376,10 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     images = torch.rand(1, 3, 160, 160)
     assert torch.equal(ztp.load(tmp_path / "me/it")(images), model(images))
     assert "ztp.load('me/it')" in (tmp_path / "me/it/README.md").read_text()
-    with pytest.raises(ValueError, match="not a valid name on the Hub"):
+    with pytest.raises(ValueError, match="me/forbidden"):
         ztp.push_to_hub(model, "me/forbidden")
     monkeypatch.setattr(Hub, "upload_folder", _offline)
-    with pytest.raises(OSError, match=r"cannot push to me/it: no network$"):
+    with pytest.raises(OSError, match=r"me/it.*no network$"):
         ztp.push_to_hub(model, "me/it")
 
 

@@ -124,7 +124,7 @@ def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
 def test_a_stage_at_the_last_block_that_does_not_run_is_not_traced() -> None:
     model: Any = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(5, similar=9),), TOME))
     images = images_for(model, 2)
-    with pytest.raises(ValueError, match="nothing to trace: the only stage is at the last block"):
+    with pytest.raises(ValueError, match=r'last block.*compute="all"'):
         ztp.trace(model, images)
     ztp.prune_(model, ztp.Schedule((ztp.Stage(2, similar=3), ztp.Stage(5, similar=9)), TOME))
     assert [stage.block for stage in ztp.trace(model, images)] == [2]

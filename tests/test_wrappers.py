@@ -92,9 +92,9 @@ def test_fully_sharded(family: str, tmp_path: Path) -> None:
     for name, gradient in expected.items():
         shards: Any = gradients[name]
         torch.testing.assert_close(shards.full_tensor(), gradient)
-    with pytest.raises(TypeError, match="cannot prune a model after fully_shard: prune it before"):
+    with pytest.raises(TypeError, match=r"prune.*fully_shard"):
         ztp.prune_(sharded, cost=COST)
-    with pytest.raises(TypeError, match="cannot save a model after fully_shard: save an unwrapped"):
+    with pytest.raises(TypeError, match=r"save.*fully_shard.*unwrapped"):
         ztp.save(sharded, tmp_path / "sharded")
 
 
@@ -153,9 +153,9 @@ def test_lora_on_a_pruned_model(library: str, tmp_path: Path) -> None:
     with torch.no_grad():
         after = _logits(adapted(images))
         assert not torch.equal(after, _logits(before))
-        with pytest.raises(TypeError, match="after get_peft_model: prune it before"):
+        with pytest.raises(TypeError, match=r"prune.*get_peft_model"):
             ztp.prune_(adapted, cost=COST)
-        with pytest.raises(TypeError, match=r"get_peft_model: save what merge_and_unload\(\)"):
+        with pytest.raises(TypeError, match=r"get_peft_model.*merge_and_unload\(\)"):
             ztp.save(adapted, tmp_path / "adapted")
         merged = adapted.merge_and_unload()
         assert "pruned by" in repr(merged)

@@ -154,9 +154,7 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
         share = budget / ztp.gmacs(model)
         assert tuned_for(model, cost=share) == searched
         assert ztp.schedule_for(model, gmacs=budget, method="zero-tprune") != searched
-        with pytest.raises(
-            ValueError, match=f"there are some at cost {share:.2f} .{budget:g} GMACs"
-        ):
+        with pytest.raises(ValueError, match=f"{share:.2f} .{budget:g} GMACs"):
             tuned_for(model, gmacs=0.98 * budget)
         for method, name in (("zero-tprune-uni", "zero-tprune-uni"), (None, "fold")):
             with pytest.raises(
@@ -334,7 +332,7 @@ def test_tome_spreads_its_r_as_it_is_told() -> None:
     assert [stage.similar for stage in falling] == sorted(
         (stage.similar for stage in falling), reverse=True
     )
-    with pytest.raises(ValueError, match="inflect must be a number from -1 to 1, or None, got 2"):
+    with pytest.raises(ValueError, match=r"inflect.*-1 to 1.*got 2"):
         ztp.methods.ToMe(inflect=2)
 
 

@@ -86,12 +86,12 @@ def test_one_that_no_schedule_uses_is_refused() -> None:
     used = SOME.applied_to([unpruned, merging, Schedule(stages)])
     assert used == [SOME.applied(unpruned), merging, SOME.applied(Schedule(stages))]
     for schedules, says in (
-        ([unpruned], "nothing is pruned here"),
+        ([unpruned], "nothing is pruned"),
         ([unpruned, merging], "is not used by tome"),
         ([merging, Schedule(stages, Fold())], "is not used by tome, fold"),
         ([plain], "is not used by zero-tprune"),
     ):
-        with pytest.raises(ValueError, match=f"{says}: leave --calibration out, or give"):
+        with pytest.raises(ValueError, match=f"{says}.*--calibration"):
             SOME.applied_to(schedules)
 
 
@@ -103,9 +103,9 @@ def test_that_of_another_model_is_refused_by_its_weights_and_an_outline_has_none
     assert Calibration.load_for(path, "demo", model).rounds == (1,) * 12
     with torch.no_grad():
         next(iter(model.parameters())).flatten()[0] += 1e-6
-    with pytest.raises(ValueError, match="another model: weights"):
+    with pytest.raises(ValueError, match=r"another model.*weights"):
         Calibration.load_for(path, "demo", model)
     outline = model.to("meta")
     assert Calibration.load_for(path, "demo", outline).rounds == (1,) * 12
-    with pytest.raises(ValueError, match="another model: name demo there, other here"):
+    with pytest.raises(ValueError, match=r"another model.*name demo .*other"):
         Calibration.load_for(path, "other", outline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "1 thread" in done.stdout
-    assert "over the unpruned model (eager)" in done.stdout
+    assert "(eager)" in done.stdout
     assert "not measured" not in done.stdout
     assert "<svg" in (tmp_path / "speed.svg").read_text()
     with (tmp_path / "rows.csv").open(newline="") as file:
@@ -66,7 +67,7 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
     assert all("top1" not in row for row in rows)
     assert rows[0]["speedup"] == rows[1]["of_limit"] == 1.0
     plain = zerotprune(*few, cwd=tmp_path)
-    assert "accuracy not measured: give --data" in plain.stdout
+    assert re.search("accuracy.*--data", plain.stdout), plain.stdout
     assert list(tmp_path.iterdir()) == []
 
 

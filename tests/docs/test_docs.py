@@ -29,10 +29,6 @@ def test_python_blocks_run(page: str, python: dict[str, str]) -> None:
     assert page not in python, python[page]
 
 
-def test_the_readme_is_a_door() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
-
-
 @pytest.mark.parametrize("page", IDS)
 def test_links_lead_somewhere(page: str) -> None:
     """To files and headings of ours; Sphinx checks only those inside docs/."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -69,7 +70,8 @@ def test_finished_shards_are_skipped_and_lost_ones_made_again(
     assert before.items() <= {each.name: each.stat().st_mtime_ns
                               for each in out.glob("*.parquet")}.items()  # fmt: skip
     done = again(images, out)
-    assert done.stdout.strip() == "all 3 shards were finished before"
+    assert re.search(r"\ball 3 shards\b", done.stdout), done.stdout
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None:
@@ -121,11 +123,10 @@ def test_a_bad_shard_is_named_and_the_others_are_finished(images: Path, tmp_path
     out = tmp_path / "out"
     done = again(tmp_path / "tars", out)
     assert done.returncode == 2
-    assert (
-        "1 of 2 shards could not be read, the others are finished: 0: cannot index" in done.stderr
-    )
+    assert "1 of 2 shards" in done.stderr
+    assert " 0: cannot index" in done.stderr
     assert [each.name for each in out.glob("*.parquet")] == ["1.parquet"]
-    assert "1 of 2 shards were finished before" in again(tmp_path / "tars", out).stdout
+    assert "1 of 2 shards" in again(tmp_path / "tars", out).stdout
 
 
 def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
@@ -166,7 +167,9 @@ def test_two_runs_do_not_meet_in_a_folder(whole: Path, images: Path, tmp_path: P
     born = nursery()
     other = born.start(script, str(out))
     wait_until(lambda: again(images, out).returncode == 2, "the refusal")
-    assert "another process is writing to" in again(images, out).stderr
+    refusal = again(images, out).stderr
+    assert "another process" in refusal
+    assert "--out" in refusal
     os.kill(other, signal.SIGKILL)
     born.wait(other)
     assert again(images, out).returncode == 0

@@ -58,11 +58,11 @@ def test_what_is_no_onnx(tmp_path: Path) -> None:
     good = onnx_with(tmp_path / "model.onnx", {"zerotprune.model": '"a"'}).read_bytes()
     for data in (good[:-2], b"x" * 99):
         (tmp_path / "model.onnx").write_bytes(data)
-        with pytest.raises(ValueError, match=r"model\.onnx is not an ONNX file"):
+        with pytest.raises(ValueError, match=r"model\.onnx.*ONNX"):
             target_named("onnx").read(tmp_path / "model.onnx")
     with (tmp_path / "large.onnx").open("wb") as file:
         file.truncate(2**31)  # it has holes, and takes no room
-    with pytest.raises(ValueError, match="none has more than 2 GB"):
+    with pytest.raises(ValueError, match=r"large\.onnx.* 2 GB"):
         target_named("onnx").read(tmp_path / "large.onnx")
 
 
@@ -70,11 +70,11 @@ def test_what_is_no_onnx(tmp_path: Path) -> None:
     "data", [b"", b"x" * 99, b"<net>", b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&d;"]
 )
 def test_what_is_no_openvino_and_no_pt2(data: bytes, tmp_path: Path) -> None:
-    for name, kind in {"openvino": "an OpenVINO model", "torch": "a .pt2 file"}.items():
+    for name, kind in {"openvino": "OpenVINO", "torch": "pt2"}.items():
         target = target_named(name)
         file = tmp_path / f"model{target.ending}"
         file.write_bytes(data)
-        with pytest.raises(ValueError, match=f"is not {kind}"):
+        with pytest.raises(ValueError, match=rf"model\{target.ending}.*{kind}"):
             target.read(file)
 
 
@@ -98,7 +98,7 @@ def test_others_models_say_nothing(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("model/data", "")
     for name, file in {"openvino": xml, "torch": archive}.items():
-        with pytest.raises(ValueError, match="was not written by zerotprune"):
+        with pytest.raises(ValueError, match=rf"{file.name}.*zerotprune"):
             target_named(name).read(file)
 
 
@@ -166,7 +166,7 @@ def test_links_and_modes_stay_and_a_full_disk_is_said(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch_target, "write", full)
-    with pytest.raises(OSError, match=r"link\.pt2 cannot be written: No space left on device"):
+    with pytest.raises(OSError, match=r"link\.pt2.*No space left on device"):
         ztp.export_model(model, link, to="torch", rounds=0)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.pt2", "real.pt2"]
     assert real.read_bytes() == b"new"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_a_zero_tprune_with_s_stages_is_not_trained(home: Path, tmp_path: Path) 
         done = zerotprune("finetune", "test_vit", *given, *named, "--schedule",
                           str(tmp_path / "s.json"), cwd=home)  # fmt: skip
         assert done.returncode == 2, done
-        assert "trained with I-stages alone, and the stage at block 3 prunes 9" in done.stderr
+        assert re.search("I-stages.* block 3 .* 9 similar", done.stderr), done
         assert len(done.stderr.splitlines()) == 1
     assert sorted(home.iterdir()) == before
 
@@ -137,7 +138,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     arguments = options(["test_vit", "train", "val", "--out", "full.safetensors"])
     assert run(home, monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
-    assert "cannot be written after epoch 2: No space left on device" in said
+    assert re.search("epoch 2.*No space left on device", said), said
     assert "still there" in said
     assert len(said.splitlines()) == 1
     kept = home / "full.safetensors.checkpoint"
@@ -151,7 +152,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     ):
         assert run(home, monkeypatch, *other) == 2
         said = capsys.readouterr().err
-        assert "is the checkpoint of another training" in said
+        assert kept.name in said
         assert says in said
     assert run(home, monkeypatch, *arguments) == 0, "with room again it goes on"
     assert "after epoch 1 of 2" in capsys.readouterr().out
@@ -211,7 +212,7 @@ def test_a_checkpoint_that_does_not_fit(
     said = capsys.readouterr().err
     file.unlink()
     assert ended.value.code == 2, said
-    assert "odd.safetensors.checkpoint does not fit" in said
+    assert file.name in said
     assert not (home / "odd.safetensors").exists()
 
 
@@ -246,7 +247,7 @@ def test_a_disk_that_is_full_in_the_end(
     held = out.read_bytes()
     assert load_file(out).keys() == model.state_dict().keys()
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="cannot be written: No space left on device"):
+    with pytest.raises(OSError, match=r"w\.safetensors.*No space left on device"):
         weights.save(out, model, Schedule(), {"more": 1})
     assert out.read_bytes() == held
     assert [each.name for each in tmp_path.iterdir()] == [out.name]

@@ -128,7 +128,7 @@ def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: P
         rows.append(measured(table, model, "no S-stage", 0.0))  # Sec. 4.2 has an S-stage
     first, _ = pages(tmp_path, rows)
     told = line_with(first, "zero-tprune-paper", "-9.00 ± 0.40 (DeiT-Ti)", "-9.00 ± 0.40 (ViT-Ti)")
-    assert "stages at blocks 4, 8, 7 similar tokens in each" in told  # as its row has them
+    assert re.search(r"blocks 4, 8\b.*\b7 similar", told)  # as its row has them
     assert "-0.5 to -0.5" in told
     assert "+3.0 to +7.0" in told
 
@@ -188,8 +188,8 @@ def test_untrained_methods_are_held_to_random_dropping_case_by_case(tmp_path: Pa
         rows += [measured("off-the-shelf", DEIT, f"{name} @ {cost}", change)
                  for cost, change in zip((0.7, 0.55), changes, strict=True)]  # fmt: skip
     first, _ = pages(tmp_path, rows)
-    told = line_with(first, "random dropping in 1 of 2 cases")
-    assert "A-ViT loses more than random dropping in 2 of 2 cases" in told
+    told = line_with(first, "random dropping", " 1 of 2 ")
+    assert re.search(r"A-ViT\b.* 2 of 2\b", told), told
 
 
 def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:
@@ -231,8 +231,9 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
     )
     changes = "-1.50 ± 0.40 | -1.50 ± 0.40 |  | "
     assert f"| **fold** | {changes} | {changes} |" in shelf
-    assert "| searched against | 0.9 G | 0.7 G |" in search
-    assert "| ViT-Ti, early form: top-1 | +0.10 ± 0.40 | **+4.00 ± 0.40** |" in search
+    assert line_with("\n".join(search), "| 0.9 G | 0.7 G |")
+    row = line_with("\n".join(search), "ViT-Ti", "early form", "top-1")
+    assert row.endswith("| +0.10 ± 0.40 | **+4.00 ± 0.40** |")
     assert "| 0.7 | **fold** | -1.50 ± 0.40 | 0.1150 | -1.50 ± 0.40 | 0.1150 |" in nearest
     assert "| tome | fold's |  |  |  | 0.1250 |" in nearest
     for lines in (shelf, search, nearest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -42,9 +43,8 @@ def test_a_search_that_misses_its_time_writes_no_schedule(
     again = ("--speedup", "1.5", "--out", str(out), "--csv", str(tmp_path / "rows.csv"))
     assert run_search(monkeypatch, folder, *again) == 2
     error = capsys.readouterr().err
-    assert "expected a speedup of 1.5" in error
-    assert "3.75 times as fast" in error
-    assert "no schedule was written, the finished trials are kept" in error
+    assert "a speedup of 1.5" in error
+    assert "3.75" in error
     assert error.count("\n") == 1
     assert sorted(path.suffix for path in tmp_path.iterdir() if "db" not in path.suffix) == []
     assert len(complete_in(tmp_path / "schedule.trials.db")) == 2
@@ -52,7 +52,7 @@ def test_a_search_that_misses_its_time_writes_no_schedule(
     measured[0] = 0.26
     assert run_search(monkeypatch, folder, *again) == 2
     error = capsys.readouterr().err
-    assert "a speedup of 1.5 was 0.200 GMACs when this study began and is 0.260" in error
+    assert re.search(r"a speedup of 1\.5 .*0\.200 GMACs.* 0\.260 .*--study", error), error
     assert not out.exists()
 
     measured[0], timing[0] = 0.21, timed(30, 20)

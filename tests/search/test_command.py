@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -56,8 +57,8 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     assert len(_values(tmp_path / "schedule.trials.db")) == 5
     again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
                     cwd=tmp_path)  # fmt: skip
-    assert "after 5 of 5 trials, begun with --sampler random" in again.stdout
-    with pytest.raises(ValueError, match=r"budget --cost 0.4 there, --cost 0.5 here"):
+    assert re.search("5 of 5 trials.*--sampler random", again.stdout), again.stdout
+    with pytest.raises(ValueError, match=r"budget --cost 0\.4 .*--cost 0\.5 "):
         search_command(
             "demo", str(folder), budget=BudgetOptions(cost=0.5), method="zero-tprune",
             out=tmp_path / "schedule.json",
@@ -96,7 +97,7 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
         assert kept.items() <= now.items()
         kept = now
     assert code == 130, error
-    assert "of 20 trials: run the same command" in out.replace("\n", " ")
+    assert f"{len(kept)} of 20 trials" in out.replace("\n", " ")
     assert "Traceback" not in error
     assert Schedule.load(tmp_path / "schedule.json").stages
     done = quickly("search", "--model", "demo", *arguments, cwd=tmp_path)
