@@ -275,12 +275,12 @@ def _cut(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1000])
 
 
-def _spoiled(folder: Path) -> None:
+def _spoiled(folder: Path, name: str = "head.bias", value: float = torch.nan) -> None:
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"
     state = load_file(file)
-    state["head.bias"] = torch.full_like(state["head.bias"], torch.nan)
+    state[name] = torch.full_like(state[name], value)
     save_file(state, file, {"format": "pt"})
 
 
@@ -333,6 +333,14 @@ def test_bad_folders_are_refused_in_one_sentence(what: str, saved: Path, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_of_transformers_must_be_finite(value: float, tmp_path: Path) -> None:
+    folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
+    _spoiled(folder, "classifier.bias", value)
+    with pytest.raises(ValueError, match=r"classifier\.bias holds values that are not finite"):
+        ztp.load(folder)
+
+
 def test_a_transformers_folder_runs_no_code(tmp_path: Path) -> None:
     folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
     (folder / "evil.py").write_text("raise SystemExit('it ran')\nclass Evil: ...\n")
@@ -343,6 +351,97 @@ def test_a_transformers_folder_runs_no_code(tmp_path: Path) -> None:
         ztp.load(folder)
     with pytest.raises(ValueError, match="no folder"):
         ztp.load(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def yes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Somebody who says yes to every question; what was asked."""
+    asked: list[str] = []
+
+    def answer(text: str = "") -> str:
+        asked.append(text)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", answer)
+    return asked
+
+
+def test_nobody_is_asked_whether_code_of_a_folder_may_run(tmp_path: Path, yes: list[str]) -> None:
+    folder, mark = ztp.save(hf_model(), tmp_path / "it"), tmp_path / "it_ran"
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass Evil: ...\n")
+    processor = {"image_processor_type": "Evil", "auto_map": {"AutoImageProcessor": "evil.Evil"}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    ztp.save(ztp.load(folder), tmp_path / "copy")
+    assert not (tmp_path / "copy/preprocessor_config.json").exists()
+    (folder / FILE).unlink()  # `hf:` of a plain folder of transformers
+    change(folder, "config.json", model_type="evil", auto_map={"AutoConfig": "evil.Evil"})
+    for pretrained in (True, False):
+        with pytest.raises(ValueError, match="transformers cannot read"):
+            models.load(f"hf:{folder}", pretrained=pretrained)
+    assert (yes, mark.exists()) == ([], False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attn_implementation": "evil/kernel"},
+        {"_attn_implementation": "evil/kernel"},
+        {"attn_implementation": {"": "evil/kernel"}},
+        {"attribute_map": {"harmless": "_attn_implementation"}, "harmless": "evil/kernel"},
+    ],
+    ids=["public", "private", "nested", "renamed"],
+)
+def test_a_config_fetches_no_attention_kernel(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(
+        "transformers.modeling_utils.lazy_import_flash_attention",
+        lambda name, *args, **kwargs: fetched.append(name),
+    )
+    folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
+    plain: Any = hf_model()
+    plain.save_pretrained(tmp_path / "plain")
+    change(folder, "config.json", **fields)
+    change(tmp_path / "plain", "config.json", **fields)
+    readers: list[Callable[[], object]] = [
+        lambda: ztp.load(folder),
+        lambda: models.outline(str(folder)),
+        lambda: models.load(f"hf:{tmp_path}/plain", pretrained=True),
+        lambda: models.load(f"hf:{tmp_path}/plain"),
+    ]
+    for read in readers:
+        with pytest.raises(ValueError, match="evil/kernel") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+    assert fetched == []
+
+
+def test_a_plain_attention_of_a_config_is_kept(tmp_path: Path) -> None:
+    folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
+    for name in ("eager", "sdpa"):
+        change(folder, "config.json", attn_implementation=name)
+        model: Any = ztp.load(folder)
+        assert model.config._attn_implementation == name
+
+
+def test_an_open_clip_folder_fetches_no_trunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(name: str, *args: Any, **kwargs: Any) -> None:
+        fetched.append(name)
+        raise OSError("no network")
+
+    monkeypatch.setattr("timm.models._factory.load_model_config_from_hf", fetch)
+    folder = ztp.save(clip_model(), tmp_path / "it", config=CLIP)
+    for name in ("hf-hub:x/y", "hf_hub:x/y", f"local-dir:{tmp_path}"):
+        vision = {"timm_model_name": name, "image_size": 64}
+        change(folder, "open_clip_config.json", model_cfg={**CLIP, "vision_cfg": vision})
+        with pytest.raises(ValueError, match=name):
+            ztp.load(folder)
+    assert fetched == []
 
 
 class Hub:

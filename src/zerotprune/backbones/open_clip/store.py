@@ -105,6 +105,9 @@ def _twin(described: Mapping[str, Any], whole: bool, meta: bool = True) -> nn.Mo
     config = copy.deepcopy(dict(described))
     if "hf_model_name" in config.get("text_cfg", {}):
         raise ValueError("a text tower of transformers is not saved: save the image tower alone")
+    trunk = config["vision_cfg"].get("timm_model_name")
+    if trunk and ":" in trunk:
+        raise ValueError(f"timm would fetch {trunk!r}: give the name of an architecture of timm")
     config["vision_cfg"] = {**config["vision_cfg"], "timm_model_pretrained": False}
     with torch.device("meta" if meta else "cpu"), _quietly():
         if not whole:

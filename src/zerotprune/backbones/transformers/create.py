@@ -120,7 +120,9 @@ def quietly() -> Iterator[None]:
 
 
 def _load(kind: Any, name: str) -> Any:
-    model, misfits = read_state(kind, name, dtype=torch.float32)
+    config = kind.config_class.from_pretrained(name)
+    refuse_kernels(config)
+    model, misfits = read_state(kind, name, config=config, dtype=torch.float32)
     missing = misfits["missing_keys"]
     if missing and all(key.startswith("pooler.") for key in missing):
         model.pooler = None  # it was published without one: a random one is useless
@@ -139,9 +141,24 @@ def _config(name: str) -> Any:
     else:
         refuse_unreachable(name, name, ["config.json"], "give a local folder, hf:FOLDER")
     try:
-        return transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        refuse_kernels(config)
     except (OSError, ValueError) as error:
         raise ValueError(f"transformers cannot read {name!r}: {_first_line(error)}") from None
+    return config
+
+
+def refuse_kernels(config: Any) -> None:
+    """Refuse a config that names an attention kernel on the Hub, which would be fetched and run."""
+    kernel = config._attn_implementation
+    if "/" in str(kernel):
+        raise ValueError(
+            f"its config asks for the code of the attention kernel {kernel}: remove "
+            "attn_implementation from the config"
+        )
+    for part in vars(config).values():
+        if isinstance(part, transformers.PretrainedConfig):
+            refuse_kernels(part)
 
 
 def _kind(name: str, config: Any) -> Any:

@@ -83,7 +83,7 @@ def _interpolation(resample: int) -> Any:
 
 
 def saved_processor(name: str) -> Any:
-    """Load the image processor beside the model's weights, if there is one."""
+    """Load the image processor beside the model's weights, if there is one. Its code is not run."""
     from transformers import AutoImageProcessor
 
     if not name:
@@ -91,6 +91,6 @@ def saved_processor(name: str) -> Any:
     if Path(name).is_dir() and not (Path(name) / "preprocessor_config.json").is_file():
         return None
     try:
-        return AutoImageProcessor.from_pretrained(name)
+        return AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError):
         return None

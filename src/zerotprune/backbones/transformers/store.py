@@ -19,8 +19,8 @@ import transformers
 from torch import nn
 
 from ..contract import saving_method
-from ..storing import CONFIG, own_state, read_config
-from .create import quietly, read_state
+from ..storing import CONFIG, check_state, own_state, read_config
+from .create import quietly, read_state, refuse_kernels
 from .families import FAMILIES, known_as
 from .preprocessing import saved_processor
 
@@ -83,11 +83,14 @@ def read(folder: Path, weights: bool) -> nn.Module:
         raise ValueError(f"{folder / CONFIG}: {name!r} cannot be pruned")
     kind: Any = getattr(transformers, str(name))
     try:
+        config = kind.config_class.from_pretrained(folder, local_files_only=True)
+        refuse_kernels(config)
         if weights:
-            model, misfits = read_state(kind, folder, dtype="auto", use_safetensors=True,
-                                        local_files_only=True, trust_remote_code=False)  # fmt: skip
+            model, misfits = read_state(kind, folder, config=config, dtype="auto",
+                                        use_safetensors=True, local_files_only=True,
+                                        trust_remote_code=False)  # fmt: skip
         else:
-            model, misfits = kind(kind.config_class.from_pretrained(folder)), {}
+            model, misfits = kind(config), {}
             model.name_or_path = str(folder)
     except Exception as error:  # a stranger's config and weights may fail in any way
         reason = str(error).strip().partition("\n")[0]
@@ -98,6 +101,8 @@ def read(folder: Path, weights: bool) -> nn.Module:
                 f"the weights in {folder} do not fit its config: {what.replace('_', ' ')}, such "
                 f"as {keys[0]}"
             )
+    if weights:
+        check_state(model, model.state_dict(), folder)
     vars(model.config).pop(FIELD, None)
     made: nn.Module = model
     return made
