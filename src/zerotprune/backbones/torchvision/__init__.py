@@ -9,46 +9,17 @@ import torchvision.models.vision_transformer as vit
 from torch import Tensor, nn
 
 from ...cost import Geometry
-from ...shapes import Float
 from ..attention import PackedBlock, why_not_packed
 from ..contract import Backbone, Parts, Pool
 from ..counting import linear_macs, module_macs, norm_values, packed_shape
-from ..ending import BlockRow, Ending, Proxy
+from ..ending import Ending
 from .create import create, entry_of, name_of, read, shape_in, write
+from .ending import TorchvisionEnding
 
 __all__ = ["create", "featurize_", "read", "shape_in", "take_apart", "write"]
 
 #: the modules of a block that act on the output of its attention
 _AFTER_ATTENTION = ("dropout",)
-
-
-class TorchvisionEnding(Ending):
-    """The head reads the CLS token alone."""
-
-    def last_block(self) -> nn.Module:
-        block: nn.Module = self.model.encoder.layers[-1]
-        return block
-
-    def around(self) -> tuple[nn.Module, ...]:
-        encoder = self.model.encoder
-        return encoder, encoder.layers, encoder.ln
-
-    def reads_prefix_only(self) -> bool:
-        return "forward" not in self.model.encoder.__dict__
-
-    def weighs_sizes(self) -> bool:
-        return True  # it pools nothing
-
-    def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        model = self.model
-        encoder = Proxy(model.encoder, layers=BlockRow(model.encoder.layers, last))
-        return type(model).forward(Proxy(model, encoder=encoder), *args, **kwargs)
-
-    def enter(self, x: Float[Tensor, "batch tokens width"], block: int) -> Tensor:
-        model = self.model
-        row = BlockRow(list(model.encoder.layers)[block - 1 :], self.last_kwargs())
-        outputs: Tensor = model.heads(model.encoder.ln(row(x))[:, 0])
-        return outputs
 
 
 class TorchvisionBackbone(Backbone):
