@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.inputs import MODELS, REPORT, Bench, measuring_images, parsed
 from zerotprune import Schedule, gmacs, prune_, schedule_for, trace
 from zerotprune.measure import records
-from zerotprune.measure.statistics import Mean
+from zerotprune.measure.accuracy import Mean
 from zerotprune.scoring.scorer import Backend
 from zerotprune.shapes import Batch
 

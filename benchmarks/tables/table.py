@@ -30,8 +30,7 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets.solving import bisect
 from zerotprune.measure import records
 from zerotprune.measure import speed as clock
-from zerotprune.measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
-from zerotprune.measure.statistics import Mean
+from zerotprune.measure.accuracy import UNPRUNED, Contender, Mean, Result, Setting, compare
 from zerotprune.plan import Plan
 from zerotprune.shapes import Precision
 

@@ -21,7 +21,7 @@ from benchmarks.tables.transfer import (
     TRAINED,
 )
 from zerotprune import Schedule
-from zerotprune.measure.statistics import Mean
+from zerotprune.measure.accuracy import Mean
 from zerotprune.plots.figures import save
 
 Row = dict[str, str]

@@ -9,7 +9,7 @@ import torch
 
 from zerotprune import Schedule
 from zerotprune.calibrate.vhf import DEFAULT_VHF, Verdict, beam_search, random_starts
-from zerotprune.measure.statistics import Mean
+from zerotprune.measure.accuracy import Mean
 
 
 def peak(place: tuple[float, float]) -> float:

@@ -21,8 +21,7 @@ from tests.cli.hostile import png
 from tests.data.files import RED, encoded, labels, put, refusal, saved, write_tar
 from zerotprune.backbones import backbone
 from zerotprune.data import demo
-from zerotprune.data.decoding import BadImage, decode
-from zerotprune.data.images import ImageDataset, batches, check_classes, open_data
+from zerotprune.data.images import BadImage, ImageDataset, batches, check_classes, decode, open_data
 from zerotprune.data.sources import Item
 
 # Decoding

@@ -23,8 +23,7 @@ from zerotprune.finetune.dynamicvit import (
     masked_attention,
     ratio_loss,
 )
-from zerotprune.finetune.forms import form_for
-from zerotprune.finetune.soft_mask import SoftMask, soft_mask
+from zerotprune.finetune.forms import SoftMask, form_for, soft_mask
 from zerotprune.methods import resolve
 from zerotprune.scoring.attention import Heads
 

@@ -14,9 +14,8 @@ import zerotprune as ztp
 from tests.families import build, images_for, plain_geometry
 from zerotprune.backbones import backbone
 from zerotprune.budgets.solving import measured_gmacs
-from zerotprune.measure.accuracy import Contender, Result, Setting, compare
+from zerotprune.measure.accuracy import Contender, Mean, Result, Setting, compare
 from zerotprune.measure.evaluation import apply_probe, probe_scores
-from zerotprune.measure.statistics import Mean
 from zerotprune.methods import ATS
 from zerotprune.plan import Plan
 from zerotprune.shapes import Batch

@@ -9,7 +9,7 @@ import warnings
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.decoding import check_sides, decode
+from ..data.images import check_sides, decode
 
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_UPLOAD_PIXELS = 24_000_000  # fewer than for local files: several users may upload at once

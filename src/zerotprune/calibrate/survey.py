@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..backbones import BlockCall, backbone
 from ..block import CHUNK, Parts
-from ..measure.statistics import Mean, divergence
+from ..measure.accuracy import Mean, divergence
 from ..schedule import papers_rounds
 from ..scoring.graph import attention_graph, combine_heads, head_variance, start_scores, vote
 from ..scoring.indexing import concat, select

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..budgets import schedule_for
-from ..measure.statistics import Mean, divergence
+from ..measure.accuracy import Mean, divergence
 from ..methods import ZeroTPrune
 from ..plan import Plan
 from ..schedule import Schedule

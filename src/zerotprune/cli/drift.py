@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from ..backbones import Pool, featurize_
 from ..budgets import Budget
-from ..data.decoding import decode
-from ..data.images import ImageDataset, batches, read_sample
+from ..data.images import ImageDataset, batches, decode, read_sample
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from ..measure.drift import Drift, drifts_of, find_neighbours
 from ..methods import DEFAULT, Method, names, resolve

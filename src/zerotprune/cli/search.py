@@ -17,7 +17,7 @@ from ..budgets.speed import TimeBudget
 from ..calibrate.calibration import Calibration, check_used
 from ..data.images import check_classes
 from ..measure import records
-from ..measure.statistics import Mean
+from ..measure.accuracy import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
 from ..plan import Plan

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from .decoding import decode
+from .images import decode
 
 Split = Literal["train", "test"]
 

@@ -56,7 +56,7 @@ class Decoder:
     ) -> tuple[Tensor | None, list[str | None]]:
         """Return the readable images as one batch, or None if there are none; and for each image
         an error or None."""
-        from ..data.decoding import BadImage
+        from ..data.images import BadImage
 
         good, errors = list[Tensor](), list[str | None]()
         for number, image in enumerate(images):
@@ -76,7 +76,7 @@ def _opened(image: Any, name: str) -> Image.Image:
     import numpy as np
     from PIL import Image
 
-    from ..data.decoding import BadImage, decode
+    from ..data.images import BadImage, decode
     from ..safety.files import bytes_of
 
     if isinstance(image, BaseException):  # reading it failed

@@ -18,9 +18,8 @@ import torch
 from ..methods import to_data
 from ..safety.files import check_writable, printable
 from ..schedule import Schedule
-from .accuracy import Contender, Result
+from .accuracy import Contender, Mean, Result
 from .speed import Group, Speed
-from .statistics import Mean
 
 FIELDS = (
     "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",

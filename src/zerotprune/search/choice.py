@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..measure.statistics import Mean
+from ..measure.accuracy import Mean
 from ..schedule import Schedule
 from ..shapes import Float
 from .objective import Outcome, rank_key

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..backbones import Backbone, backbone
+from ..measure.accuracy import divergence
 from ..measure.evaluation import TEMPERATURE
-from ..measure.statistics import divergence
 from ..method import Method
 from ..pruning import prune_, restore_
 from ..schedule import Schedule

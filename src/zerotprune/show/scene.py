@@ -12,8 +12,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from ..budgets.solving import measured_gmacs
-from ..data.decoding import decode
-from ..data.images import open_data
+from ..data.images import decode, open_data
 from ..pruning import gmacs
 from ..safety.files import bytes_of, printable
 from ..schedule import Schedule
