@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from cyclopts import UnusedCliTokensError
 
 from tests.commands import PYTHON, quickly
 from zerotprune.cli import COMMANDS, _app
+from zerotprune.cli.checks import Read, Written, marks
 from zerotprune.cli.ending import ending
+from zerotprune.cli.options import FigureFolder
 from zerotprune.safety.interrupts import Interrupts
-from zerotprune.safety.ranges import RANGES, check_range
+from zerotprune.safety.ranges import RANGES, Range, check_range
 
 
 def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -78,17 +81,32 @@ def test_a_reader_that_goes_away_is_no_mistake() -> None:
     assert (process.wait(), said) == (141, b"")
 
 
-def test_every_number_has_a_range_and_the_help_prints_it() -> None:
+def numbers(hint: Any) -> bool:
+    """Is it a number, or a list or union with numbers?"""
+    return hint in (int, float) or any(map(numbers, get_args(hint)))
+
+
+def test_options_say_their_ranges_and_files_and_the_help_prints_the_ranges() -> None:
     for name in COMMANDS:
         collection = _app([name])[name].assemble_argument_collection()
         for argument in collection:
-            if argument.hint in (int, float):
-                assert argument.name.lstrip("-").replace("-", "_") in RANGES, (name, argument.name)
-    said = " ".join(quickly("search", "--help").stdout.replace("│", " ").split())
+            annotation = argument.field_info.annotation
+            said = {type(mark) for mark in marks(annotation)}
+            if numbers(argument.hint):
+                assert Range in said, (name, argument.name)
+            if argument.hint in (Path, Path | None) and annotation != FigureFolder:
+                assert said & {Read, Written}, (name, argument.name)
+    printed = " ".join(quickly("search", "--help").stdout.replace("│", " ").split())
     for name in ("trials", "cost", "size", "batch", "workers"):
-        assert f"[{RANGES[name]}]" in said
+        assert f"[{RANGES[name]}]" in printed
     with pytest.raises(ValueError, match="cost must be above 0, got nan"):
         check_range("cost", float("nan"))
+
+
+@pytest.mark.parametrize("line", ["bench demo --data x --strict", "export demo --out x --limit 3"])
+def test_a_group_of_options_can_grow_in_another_module(line: str) -> None:
+    _, bound, _ = _app([]).parse_args(line.split(), exit_on_error=False, print_error=False)
+    assert bound.arguments["model"] == "demo"
 
 
 def test_names_that_are_no_text_are_told(tmp_path: Path) -> None:

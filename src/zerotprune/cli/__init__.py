@@ -35,7 +35,7 @@ def _run(interrupts: Interrupts) -> None:
         if command.__module__.startswith(__package__):
             from .checks import check_call
 
-            check_call(bound.arguments)
+            check_call(command, bound.arguments)
         interrupts.running()
         command(*bound.args, **bound.kwargs)
 
@@ -55,14 +55,14 @@ def _app(arguments: list[str]) -> Any:
         help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
         version=__version__,
     )
-    if {"--help", "-h"} & set(arguments):
-        from .help import RangeFormatter
-
-        app.help_formatter = RangeFormatter()
     for name, text in COMMANDS.items():
         # The command that is called shows its docstring instead.
         options = {} if arguments[:1] == [name] else {"help": text}
         app.command(f"zerotprune.cli.{name}:{name}", name=name, **options)
+    if arguments[:1] and arguments[0] in COMMANDS and {"--help", "-h"} & set(arguments):
+        from .options import RangeFormatter
+
+        app.help_formatter = RangeFormatter(app[arguments[0]])
     return app
 
 

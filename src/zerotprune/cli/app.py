@@ -16,15 +16,17 @@ from ..app.controller import Worker
 from ..app.server import serve, wait
 from ..data.models import load
 from ..safety.files import names_in
+from ..safety.ranges import RANGES
+from .options import Input
 
 
 def app(
     *,
     model: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    weights: Annotated[tuple[Path, ...], Parameter(negative=())] = (),
+    weights: Annotated[tuple[Input, ...], Parameter(negative=())] = (),
     random_weights: bool = False,
-    names: Path | None = None,
-    port: int | None = None,
+    names: Input | None = None,
+    port: Annotated[int, RANGES["port"]] | None = None,
     browser: bool = True,
 ) -> None:
     """Open a page that shows what pruning does to an image: patches, predictions, cost, speed.

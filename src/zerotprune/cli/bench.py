@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from cyclopts import Parameter
@@ -31,6 +32,7 @@ from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
 from ..safety.interrupts import acknowledge
+from ..safety.ranges import RANGES
 from ..scoring.scorer import Backend
 from ..shapes import Precision
 from ..tokens import Outputs
@@ -45,16 +47,19 @@ from .console import (
 from .evaluation import Evaluation, ProbeOptions, prepare_evaluation
 from .options import (
     DATA,
+    BatchCount,
     BudgetsOptions,
     CsvFile,
     DataOptions,
     FigureFile,
-    Flag,  # noqa: F401  cyclopts reads the options of DataOptions by the names of this module
+    InputName,
     JsonFlag,
     ModelName,
     ModelOptions,
     ReadingOptions,
     Several,
+    Threads,
+    Workers,
     refuse_torchrun,
     resolve_device,
 )
@@ -70,9 +75,9 @@ Accuracy = dict[Precision, list[Result]]  # without contenders that could not be
 class AccuracyOptions(DataOptions):
     """The images for an accuracy beside the speed."""
 
-    data: str | None = None
+    data: InputName | None = None
     "Images to measure accuracy on in the same run: a folder, tar shards, or hf:DATASET."
-    workers: int = 2
+    workers: Workers = 2
     "Processes that decode images."
 
     def reading(self) -> ReadingOptions:
@@ -85,18 +90,18 @@ def bench(
     model: ModelName,
     *,
     budget: BudgetsOptions = BudgetsOptions(),
-    method: Several[str] = None,
+    method: Several[InputName] = None,
     loading: ModelOptions = ModelOptions(),
     measuring: AccuracyOptions = AccuracyOptions(),
     probing: ProbeOptions = ProbeOptions(),
-    batch: Several[int] = None,
+    batch: Several[BatchCount] = None,
     precision: Several[Precision] = None,
     mode: Several[Mode] = None,
-    rounds: int = 20,
+    rounds: Annotated[int, RANGES["rounds"]] = 20,
     compute: Compute = "needed",
     backend: Backend = "auto",
     outputs: Outputs = "tokens",
-    threads: int | None = None,
+    threads: Threads | None = None,
     csv: CsvFile = None,
     plot: FigureFile = None,
     json: JsonFlag = False,

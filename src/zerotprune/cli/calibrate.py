@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,13 +40,17 @@ from ..measure import records
 from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
 from ..safety.files import check_writable, printable
+from ..safety.ranges import RANGES
 from .console import left_out, new_table, progress_bar
 from .options import (
     DataName,
     FigureFolder,
+    InputName,
     ModelName,
     ModelOptions,
+    Output,
     ReadingOptions,
+    Seed,
     preset_or_file,
     refuse_torchrun,
     resolve_device,
@@ -58,13 +63,13 @@ def calibrate(
     model: ModelName,
     data: DataName,
     *,
-    out: Path,
+    out: Output,
     figures: FigureFolder = None,
-    threshold: float = THRESHOLD,
-    schedule: str | None = None,
+    threshold: Annotated[float, RANGES["threshold"]] = THRESHOLD,
+    schedule: InputName | None = None,
     labels: bool = True,
-    evaluations: int = 40,
-    seed: int = 0,
+    evaluations: Annotated[int, RANGES["evaluations"]] = 40,
+    seed: Seed = 0,
     loading: ModelOptions = ModelOptions(),
     reading: ReadingOptions = ReadingOptions(),
 ) -> None:

@@ -1,44 +1,82 @@
-"""Check every command line before anything is read: ranges of numbers, paths used twice."""
+"""Check every command line before anything is read, by what the types of its options say.
+
+A type says it by a mark: `Annotated[int, RANGES["batch"]]` is a number in a range,
+`Annotated[Path, Read()]` is read, `Annotated[Path, Written()]` is written.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from ..safety.ranges import RANGES, check_range
+from ..safety.ranges import Range
 
-#: Options whose path is written. All other paths are read.
-WRITTEN = ("out", "csv", "plot", "figure", "storage")
-WRITTEN_FOLDERS = ("plots", "figures")
-#: Options that are strings but may name a path: data sets, presets, methods.
-NAMES = ("data", "train", "val", "teacher", "schedule", "method", "storage")
 #: Files that are read from a folder of data, besides images.
 READ_IN_FOLDERS = (".arrow", ".parquet", ".tar")
 
 Named = tuple[str, Path]  # an option, and a path that it names
 
 
-def check_call(arguments: Mapping[str, Any]) -> None:
-    """Check the arguments of a command by the names of its options."""
-    values = list(_flatten(arguments))
-    for name, value in values:
-        if name in RANGES and isinstance(value, (int, float)) and not isinstance(value, bool):
-            check_range(name, value, _option(name))
-    paths = [
-        (_option(name), path, name in WRITTEN)
-        for name, value in values
-        if isinstance(value, Path) or name in NAMES
-        for path in _paths(value)
-        if name not in WRITTEN_FOLDERS
-    ]
-    read = [(name, path) for name, path, written in paths if not written]
-    written = [(name, file) for name, path, written in paths if written for file in _files(path)]
+@dataclass(frozen=True)
+class Read:
+    """Marks an option that names what is read: a path, or a string that may name one."""
+
+
+def _itself(path: Path) -> list[Path]:
+    return [path]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Marks an option that names a file to write.
+
+    Args:
+        files: Returns all files that are written for a path. Default: only the path itself.
+    """
+
+    files: Callable[[Path], list[Path]] = _itself
+
+
+def marks(hint: Any) -> Iterator[Any]:
+    """Yield what a type is annotated with, the items of a list or a union included."""
+    if get_origin(hint) is Annotated:
+        yield from hint.__metadata__
+    for part in get_args(hint):
+        yield from marks(part)
+
+
+def check_call(command: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Check the arguments of a command by the types of its options."""
+    read, written = list[Named](), list[Named]()
+    for option, mark, value in _marked(command, arguments):
+        if isinstance(mark, Range) and isinstance(value, (int, float)):
+            mark.check(option, value)
+        elif isinstance(mark, Read):
+            read += [(option, path) for path in _paths(value)]
+        elif isinstance(mark, Written):
+            written += [(option, file) for path in _paths(value) for file in mark.files(path)]
     _check_folders(read, written)
     check_apart(read, written)
+
+
+def _marked(
+    annotated: Callable[..., Any], values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield option, mark and value, from groups of options and lists, too."""
+    hints = get_type_hints(annotated, include_extras=True)
+    for name, value in values.items():
+        if is_dataclass(value):
+            yield from _marked(type(value), vars(value))
+            continue
+        items = value if isinstance(value, (list, tuple)) else [value]
+        for item in items:
+            if item is not None:
+                option = f"--{name.replace('_', '-')}"
+                yield from ((option, mark, item) for mark in marks(hints[name]))
 
 
 def check_apart(read: Sequence[Named], written: Sequence[Named]) -> None:
@@ -58,35 +96,6 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except OSError:  # one of them does not exist yet
         return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _files(path: Path) -> list[Path]:
-    """Return a file to write, and those that are written beside it."""
-    from ..export import target_of
-
-    if (target := target_of(path.name)) is not None:
-        return target.files(path)
-    if path.suffix == ".safetensors":
-        from ..finetune.session import checkpoint_beside
-
-        return [path, checkpoint_beside(path)]
-    return [path]
-
-
-def _flatten(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield every value with the name of its option, from groups of options and lists, too."""
-    for name, value in arguments.items():
-        if is_dataclass(value):
-            yield from _flatten({field.name: getattr(value, field.name) for field in fields(value)})
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                yield from _flatten({name: item})
-        elif value is not None:
-            yield name, value
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _paths(value: Path | str) -> list[Path]:

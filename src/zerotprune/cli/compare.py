@@ -30,6 +30,7 @@ from .evaluation import (
 )
 from .options import (
     CalibrationFile,
+    Cost,
     CsvFile,
     DataName,
     FigureFolder,
@@ -39,6 +40,7 @@ from .options import (
     ModelPrecision,
     ReadingOptions,
     Several,
+    Speedup,
     refuse_torchrun,
 )
 
@@ -60,8 +62,8 @@ def compare(
     model: ModelName,
     data: DataName,
     *,
-    cost: Several[float] = None,
-    speedup: Several[float] = None,
+    cost: Several[Cost] = None,
+    speedup: Several[Speedup] = None,
     method: MethodNames = None,
     loading: ModelOptions = ModelOptions(),
     reading: ReadingOptions = ReadingOptions(),

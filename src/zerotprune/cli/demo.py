@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from rich.console import Console
@@ -16,12 +17,13 @@ from ..data import demo as built_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender, Result, compare
 from ..methods import DEFAULT, name_of, resolve
+from ..safety.ranges import RANGES
 from ..shapes import Batch
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
 from .console import counting_images, new_table
 from .evaluation import speedup_quartiles
-from .options import CsvFile
+from .options import CsvFile, Output
 
 METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
@@ -30,7 +32,12 @@ SEED = 2024  # the images of the table; training used another
 SCENES, PANELS = 4, 5  # images in the drawing, and how often each is drawn
 
 
-def demo(*, images: int = 800, out: Path = Path("demo.png"), csv: CsvFile = None) -> None:
+def demo(
+    *,
+    images: Annotated[int, RANGES["images"]] = 800,
+    out: Output = Path("demo.png"),
+    csv: CsvFile = None,
+) -> None:
     """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
     Prints a table and writes an image of what the default method merged, stage by stage.

@@ -27,6 +27,7 @@ from .console import console_for, counting_images, left_out, new_table, print_js
 from .evaluation import contenders_at, speedup_quartiles
 from .options import (
     MODEL,
+    Cost,
     DataName,
     EncoderOptions,
     FigureFolder,
@@ -47,7 +48,7 @@ def drift(
     model: ModelName,
     data: DataName,
     *,
-    cost: Several[float] = None,
+    cost: Several[Cost] = None,
     method: MethodNames = None,
     loading: EncoderOptions = EncoderOptions(),
     reading: ReadingOptions = ReadingOptions(),

@@ -21,19 +21,24 @@ from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards
 from ..embed.writing import FileFormat, VectorFolder, check_folder, opened, read_manifest
+from ..safety.ranges import RANGES
 from ..schedule import Schedule
 from .console import console_for, progress_bar
 from .options import (
     DATA,
     MODEL,
     OUTPUT,
+    BatchCount,
     BudgetOptions,
     EncoderOptions,
     Flag,
+    InputName,
     JsonFlag,
     MethodName,
     ModelName,
     ModelPrecision,
+    Output,
+    Workers,
     resolve_device,
     world_size,
 )
@@ -46,11 +51,11 @@ Engine = Literal["local", "ray"]
 class ShardOptions:
     """How to find the images, and how many to run at a time."""
 
-    batch: int = 256
+    batch: BatchCount = 256
     "Images at a time."
-    workers: int = 2
+    workers: Workers = 2
     "Processes that decode images; under Ray, tasks."
-    images: int = 10_000
+    images: Annotated[int, RANGES["images"]] = 10_000
     "Images of a folder that make a shard, whose vectors go to one file."
     column: str | None = None
     "For parquet files: the column with the bytes of images, or their paths."
@@ -82,7 +87,7 @@ class EngineOptions:
     "This process, and under torchrun its share of the shards; or Ray Data."
     address: str | None = None
     "Address of a Ray cluster, such as auto. Default: start one here, and stop it."
-    actors: int | None = None
+    actors: Annotated[int, RANGES["actors"]] | None = None
     "Under Ray: how many models run at once. Default: one for each GPU, or one."
 
     def check(self) -> None:
@@ -95,10 +100,11 @@ class EngineOptions:
 def embed(
     model: ModelName,
     data: Annotated[
-        str, Parameter(help="A folder of images, or tar or parquet files: one, a folder, a glob.")
+        InputName,
+        Parameter(help="A folder of images, or tar or parquet files: one, a folder, a glob."),
     ],
     *,
-    out: Annotated[Path, Parameter(group=OUTPUT)],
+    out: Annotated[Output, Parameter(group=OUTPUT)],
     budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
     loading: EncoderOptions = EncoderOptions(),

@@ -25,7 +25,7 @@ from ..method import Method
 from ..methods import name_of
 from ..shapes import Precision
 from .console import console_for, counting_images, left_out, new_table
-from .options import DATA, ModelOptions, ReadingOptions, resolve_device
+from .options import DATA, InputName, ModelOptions, ReadingOptions, resolve_device
 
 
 @Parameter(name="*", group=DATA)
@@ -35,7 +35,7 @@ class ProbeOptions:
 
     probe: Probe | None = None
     "For a model without a head: nearest neighbours (`knn`) or a `linear` probe …"
-    train: str | None = None
+    train: InputName | None = None
     "… learned on these images."
 
 

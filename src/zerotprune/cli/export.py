@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from ..data.images import batches
 from ..data.models import saved_with
-from ..export import target_named
+from ..export import target_named, target_of
 from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.results import MAX_CHANGED_INT8
 from ..export.writing import BatchSize
 from ..measure.speed import noise
 from ..methods import name_of
 from ..pruning import prune_
+from ..safety.ranges import RANGES
+from .checks import Written
 from .console import (
     INCONCLUSIVE,
     INCONCLUSIVE_REMARK,
@@ -31,12 +33,15 @@ from .console import (
 from .options import (
     DATA,
     OUTPUT,
+    BatchCount,
     BudgetOptions,
     DataOptions,
     Flag,
+    InputName,
     MethodName,
     ModelName,
     ModelOptions,
+    Threads,
     refuse_torchrun,
 )
 
@@ -49,7 +54,7 @@ IMAGES = 100
 class ImageOptions(DataOptions):
     """The images to compare on, and to calibrate int8 on."""
 
-    data: str | None = None
+    data: InputName | None = None
     "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
 
     def read(self, model: nn.Module, size: int | None) -> Tensor | None:
@@ -66,18 +71,18 @@ class ImageOptions(DataOptions):
 def export(
     model: ModelName,
     *,
-    out: Annotated[Path, Parameter(group=OUTPUT, help="The file to write.")],
+    out: Annotated[Path, Written(_files), Parameter(group=OUTPUT, help="The file to write.")],
     to: Literal["onnx", "openvino", "executorch", "torch"] = "onnx",
     budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
     loading: ModelOptions = ModelOptions(),
     reading: ImageOptions = ImageOptions(),
-    batch: int | Literal["dynamic"] = 1,
+    batch: BatchCount | Literal["dynamic"] = 1,
     int8: Flag = False,
     full_range: Flag = False,
-    max_changed: float = MAX_CHANGED_INT8,
-    samples: int = 20,
-    threads: int | None = None,
+    max_changed: Annotated[float, RANGES["max_changed"]] = MAX_CHANGED_INT8,
+    samples: Annotated[int, RANGES["samples"]] = 20,
+    threads: Threads | None = None,
 ) -> None:
     """Write a pruned model for a runtime, compare it with torch, and time it there.
 
@@ -132,6 +137,12 @@ def export(
     shown = "noise" if images is None else reading.data
     for line in _remarks(report, str(shown), name_of(schedule.method) if schedule else "unpruned"):
         console.print(line, highlight=False)
+
+
+def _files(out: Path) -> list[Path]:
+    """Return the files that are written for a target: some have more than one."""
+    target = target_of(out.name)
+    return [out] if target is None else target.files(out)
 
 
 def _table(report: Report, model: str) -> Table:

@@ -26,19 +26,29 @@ from ..pruning import gmacs, prune_
 from ..safety.files import check_writable
 from ..schedule import Schedule
 from ..shapes import Precision
+from .checks import Written
 from .console import console_for, left_out, progress_bar
 from .options import (
     DATA,
+    BatchCount,
     BudgetOptions,
     Flag,
+    InputName,
+    Limit,
     MethodName,
     ModelName,
     ModelOptions,
+    Seed,
+    Workers,
     resolve_device,
 )
 
 TRAINING = Group("Training", sort_key=3)
-_FOLDER = "A folder of class folders, tar shards, hf:DATASET, or pets:FOLDER and the like."
+_TRAIN = (
+    "The images to learn from. A folder of class folders, tar shards, hf:DATASET, or pets:FOLDER "
+    "and the like."
+)
+_VAL = "The images to validate on after every epoch."
 _TEACHER = (
     "Weights of an unpruned teacher of the same architecture, or a model's name. Default: the "
     "model itself before training, unless its head is new or nothing is pruned."
@@ -52,11 +62,11 @@ _STEPS_BETWEEN_UPDATES = 10
 class TrainingOptions:
     """How the images are read."""
 
-    batch: int = 64
+    batch: BatchCount = 64
     "Images at a time, in each process."
-    workers: int = 2
+    workers: Workers = 2
     "Processes that decode images."
-    limit: int | None = None
+    limit: Limit | None = None
     "Use at most this many images of either data set, spread evenly: for a first try."
     strict: Flag = False
     "Stop at the first image that cannot be read. Default: name it and leave it out."
@@ -64,16 +74,16 @@ class TrainingOptions:
 
 def finetune(
     model: ModelName,
-    train: Annotated[str, Parameter(group=DATA, help=f"The images to learn from. {_FOLDER}")],
-    val: Annotated[str, Parameter(group=DATA, help="The images to validate on after every epoch.")],
+    train: Annotated[InputName, Parameter(group=DATA, help=_TRAIN)],
+    val: Annotated[InputName, Parameter(group=DATA, help=_VAL)],
     *,
-    out: Path,
+    out: Annotated[Path, Written(_files)],
     budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
     recipe: Annotated[Recipe, Parameter(name="*", group=TRAINING)] = Recipe(),
-    teacher: Annotated[str | None, Parameter(group=TRAINING, help=_TEACHER)] = None,
+    teacher: Annotated[InputName | None, Parameter(group=TRAINING, help=_TEACHER)] = None,
     frozen: Annotated[bool, Parameter(group=TRAINING, negative=())] = False,
-    seed: Annotated[int, Parameter(group=TRAINING)] = 0,
+    seed: Annotated[Seed, Parameter(group=TRAINING)] = 0,
     precision: Annotated[Precision, Parameter(group=TRAINING)] = "float32",
     loading: ModelOptions = ModelOptions(),
     reading: TrainingOptions = TrainingOptions(),
@@ -149,6 +159,11 @@ def finetune(
         checkpoint_beside(out).unlink(missing_ok=True)
         print_plainly(_summarize(session, schedule))
         console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
+
+
+def _files(out: Path) -> list[Path]:
+    """Return the files that a run writes: the weights, and until it ends its checkpoint."""
+    return [out, checkpoint_beside(out)]
 
 
 def _check(budget: BudgetOptions, method: str | None, out: Path) -> None:

@@ -27,6 +27,7 @@ from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
 from .options import (
+    BatchCount,
     BudgetOptions,
     BudgetsOptions,
     CalibrationFile,
@@ -44,7 +45,7 @@ def info(
     budget: BudgetsOptions = BudgetsOptions(),
     method: MethodName | None = None,
     calibration: CalibrationFile = None,
-    batch: int = 8,
+    batch: BatchCount = 8,
     loading: ModelOptions = ModelOptions(),
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.

@@ -1,6 +1,7 @@
 """Options that several commands share: the model, the data, the budget, what comes out."""
 
-from __future__ import annotations
+# No annotations of the future here: cyclopts reads those of a group of options in the module of a
+# subclass, which knows other names.
 
 import os
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
+from cyclopts.help import DefaultFormatter
+from rich.text import Text
 from torch import Tensor, nn
 
 from ..backbones import backbone
@@ -22,14 +25,30 @@ from ..data.weights import schedule_in
 from ..measure.records import check_rows_fit
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
+from ..safety.ranges import RANGES, Range
 from ..saving import is_saved, read_saved
 from ..schedule import PRESETS, Schedule
 from ..shapes import Precision
+from .checks import Read, Written, marks
 
 T = TypeVar("T")
 #: `--method a b`, or `--method a --method b`
 Several = Annotated[list[T] | None, Parameter(consume_multiple=True, negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
+
+#: Numbers that several commands take; --help prints their ranges.
+BatchCount = Annotated[int, RANGES["batch"]]
+Cost = Annotated[float, RANGES["cost"]]
+Limit = Annotated[int, RANGES["limit"]]
+Seed = Annotated[int, RANGES["seed"]]
+Speedup = Annotated[float, RANGES["speedup"]]
+Threads = Annotated[int, RANGES["threads"]]
+Workers = Annotated[int, RANGES["workers"]]
+
+#: A file that is read, a string that may name one, and a file that is written.
+Input = Annotated[Path, Read()]
+InputName = Annotated[str, Read()]
+Output = Annotated[Path, Written()]
 
 MODEL, DATA, BUDGET, OUTPUT = (
     Group(name, sort_key=number)
@@ -39,22 +58,22 @@ MODEL, DATA, BUDGET, OUTPUT = (
 _MODEL = "`demo`, a timm model's name, or another library's: hf:FOLDER, torchvision:NAME, …"
 ModelName = Annotated[str, Parameter(help=_MODEL)]
 DataName = Annotated[
-    str,
+    InputName,
     Parameter(
         help="A folder of class folders, a flat folder with --mapping, tar shards, or hf:DATASET."
     ),
 ]
 _METHOD = "by name, or FILE.py:CLASS for one of your own; `zerotprune info` lists them."
-MethodName = Annotated[str, Parameter(group=BUDGET, help=f"The method {_METHOD}")]
+MethodName = Annotated[InputName, Parameter(group=BUDGET, help=f"The method {_METHOD}")]
 MethodNames = Annotated[
-    list[str] | None,
+    list[InputName] | None,
     Parameter(group=BUDGET, consume_multiple=True, negative=(), help=f"The methods {_METHOD}"),
 ]
 ModelPrecision = Annotated[
     Precision, Parameter(group=MODEL, help="Of the model; scores are always float32.")
 ]
 _CALIBRATION = "Rounds for stages without rounds, and the VHF range: a file that `calibrate` wrote."
-CalibrationFile = Annotated[Path | None, Parameter(group=BUDGET, help=_CALIBRATION)]
+CalibrationFile = Annotated[Input | None, Parameter(group=BUDGET, help=_CALIBRATION)]
 
 
 def _check_csv(_: object, path: Path | None) -> None:
@@ -70,8 +89,8 @@ def _check_figure(_: object, path: Path | None) -> None:
 
 
 _CSV = "Append the rows to this file."
-CsvFile = Annotated[Path | None, Parameter(group=OUTPUT, validator=_check_csv, help=_CSV)]
-FigureFile = Annotated[Path | None, Parameter(group=OUTPUT, validator=_check_figure)]
+CsvFile = Annotated[Output | None, Parameter(group=OUTPUT, validator=_check_csv, help=_CSV)]
+FigureFile = Annotated[Output | None, Parameter(group=OUTPUT, validator=_check_figure)]
 FigureFolder = Annotated[Path | None, Parameter(group=OUTPUT)]
 _JSON = "Print the rows as JSON, for scripts; all else goes to the error stream."
 _NO_SPEED = "Measure no speed: every image runs once, with no batch to warm up on."
@@ -84,9 +103,9 @@ JsonFlag = Annotated[bool, Parameter(group=OUTPUT, negative=(), help=_JSON)]
 class EncoderOptions:
     """How to load a model for its vectors, where its classes do not matter; where to run it."""
 
-    weights: Path | None = None
+    weights: Input | None = None
     "Local weights: safetensors, or a pickle of tensors alone. Default: the published ones."
-    size: int | None = None
+    size: Annotated[int, RANGES["size"]] | None = None
     "Side of the images in pixels. Default: the model's own."
     device: str = "auto"
     "cpu, cuda, or auto: cuda if there is one."
@@ -106,7 +125,7 @@ class EncoderOptions:
 class ModelOptions(EncoderOptions):
     """How to load a whole model, and where to run it."""
 
-    classes: int | None = None
+    classes: Annotated[int, RANGES["classes"]] | None = None
     "Classes of the head. Default: as in the weights file, or the model's own."
     pool: str | None = None
     "How a timm model's head pools: token, avg, avgmax, max or map. Default: the model's own way."
@@ -138,11 +157,11 @@ class ModelOptions(EncoderOptions):
 class DataOptions:
     """How to find the images."""
 
-    mapping: Path | None = None
+    mapping: Input | None = None
     "For a flat folder: a file with lines `image label`."
     split: str = "validation"
     "Of a Hugging Face dataset."
-    limit: int | None = None
+    limit: Limit | None = None
     "Use at most this many images, spread evenly over the data."
     strict: Flag = False
     "Stop at the first image that cannot be read. Default: name it and leave it out."
@@ -166,7 +185,7 @@ class DataOptions:
 class BatchOptions(DataOptions):
     """How to find the images, and how many to run at a time."""
 
-    batch: int = 32
+    batch: BatchCount = 32
     "Images at a time."
 
 
@@ -175,7 +194,7 @@ class BatchOptions(DataOptions):
 class ReadingOptions(BatchOptions):
     """How to find the images, run them in batches, and decode them."""
 
-    workers: int = 2
+    workers: Workers = 2
     "Processes that decode images."
 
 
@@ -184,15 +203,15 @@ class ReadingOptions(BatchOptions):
 class BudgetOptions:
     """The budget. The same words give the same schedule in Python and on the page."""
 
-    cost: float | None = None
+    cost: Cost | None = None
     "Share of the unpruned model's compute, such as 0.6."
-    gmacs: float | None = None
+    gmacs: Annotated[float, RANGES["gmacs"]] | None = None
     "Multiply-accumulates for one image, in units of 10⁹."
-    speedup: float | None = None
+    speedup: Speedup | None = None
     "Times the unpruned model's speed, measured on this machine."
-    latency_ms: float | None = None
+    latency_ms: Annotated[float, RANGES["latency_ms"]] | None = None
     "Milliseconds for one batch, measured on this machine."
-    schedule: str | None = None
+    schedule: InputName | None = None
     "A preset of the paper (ablation-is, zero-tp-a, …), a JSON file, or trained weights."
     tuned: Flag = False
     "Use the schedule that was searched for this model and budget; `zerotprune info` lists them."
@@ -281,7 +300,7 @@ class BudgetOptions:
 class BudgetsOptions(BudgetOptions):
     """The budget, or several costs, for commands that put their results side by side."""
 
-    cost: Several[float] = None  # type: ignore[assignment]
+    cost: Several[Cost] = None  # type: ignore[assignment]
     "Shares of the unpruned model's compute, one or several, such as 0.7 0.5."
 
     def split(self, method: str | None = None, model: str = DEMO) -> list[BudgetOptions]:
@@ -361,3 +380,23 @@ def refuse_torchrun(what: str) -> None:
     """Raise ValueError under torchrun; `what` says why one process must do."""
     if world_size() > 1:
         raise ValueError(f"{what}: start it without torchrun")
+
+
+class RangeFormatter(DefaultFormatter):
+    """cyclopts' help of a command, with the range after the description of a number."""
+
+    def __init__(self, command: App) -> None:
+        super().__init__()
+        self._ranges = {
+            name: mark
+            for argument in command.assemble_argument_collection()
+            for mark in marks(argument.field_info.annotation)
+            if isinstance(mark, Range)
+            for name in argument.names
+        }
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        for entry in panel.entries:
+            for limits in {self._ranges[name] for name in entry.names if name in self._ranges}:
+                entry.description.append(Text(f"[{limits}]", "dim"))
+        super().__call__(console, options, panel)

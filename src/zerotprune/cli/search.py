@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
@@ -24,6 +25,7 @@ from ..plan import Plan
 from ..plots.figures import save
 from ..plots.search import search_figure
 from ..safety.files import check_writable
+from ..safety.ranges import RANGES
 from ..schedule import Schedule
 from ..search.choice import Choice, Comparison, Judged, paired_gain
 from ..search.objective import Outcome
@@ -38,6 +40,7 @@ from ..search.study import (
 )
 from ..shapes import Precision
 from ..surgery import restore_
+from .checks import Written
 from .console import new_table, progress_bar
 from .options import (
     BatchOptions,
@@ -45,8 +48,13 @@ from .options import (
     CsvFile,
     DataName,
     FigureFile,
+    Input,
+    InputName,
     ModelName,
     ModelOptions,
+    Output,
+    Seed,
+    Workers,
     refuse_torchrun,
     resolve_device,
 )
@@ -57,23 +65,23 @@ def search(
     data: DataName,
     *,
     budget: BudgetOptions = BudgetOptions(),
-    method: str = DEFAULT,
+    method: InputName = DEFAULT,
     labels: bool = True,
     loading: ModelOptions = ModelOptions(),
     reading: BatchOptions = BatchOptions(),
     precision: Precision = "float32",
-    calibration: Path | None = None,
-    out: Path = Path("schedule.json"),
-    trials: int = 200,
+    calibration: Input | None = None,
+    out: Output = Path("schedule.json"),
+    trials: Annotated[int, RANGES["trials"]] = 200,
     sampler: SamplerName = "random",
-    finalists: int = 8,
-    workers: int = 1,
-    storage: str | None = None,
+    finalists: Annotated[int, RANGES["finalists"]] = 8,
+    workers: Workers = 1,
+    storage: Annotated[str, Written()] | None = None,
     study: str = "search",
     figure: FigureFile = None,
     csv: CsvFile = None,
-    cache_gb: float = 4.0,
-    seed: int = 0,
+    cache_gb: Annotated[float, RANGES["cache_gb"]] = 4.0,
+    seed: Seed = 0,
 ) -> None:
     """Find the best schedule for a budget by Monte-Carlo search, and write it as JSON.
 

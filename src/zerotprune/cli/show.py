@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from rich.console import Console
@@ -15,6 +16,7 @@ from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
 from ..methods import name_of
 from ..safety.files import names_in
+from ..safety.ranges import RANGES
 from ..show.heads import check_heads
 from ..show.layout import check_drawable, draw
 from ..show.scene import (
@@ -28,9 +30,12 @@ from ..show.scene import (
 from .options import (
     BudgetOptions,
     Flag,
+    Input,
+    Limit,
     MethodName,
     ModelName,
     ModelOptions,
+    Output,
     resolve_device,
 )
 
@@ -39,7 +44,7 @@ SEED = 2025  # of the built-in model's own images; those of the demo
 
 
 def show(
-    *images: Path,
+    *images: Input,
     model: ModelName,
     budget: BudgetOptions = BudgetOptions(),
     method: MethodName | None = None,
@@ -47,10 +52,10 @@ def show(
     lines: Flag = False,
     heads: Flag = False,
     grid: Flag = False,
-    names: Path | None = None,
-    limit: int | None = None,
-    panels: int | None = None,
-    out: Path = Path("show.png"),
+    names: Input | None = None,
+    limit: Limit | None = None,
+    panels: Annotated[int, RANGES["panels"]] | None = None,
+    out: Output = Path("show.png"),
 ) -> None:
     """Draw which patches each stage keeps, merges and drops, and the predictions before and after.
 

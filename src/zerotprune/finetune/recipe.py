@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from timm.data import Mixup, create_transform
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..backbones import backbone
+from ..safety.ranges import RANGES
 
 _RANDAUGMENT = "rand-m9-mstd0.5-inc1"  # DeiT's
 #: share of all steps in which the learning rates rise
@@ -24,25 +25,25 @@ _WARMUP = 0.1
 class Recipe:
     """Epochs, learning rates, augmentation and losses."""
 
-    epochs: int = 30
+    epochs: Annotated[int, RANGES["epochs"]] = 30
     "Passes over all images."
-    lr: float = 5e-5
+    lr: Annotated[float, RANGES["lr"]] = 5e-5
     "Learning rate of existing weights: a linear warm-up, then a cosine."
-    new_lr: float = 1e-3
+    new_lr: Annotated[float, RANGES["new_lr"]] = 1e-3
     "Learning rate of new weights: a new head, a method's weights."
-    weight_decay: float = 0.05
+    weight_decay: Annotated[float, RANGES["weight_decay"]] = 0.05
     "Weight decay of matrices; norms, biases and tokens have none."
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, RANGES["label_smoothing"]] = 0.1
     "Share of every label that is spread evenly over all classes."
-    mixup: float = 0.0
+    mixup: Annotated[float, RANGES["mixup"]] = 0.0
     "Mixup's alpha; DeiT's is 0.8."
-    cutmix: float = 0.0
+    cutmix: Annotated[float, RANGES["cutmix"]] = 0.0
     "CutMix's alpha; DeiT's is 1."
-    ema: float = 0.0
+    ema: Annotated[float, RANGES["ema"]] = 0.0
     "Decay of a moving average of the weights, such as 0.9999, which is what is written."
-    token_weight: float = 0.5
+    token_weight: Annotated[float, RANGES["token_weight"]] = 0.5
     "Weight of the distance to the teacher's tokens in the loss."
-    logit_weight: float = 0.5
+    logit_weight: Annotated[float, RANGES["logit_weight"]] = 0.5
     "Weight of the divergence from the teacher's predictions in the loss."
 
     def augmentation(self, model: nn.Module) -> Callable[[Any], Tensor]:

@@ -1,4 +1,4 @@
-"""Ranges of numbers that users give: one table for options, arguments and help."""
+"""Ranges of numbers that users give: one table for arguments, options and their help."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'above ' if self.above else ''}{_format(self.least)} to {_format(self.most)}"
+
+    def check(self, name: str, value: float) -> None:
+        """Refuse a number outside of the range; NaN is outside. `name` is for the message."""
+        if (value > self.least or (value == self.least and not self.above)) and value <= self.most:
+            return
+        if value > self.most:
+            wanted = f"at most {_format(self.most)}"
+        else:
+            wanted = f"{'above' if self.above else 'at least'} {_format(self.least)}"
+        raise ValueError(f"{name} must be {wanted}, got {value}")
 
 
 #: By argument name. The upper bounds are far beyond any use: they catch typing errors that would
@@ -56,7 +66,7 @@ RANGES = {
 
 
 def check_range(name: str, value: float, called: str | None = None) -> None:
-    """Refuse a number outside its range; NaN is outside every range.
+    """Refuse a number outside its range.
 
     Args:
         name: In the table.
@@ -67,14 +77,7 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
     Traceback (most recent call last):
     ValueError: batch must be at least 1, got 0
     """
-    least, most, above = RANGES[name]
-    if (value > least or (value == least and not above)) and value <= most:
-        return
-    if value > most:
-        wanted = f"at most {_format(most)}"
-    else:
-        wanted = f"{'above' if above else 'at least'} {_format(least)}"
-    raise ValueError(f"{called or name} must be {wanted}, got {value}")
+    RANGES[name].check(called or name, value)
 
 
 def _format(value: float) -> str:
