@@ -37,8 +37,10 @@ class Attention(NamedTuple):
     """What the attention of one block computed."""
 
     graph: Floats  # (heads, tokens, tokens), rows sum to 1
-    keys: Floats  # (heads, tokens, width)
+    queries: Floats  # (heads, tokens, width)
+    keys: Floats
     values: Floats
+    sizes: Floats  # what the sizes of the tokens add to the logits
     stream: Floats  # (tokens, width), what came into the block
 
 
@@ -113,9 +115,7 @@ def attend(
     graph = np.zeros((heads, len(tokens), len(tokens)))
     for head in range(heads):
         for i in range(len(tokens)):
-            logits = k[head] @ q[head, i] / math.sqrt(q.shape[-1]) + sizes
-            row = np.exp(logits - logits.max())
-            graph[head, i] = row / row.sum()
+            graph[head, i] = paid_by(q[head, i], k[head], sizes)
     mixed = np.concatenate([graph[head] @ v[head] for head in range(heads)], axis=1)
     update = linear(mixed, weights, f"{name}.attn.proj") * weights.get(f"{name}.ls1.gamma", 1.0)
     received = graph.mean(axis=(0, 1))
@@ -123,7 +123,14 @@ def attend(
         replace(token, x=token.x + update[at], received=token.received + float(received[at]))
         for at, token in enumerate(tokens)
     ]
-    return after, Attention(graph, k, v, x)
+    return after, Attention(graph, q, k, v, sizes, x)
+
+
+def paid_by(query: Floats, keys: Floats, sizes: Floats) -> Floats:
+    """The attention that one query pays to all tokens."""
+    logits = keys @ query / math.sqrt(len(query)) + sizes
+    row = np.exp(logits - logits.max())
+    return np.asarray(row / row.sum())
 
 
 def attend_merged(
@@ -222,10 +229,21 @@ def fold(
     by_cls = cls_attention(tokens, attention)
     step = max(1, len(patches) // 32)
     sampled = attention.graph[:, first + step // 2 :: step].mean(axis=(0, 1))[first:]
+    count_of_runs = min(14, len(patches))
+    runs = [
+        [first + at for at in range(len(patches)) if at * count_of_runs // len(patches) == run]
+        for run in range(count_of_runs)
+    ]
+    pooled = np.mean([
+        paid_by(queries[run].mean(axis=0), keys, attention.sizes)[first:]
+        for queries, keys in zip(attention.queries, attention.keys, strict=True)
+        for run in runs
+    ], axis=0)  # fmt: skip
     parts = {
         "auto": [by_cls, received],  # these models have few patches
         "both": [by_cls, received],
         "rows": [by_cls, sampled],
+        "pooled": [by_cls, pooled],
         "cls": [by_cls],
         "received": [received],
     }[importance]

@@ -3,7 +3,8 @@
 Stages are spaced evenly from a first to a last block, and each folds the same share of its tokens.
 For every cost, number of stages, first and last block: the divergence from the unpruned model (KL
 of the logits; 1 − cosine of the features where there is no head), as CSV on standard output.
-Command: python -m benchmarks.search.stages --shared DIR (a GPU; some minutes).
+Command: python -m benchmarks.search.stages --shared DIR (a GPU; some minutes). On a CPU, with
+--importances --precision float32 --limit 300: only how tokens are weighed, in some minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COSTS = (0.85, 0.8, 0.7, 0.6, 0.55, 0.45, 0.35)
 COUNTS = (3, 4, 5, 6, 7)
 FIRSTS = (2, 3, 4, 5, 6, 7)
 LASTS = (9, 10, 11)
-IMPORTANCES: tuple[Importance, ...] = ("both", "cls", "rows", "received")
+IMPORTANCES: tuple[Importance, ...] = ("both", "cls", "rows", "pooled", "received")
 
 
 def main() -> None:
@@ -35,19 +36,23 @@ def main() -> None:
     add_shared(options)
     options.add_argument("--only", nargs="+", default=[*MODELS, DINOV2])
     options.add_argument("--precision", default="float16")
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--importances", action="store_true", help="only with stages at 5 to 10")
     chosen = options.parse_args()
-    device, precision = "cuda", getattr(torch, chosen.precision)
+    device, precision = chosen.device, getattr(torch, chosen.precision)
     print("model,cost,stages,first,last,importance,divergence,counts")
     for name in chosen.only:
         model = real_model(name, chosen)
         held = decoded(model, chosen.shared / TUNE, 500, chosen.limit)
         model = model.to(device, precision)
         images = [batch.to(device, precision) for batch, _, _ in held]
-        for row in rows(model, images):
+        for row in rows(model, images, [] if chosen.importances else COUNTS):
             print(name, *row, sep=",", flush=True)
 
 
-def rows(model: nn.Module, images: Sequence[Tensor]) -> Iterator[tuple[object, ...]]:
+def rows(
+    model: nn.Module, images: Sequence[Tensor], numbers: Sequence[int] = COUNTS
+) -> Iterator[tuple[object, ...]]:
     geometry = backbone(model).geometry
     restore_(model)
     exact = [answer(model, batch) for batch in images]
@@ -61,14 +66,14 @@ def rows(model: nn.Module, images: Sequence[Tensor]) -> Iterator[tuple[object, .
     for cost in COSTS:
         formula = schedule_for(model, cost=cost, method="fold")
         yield cost, len(formula.stages), "formula", "", "both", divergence(formula), counts(formula)
-        for number, first, last in itertools.product(COUNTS, FIRSTS, LASTS):
+        for number, first, last in itertools.product(numbers, FIRSTS, LASTS):
             if last - first + 1 < number:
                 continue
             schedule = solve(places(number, first, last), cost, geometry, Fold())
             if schedule is not None:
                 kl = divergence(schedule)
                 yield cost, number, first, last, "both", kl, counts(schedule)
-        for importance in IMPORTANCES[1:]:
+        for importance in IMPORTANCES:
             method = Fold(importance=importance)
             schedule = solve(places(5, 5, 10), cost, geometry, method)
             if schedule is not None:

@@ -97,6 +97,7 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
         ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6))),
     ),
     (Fold(importance="rows"), merging(5, 0, 4, 0, 3)),
+    (Fold(importance="pooled"), merging(5, 0, 4, 0, 3)),
     (Fold(importance="cls", features="x", proportional=0.5), merging(4, 4, 4, 4, 4)),
     (Fold(importance="received", features="key", proportional=0), merging(4, 4, 4, 4, 4)),
     (DynamicViT(), DENSE),

@@ -15,12 +15,12 @@ from ..cost import Geometry
 from ..dials import Dial
 from ..method import Method, Part, Seen
 from ..schedule import Schedule, Stage
-from ..scoring.attention import sampled_rows
+from ..scoring.attention import pooled_attention, sampled_rows
 from ..scoring.graph import average_attention, cls_attention
 from ..shapes import Float
 from ..tokens import Reduction
 
-Importance = Literal["auto", "both", "rows", "cls", "received"]
+Importance = Literal["auto", "both", "rows", "pooled", "cls", "received"]
 Feature = Literal["x-pre", "x", "key"]
 
 #: How a budget is met: the first block in twelfths of the depth, the number of stages, and the
@@ -29,8 +29,8 @@ Feature = Literal["x-pre", "x", "key"]
 FORMS = ((6, 5, 0.17), (5, 5, 0.23), (4, 5, 0.33), (3, 7, 0.33), (2, 7, 0.5))
 LAST = 10  # the last block with a stage, in twelfths of the depth
 
-#: how many query tokens are sampled for the attention that a token receives
-ROWS = 32
+#: how many query tokens are sampled, or pooled into, for the attention that a token receives
+ROWS, POOLED = 32, 14
 #: The most patch tokens with which the attention of all queries is used: larger models need fused
 #: attention, which gives single rows only.
 ALL_ROWS = 256
@@ -49,7 +49,7 @@ class Fold(Method):
     Args:
         importance: The attention from CLS ("cls"), the attention received from all tokens
             ("received"), or the sum of both, each scaled to mean 1 ("both"). "rows" is "both" with
-            a sample of 32 query tokens. "auto" is "both" up to 256 patches and "rows" beyond.
+            a sample of 32 query tokens, "pooled" with 14 mean queries of neighbors. "auto" is "both" up to 256 patches and "rows" beyond.
             Without a CLS token only received attention counts.
         features: What is compared: the input of the block ("x-pre"), the residual stream after
             attention ("x"), or the keys ("key").
@@ -145,6 +145,8 @@ class Fold(Method):
         importance, cls = self._importance_for(seen.geometry), seen.geometry.cls
         if importance == "rows":
             parts = seen.scorer.sampled_attention(seen.heads, ROWS, seen.prefix, cls)
+        elif importance == "pooled":
+            parts = pooled_attention(seen.heads, POOLED, seen.prefix, cls)
         else:
             parts = [cls_attention(seen.rows)] if cls and importance != "received" else []
             if importance != "cls":
@@ -159,15 +161,15 @@ class Fold(Method):
         return seen.x_pre if self.features == "x-pre" else seen.tokens.x
 
     def macs(self, stage: Stage, patches: int, geometry: Geometry) -> int:
-        pairs = (patches // 2) * (patches - patches // 2)
+        matching = (patches // 2) * (patches - patches // 2) * geometry.dim
         importance = self._importance_for(geometry)
         if importance in ("both", "received"):
-            attention = geometry.votes(stage.block, patches)
-        else:
-            sampled = len(sampled_rows(patches, ROWS, prefix=0))
-            rows = int(geometry.cls) + (sampled if importance == "rows" else 0)
-            attention = rows * geometry.row(stage.block, patches)
-        return attention + pairs * geometry.dim
+            return geometry.votes(stage.block, patches) + matching
+        sampled = len(sampled_rows(patches, ROWS, prefix=0)) if importance == "rows" else 0
+        pooled = min(POOLED, patches) if importance == "pooled" else 0
+        pooling = pooled * patches * geometry.blocks[stage.block - 1].width
+        rows = int(geometry.cls) + sampled + pooled
+        return rows * geometry.row(stage.block, patches) + pooling + matching
 
 
 def _blocks(depth: int, first: int, number: int) -> list[int]:

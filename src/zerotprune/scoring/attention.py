@@ -174,6 +174,32 @@ def sampled_attention(
         attention_graph(attn.q[:, :, queries], attn.k, attn.scale, _bias_for(attn, queries))
         for attn in heads
     ]
+    return _with_cls(graphs, heads, cls)
+
+
+def pooled_attention(
+    heads: list[Heads], count: int, prefix: int, cls: bool
+) -> list[Float[Tensor, "batch tokens"]]:
+    """Return the attention that each token receives from CLS, if `cls`, and its mean from `count`
+    queries, each the mean over a run of patch tokens; both averaged over heads."""
+    patches = heads[0].k.shape[2] - prefix
+    count = min(count, patches)
+    run = torch.arange(patches, device=heads[0].q.device) * count // patches
+    pool = F.one_hot(run, count).T.to(heads[0].q.dtype)
+    pool = pool / pool.sum(dim=1, keepdim=True)
+    graphs = []
+    for attn in heads:
+        bias = attn.logit_bias()
+        if bias is not None and bias.shape[-2] > 1:
+            bias = pool.to(bias.dtype) @ bias[..., prefix:, :]
+        graphs.append(attention_graph(pool @ attn.q[:, :, prefix:], attn.k, attn.scale, bias))
+    return _with_cls(graphs, heads, cls)
+
+
+def _with_cls(
+    graphs: list[Float[Tensor, "batch some_heads queries tokens"]], heads: list[Heads], cls: bool
+) -> list[Float[Tensor, "batch tokens"]]:
+    """Return the attention from CLS, if `cls`, and the mean over heads and queries of `graphs`."""
     graph = graphs[0] if len(graphs) == 1 else torch.cat(graphs, dim=1)
     mean = graph.mean(dim=(1, 2)).detach()
     return [cls_attention(Rows(heads)), mean] if cls else [mean]
