@@ -49,8 +49,9 @@ class Fold(Method):
     Args:
         importance: The attention from CLS ("cls"), the attention received from all tokens
             ("received"), or the sum of both, each scaled to mean 1 ("both"). "rows" is "both" with
-            a sample of 32 query tokens, "pooled" with 14 mean queries of neighbors. "auto" is "both" up to 256 patches and "rows" beyond.
-            Without a CLS token only received attention counts.
+            a sample of 32 query tokens, "pooled" with 14 mean queries of neighboring tokens. "auto"
+            is "both" up to 256 patches and "rows" beyond. Without a CLS token only received
+            attention counts.
         features: What is compared: the input of the block ("x-pre"), the residual stream after
             attention ("x"), or the keys ("key").
         of_partner: The share of the partner's importance that is added to a token's.
