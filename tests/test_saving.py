@@ -19,7 +19,8 @@ import zerotprune as ztp
 from tests.commands import zerotprune as command
 from tests.nursery import said_by
 from zerotprune.data import models
-from zerotprune.saving import FILE
+from zerotprune.data.weights import schedule_in
+from zerotprune.saving import FILE, read_saved
 
 CLIP = {
     "embed_dim": 16,
@@ -572,6 +573,15 @@ def test_a_folder_is_a_model_for_every_command(tmp_path: Path) -> None:
                    cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "it.pt2: fold" in done.stdout + done.stderr
+    quick = ("--batch", "1", "--rounds", "1", "--mode", "eager", "--threads", "1")
+    done = command("bench", "it", *quick, "--method", "fold", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    unpruned, _, pruned = json.loads(done.stdout)
+    assert pruned["gmacs"] / unpruned["gmacs"] == pytest.approx(0.75, rel=0.01)
+    done = command("finetune", "it", "images", "images", "--epochs", "1", "--batch", "2",
+                   "--workers", "0", "--out", "new.safetensors", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert schedule_in(tmp_path / "new.safetensors") == read_saved(tmp_path / "it").schedule
     for words, why in (
         (["info", "it", "--classes", "3"], "--classes is not for a saved model"),
         (["info", "it", "--method", "tome"], "--method tome needs a budget"),

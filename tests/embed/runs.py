@@ -38,7 +38,8 @@ USUAL = {"--cost": "0.6", "--batch": "2", "--images": "4", "--workers": "0"}
 
 def arguments(data: Path, out: Path, *more: str) -> tuple[str, ...]:
     """A call with these options, and the usual ones that are not among them."""
-    usual = [word for pair in USUAL.items() if pair[0] not in more for word in pair]
+    given = {*more, "--cost"} if "--schedule" in more else {*more}
+    usual = [word for name in USUAL if name not in given for word in (name, USUAL[name])]
     return ("embed", "demo", str(data), "--out", str(out), *usual, *more)
 
 

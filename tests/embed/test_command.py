@@ -13,13 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
+import torch
 
+import zerotprune as ztp
 from tests.commands import quickly
 from tests.data.files import refusal, write_tar
 from tests.nursery import Done, nursery
 from tests.waiting import wait_until
 from zerotprune.embed.shards import FolderShard
 from zerotprune.embed.writing import Rows, VectorFolder, opened
+from zerotprune.methods import ToMe
+from zerotprune.saving import read_saved
 
 pytest.importorskip("pyarrow")
 from tests.embed.runs import BROKEN, MAIN, arguments, assert_same, embed, make_images, rows_in
@@ -111,6 +116,95 @@ def test_other_settings_are_refused(
     assert "give another --out" in done.stderr
     assert done.stderr.count("\n") == 1
     assert {each.name: each.read_bytes() for each in whole.iterdir()} == before
+
+
+@pytest.fixture
+def few(images: Path, tmp_path: Path) -> Path:
+    """A folder of two images that a test may change."""
+    (tmp_path / "few").mkdir()
+    for name in ("00.png", "01.png"):
+        shutil.copy2(images / name, tmp_path / "few" / name)
+    return tmp_path / "few"
+
+
+def embed_folder(model: Path, data: Path, *more: str) -> Done:
+    out = data.parent / "out"
+    return quickly("embed", str(model), str(data), "--out", str(out), "--workers", "0", *more)
+
+
+def save_model(home: Path) -> Path:
+    torch.manual_seed(1)
+    model = timm.create_model("test_vit", num_classes=5, depth=3).eval()
+    return ztp.save(ztp.prune_(model, cost=0.6), home / "my-vit")
+
+
+def test_a_saved_model_is_pruned_as_it_was_saved(few: Path, tmp_path: Path) -> None:
+    saved = save_model(tmp_path)
+    done = embed_folder(saved, few)
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "out" / "manifest.json").read_text())["settings"]
+    assert settings["method"] == "fold"
+    assert ztp.Schedule.from_json(settings["schedule"]) == read_saved(saved).schedule
+    expected = ztp.Embedder(ztp.load(saved), device="cpu").embed(sorted(few.iterdir())).vectors
+    for (vector, _), wanted in zip(rows_in(tmp_path / "out").values(), expected, strict=True):
+        assert vector is not None
+        np.testing.assert_allclose(vector, wanted, atol=1e-6)
+    config = json.loads((saved / "config.json").read_text())
+    config["pretrained_cfg"]["mean"] = [0.1, 0.2, 0.3]
+    (saved / "config.json").write_text(json.dumps(config))
+    done = embed_folder(saved, few)
+    assert done.returncode == 2
+    assert "has other vectors: transform mean" in done.stderr
+    assert "needs a budget" in embed_folder(saved, few, "--method", "tome").stderr
+
+
+def test_a_saved_method_of_ones_own_is_named(few: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_tome.py").write_text(OWN)
+    named = f"{tmp_path}/my_tome.py:MyToMe"
+    model = timm.create_model("test_vit", num_classes=5, depth=3).eval()
+    saved = ztp.save(ztp.prune_(model, cost=0.6, method=named), tmp_path / "my-vit")
+    done = embed_folder(saved, few)
+    assert "imported only if you name it" in done.stderr
+    done = embed_folder(saved, few, "--method", named)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "my_tome.py").write_text(OWN + "\n# as if changed")
+    done = embed_folder(saved, few, "--method", named)
+    assert done.returncode == 2
+    assert "has other vectors: asked --method" in done.stderr
+
+
+OWN = "from zerotprune.methods import ToMe\n\nclass MyToMe(ToMe):\n    pass\n"
+
+
+def test_a_changed_schedule_is_refused(few: Path, tmp_path: Path) -> None:
+    file = tmp_path / "schedule.json"
+    for block, code in ((2, 0), (2, 0), (1, 2)):
+        ztp.Schedule((ztp.Stage(block, similar=4),), ToMe()).save(file)
+        done = again(few, tmp_path / "out", "--schedule", str(file))
+        assert done.returncode == code, done.stderr
+    assert "has other vectors: asked --schedule" in done.stderr
+    done = again(few, tmp_path / "tuned")
+    assert done.returncode == 0, done.stderr
+    assert again(few, tmp_path / "tuned", "--tuned").returncode == 2
+
+
+def test_a_replaced_image_is_refused(few: Path, tmp_path: Path) -> None:
+    assert again(few, tmp_path / "out").returncode == 0
+    assert again(few, tmp_path / "out").returncode == 0
+    image = few / "01.png"
+    data = image.read_bytes()
+    image.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    done = again(few, tmp_path / "out")
+    assert done.returncode == 2
+    assert "has vectors of another images-00000: its images have changed" in done.stderr
+
+
+def test_random_weights_are_for_a_first_try(few: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = quickly("embed", "test_vit", str(few), "--out", str(tmp_path / "out"),
+                       "--random-weights", "--workers", "0")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert "has weights of its own" in again(few, tmp_path / "out", "--random-weights").stderr
 
 
 def test_a_bad_shard_is_named_and_the_others_are_finished(images: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from pathlib import Path
@@ -120,6 +121,76 @@ def test_a_pruned_model_stays_pruned_as_it_is(model: Any, pictures: list[Image.I
     settled = embedder(model, cost=0.7).settled()
     assert settled.cost is None
     assert settled.schedule == ztp.schedule_for(featurize_(ztp.pruned(model, SCHEDULE)), cost=0.7)
+
+
+@pytest.mark.parametrize("outputs", ["tokens", "grid"])
+def test_a_folder_is_pruned_as_it_was_saved(
+    model: Any, pictures: list[Image.Image], tmp_path: Path, outputs: Any
+) -> None:
+    pruned = ztp.pruned(model, SCHEDULE, outputs=outputs)
+    folder = str(ztp.save(pruned, tmp_path / "it"))
+    own = embedder(pruned)
+    expected = own.embed(pictures).vectors
+    one = embedder(folder)
+    for each in (one, pickle.loads(pickle.dumps(one.settled()))):
+        np.testing.assert_allclose(each.embed(pictures).vectors, expected, atol=1e-6)
+    different = ("model",)  # its name
+    assert {key: value for key, value in one.about().items() if key not in different} == {
+        key: value for key, value in own.about().items() if key not in different
+    }
+    assert one.about()["outputs"] == outputs
+    assert embedder(folder, cost=0.7).about()["schedule"] != one.about()["schedule"]
+    with pytest.raises(ValueError, match="a method needs a budget"):
+        embedder(folder, method="evit").build()
+
+
+def test_a_folder_of_a_method_of_ones_own(
+    model: Any, pictures: list[Image.Image], tmp_path: Path
+) -> None:
+    (tmp_path / "own_tome.py").write_text(
+        "from zerotprune.methods import ToMe\n\nclass OwnToMe(ToMe):\n    pass\n"
+    )
+    named = f"{tmp_path}/own_tome.py:OwnToMe"
+    pruned = ztp.pruned(model, SCHEDULE.by(named))
+    folder = ztp.save(pruned, tmp_path / "it")
+    found = embedder(folder, method=named).embed(pictures).vectors
+    np.testing.assert_allclose(found, embedder(pruned).embed(pictures).vectors, atol=1e-6)
+
+
+def test_the_users_model_is_not_changed(pictures: list[Image.Image]) -> None:
+    torch.manual_seed(1)
+    model = timm.create_model("test_vit", num_classes=5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    single, half = (embedder(model, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    expected = single.embed(pictures).vectors
+    assert half.build().precision == torch.bfloat16
+    np.testing.assert_allclose(half.embed(pictures).vectors, expected, atol=0.05)
+    np.testing.assert_array_equal(single.embed(pictures).vectors, expected)
+    assert model.training
+    for name, value in model.named_parameters():
+        assert (value.dtype, value.device.type, value.requires_grad) == (torch.float32, "cpu", True)
+        assert torch.equal(value, before[name])
+    shared = {value.data_ptr() for value in model.parameters()}
+    assert {value.data_ptr() for value in single.build().model.parameters()} <= shared
+
+
+def test_images_of_another_transform_are_other_vectors(model: Any) -> None:
+    """The same weights, which see other values."""
+    other = copy.deepcopy(model)
+    other.pretrained_cfg = {**other.pretrained_cfg, "mean": (0.1, 0.2, 0.3)}
+    one, two = embedder(model).about(), embedder(other).about()
+    assert {key for key in one if one[key] != two[key]} == {"transform"}
+    assert two["transform"]["mean"] == [0.1, 0.2, 0.3]
+    assert embedder(copy.deepcopy(model)).about() == one
+
+
+def test_random_weights_are_the_same_everywhere(pictures: list[Image.Image]) -> None:
+    state = torch.random.get_rng_state()
+    one = embedder("test_vit", random_weights=True)
+    found = one.embed(pictures).vectors
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again = pickle.loads(pickle.dumps(one)).embed(pictures).vectors
+    np.testing.assert_array_equal(found, again)
 
 
 def test_compiled_batches_are_all_of_one_shape(

@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import nn
 
 from ..cost import Compute
+from ..data.models import saved_with
 from ..measure import records
 from ..measure import speed as core
 from ..measure.accuracy import UNPRUNED, Result
@@ -100,7 +101,7 @@ def bench(
     rounds: Annotated[int, RANGES["rounds"]] = 20,
     compute: Compute = "needed",
     backend: Backend = "auto",
-    outputs: Outputs = "tokens",
+    outputs: Outputs | None = None,
     threads: Threads | None = None,
     csv: CsvFile = None,
     plot: FigureFile = None,
@@ -110,7 +111,8 @@ def bench(
 
     Beside the methods stand the unpruned model and slicing: the same numbers of tokens with nothing
     computed to choose them, the limit of what any method can reach. Several costs are measured one
-    after the other.
+    after the other. Without a budget, a saved model is measured as it was saved, and any other at
+    a cost of 0.65.
 
     Example: `zerotprune bench deit_small_patch16_224 --random-weights --cost 0.6 --batch 1 64`
 
@@ -131,7 +133,8 @@ def bench(
     backend
         What computes the scores: see `prune_`.
     outputs
-        tokens, or grid: whether a vector for every patch comes out, see `prune_`.
+        tokens, or grid: whether a vector for every patch comes out, see `prune_`; default tokens,
+        or as the model was saved.
     threads
         Threads of the CPU.
     plot
@@ -139,15 +142,13 @@ def bench(
     """
     refuse_torchrun("bench measures one process")
     budgets = budget.split()
-    if not budgets[0].options:
-        budgets = [replace(budgets[0], cost=COST)]
     if plot is not None and len(budgets) > 1:
         raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
-    names = list(dict.fromkeys(name_of(resolve(name)) for name in method or METHODS))
+    chosen = [resolve(name) for name in method or METHODS]
     device = resolve_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
-    setup = Setup(device, modes, rounds, compute, backend, outputs=outputs)
+    setup = Setup(device, modes, rounds, compute, backend, outputs=outputs or "tokens")
     setup.check()
     _use_threads(threads, gpu)
     console = console_for(json)
@@ -159,6 +160,14 @@ def bench(
     else:
         built = loading.load(model).to(device)
         images = core.noise(built, 8, device, torch.float32)
+    own = next((name for name in method or () if ".py:" in name), None)
+    saved = None if budgets[0].options else saved_with(built, own)
+    if saved is not None:
+        setup = replace(setup, outputs=outputs or saved.outputs)
+        chosen = chosen if method else [saved.schedule.method, *chosen]
+    elif not budgets[0].options:
+        budgets = [replace(budgets[0], cost=COST)]
+    names = list(dict.fromkeys(map(name_of, chosen)))
     batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
     usual: Precision = "bfloat16" if gpu else "float32"
     precisions = list(dict.fromkeys(precision or [usual]))
@@ -167,10 +176,11 @@ def bench(
     timed = _as_measured(built, precisions[0], modes) if budgets[0].time else built
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
+    first = static[0] if saved is None else own
     schedules = [
         one.solve(
             timed,
-            None if one.schedule is not None and method is None else static[0],
+            None if one.schedule is not None and method is None else first,
             lambda: core.noise(built, batches[0], device, getattr(torch, precisions[0])),
             console.print,
         )
@@ -180,7 +190,7 @@ def bench(
     for schedule in schedules:
         assert schedule is not None
         with console.status("setting every method to the same cost") as status:
-            entered = core.entrants(built, schedule, names, images, outputs)
+            entered = core.entrants(built, schedule, names, images, setup.outputs)
             groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}

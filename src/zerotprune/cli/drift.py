@@ -78,6 +78,8 @@ def drift(
         check_figure_file(file)
     device, console = resolve_device(loading.device), console_for(json)
     built = loading.load(model)
+    if loading.random_weights:
+        console.print("random weights: cost and speed are right, drift is not", style="yellow")
     images = reading.open(data, built, loading.size, labelled=False)
     vectors = featurize_(built, pool).eval()
     setting = Setting(device, getattr(torch, precision), keep_outputs=True)

@@ -19,8 +19,9 @@ from torch import Tensor
 from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
-from ..embed.shards import Shard, find_shards
+from ..embed.shards import Shard, find_shards, hashed
 from ..embed.writing import FileFormat, VectorFolder, check_folder, opened, read_manifest
+from ..safety.files import bytes_of
 from ..safety.ranges import RANGES
 from ..schedule import Schedule
 from .console import console_for, progress_bar
@@ -39,6 +40,7 @@ from .options import (
     ModelPrecision,
     Output,
     Workers,
+    preset_or_file,
     resolve_device,
     world_size,
 )
@@ -129,8 +131,9 @@ def embed(
     compile
         Compile the model: worth its minute for many images.
     """
-    budget.check(method)
+    budget.check(method, model)
     running.check()
+    loading.check_weights(model)
     check_folder(out)
     console, world = console_for(json), world_size()
     rank = int(os.environ.get("RANK", "0")) if world > 1 else 0
@@ -141,13 +144,13 @@ def embed(
         model, pool=vector.pool, normalize=not vector.raw, batch_size=reading.batch,
         compile=compile, dtype=precision, vectors=vector.vectors, weights=loading.weights,
         size=loading.size, device=resolve_device("auto") if on_ray and budget.time else
-        "cpu" if on_ray else device,
+        "cpu" if on_ray else device, method=None if budget.options else method,
+        random_weights=loading.random_weights,
     )  # fmt: skip
-    options = budget.options | ({} if method is None else {"--method": method})
-    asked = " ".join(f"{name} {value}" for name, value in options.items())
+    asked = _asked(budget, method)
     embedder = _pruned(embedder, budget, method, out, asked, shards, console)
     with opened(out, alone=rank == 0):
-        settings = {"asked": asked or "no budget", **embedder.about()}
+        settings = {"asked": asked, **embedder.about()}
         folder = VectorFolder(out, settings, vector.form)
         _admit(folder, shards, rank)
         pending = [(number, shard) for number, shard in enumerate(shards)
@@ -165,6 +168,22 @@ def embed(
     _report(tally, shards, failures, out, console, json, rank)
 
 
+def _asked(budget: BudgetOptions, method: str | None) -> str:
+    """Return the budget as it was given, with a hash of what is in the files that it names."""
+    asked = [f"{name} {value}" for name, value in budget.options.items()]
+    if budget.schedule is not None and Path(budget.schedule).exists():
+        schedule = preset_or_file(budget.schedule, method)
+        asked.append(f"({hashed(schedule.one_line().encode())})")
+    if budget.tuned:
+        asked.append("--tuned")
+    if method is not None:
+        asked.append(f"--method {method}")
+        file, own, _ = method.rpartition(".py:")
+        if own:
+            asked.append(f"({hashed(bytes_of(Path(f'{file}.py')))})")
+    return " ".join(asked) or "no budget"
+
+
 def _pruned(
     embedder: Embedder,
     budget: BudgetOptions,
@@ -177,7 +196,7 @@ def _pruned(
     """Fix the schedule: the folder's own if the options are the same as before, so that what was
     measured once holds for all of its vectors."""
     manifest = read_manifest(out)
-    if manifest is not None and asked and manifest["settings"].get("asked") == asked:
+    if manifest is not None and budget.options and manifest["settings"].get("asked") == asked:
         line = manifest["settings"].get("schedule")
         return embedder.pruned_by(Schedule.from_json(line) if line else Schedule())
     if budget.time is not None and world_size() > 1:

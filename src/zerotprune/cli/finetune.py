@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +24,7 @@ from ..finetune.training import EpochStats
 from ..methods import name_of, resolve
 from ..pruning import gmacs, prune_
 from ..safety.files import check_writable
+from ..saving import is_saved
 from ..schedule import Schedule
 from ..shapes import Precision
 from .checks import Written
@@ -40,6 +41,7 @@ from .options import (
     ModelOptions,
     Seed,
     Workers,
+    preset_or_file,
     resolve_device,
 )
 
@@ -90,9 +92,10 @@ def finetune(
 ) -> None:
     """Train a model while its tokens are pruned; write weights that know their schedule.
 
-    With --cost 1 nothing is pruned. If the data has other classes than the model, the model gets
-    a new head. Every epoch is saved beside --out: after an interruption, the same command
-    continues and ends with the same weights. Under torchrun, each process trains on its share.
+    With --cost 1 nothing is pruned; without a budget, a saved model is pruned as it was saved. If
+    the data has other classes than the model, the model gets a new head. Every epoch is saved
+    beside --out: after an interruption, the same command continues and ends with the same weights.
+    Under torchrun, each process trains on its share.
 
     Example: `zerotprune finetune deit_tiny_patch16_224 train val --cost 0.6 --out new.safetensors`
 
@@ -107,6 +110,8 @@ def finetune(
     precision
         What the model computes in; its weights stay float32.
     """
+    if not budget.options and is_saved(model) and preset_or_file(model, method).stages:
+        budget = replace(budget, schedule=model)
     _check(budget, method, out)
     console = console_for()
 

@@ -109,6 +109,8 @@ class EncoderOptions:
     "Side of the images in pixels. Default: the model's own."
     device: str = "auto"
     "cpu, cuda, or auto: cuda if there is one."
+    random_weights: Flag = False
+    "Random weights instead of the published ones: cost and speed are right, predictions are not."
 
     def load(self, model: str) -> nn.Module:
         """Load the model, on the CPU."""
@@ -116,8 +118,17 @@ class EncoderOptions:
 
     def load_kwargs(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.load`."""
-        return {"name": model, "weights": self.weights, "pretrained": self.weights is None,
+        self.check_weights(model)
+        pretrained = self.weights is None and not self.random_weights
+        return {"name": model, "weights": self.weights, "pretrained": pretrained,
                 "size": self.size}  # fmt: skip
+
+    def check_weights(self, model: str) -> None:
+        """Refuse random weights beside others."""
+        if self.random_weights and self.weights is not None:
+            raise ValueError("give --weights or --random-weights, not both")
+        if self.random_weights and model == DEMO:
+            raise ValueError("the built-in model has weights of its own: omit --random-weights")
 
 
 @Parameter(name="*", group=MODEL)
@@ -129,27 +140,15 @@ class ModelOptions(EncoderOptions):
     "Classes of the head. Default: as in the weights file, or the model's own."
     pool: str | None = None
     "How a timm model's head pools: token, avg, avgmax, max or map. Default: the model's own way."
-    random_weights: Flag = False
-    "Random weights instead of the published ones: cost and speed are right, predictions are not."
 
     def load_kwargs(self, model: str) -> dict[str, Any]:
         """Return the arguments of `models.load`."""
-        self._check_weights(model)
-        pretrained = self.weights is None and not self.random_weights
-        return super().load_kwargs(model) | {
-            "pretrained": pretrained, "classes": self.classes, "pool": self.pool
-        }  # fmt: skip
+        return super().load_kwargs(model) | {"classes": self.classes, "pool": self.pool}
 
     def outline(self, model: str) -> nn.Module:
         """Return the model without its weights."""
-        self._check_weights(model)
+        self.check_weights(model)
         return outline(model, classes=self.classes, pool=self.pool)
-
-    def _check_weights(self, model: str) -> None:
-        if self.random_weights and self.weights is not None:
-            raise ValueError("give --weights or --random-weights, not both")
-        if self.random_weights and model == DEMO:
-            raise ValueError("the built-in model has weights of its own: omit --random-weights")
 
 
 @Parameter(name="*", group=DATA)

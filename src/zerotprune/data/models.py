@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..backbones import backbone, create, image_tower, own_weights, shape_in, transformer
+from ..method import Method
 from ..safety.ranges import check_range
 from ..saving import Saved, folder_named, is_saved, read_model, read_saved
 from . import demo
@@ -104,19 +105,20 @@ def _from_folder(name: str, weights: bool) -> nn.Module:
     return served.eval()
 
 
-def saved_with(model: nn.Module, method: str | None = None) -> Saved | None:
+def saved_with(model: nn.Module, method: Method | str | None = None) -> Saved | None:
     """Return how a model from `load` or `outline` was saved.
 
     Args:
         model: The model.
-        method: FILE.py:CLASS of the user's own method, if the folder needs it.
+        method: The user's own method, or its FILE.py:CLASS, if the folder needs it.
 
     Returns:
         None for a model that is not from a folder, or was saved unpruned.
     """
     if model not in _FOLDERS:
         return None
-    saved = read_saved(_FOLDERS[model], method if method and ".py:" in method else None)
+    named = not isinstance(method, str) or ".py:" in method
+    saved = read_saved(_FOLDERS[model], method if named else None)
     return saved if saved.schedule.stages else None
 
 

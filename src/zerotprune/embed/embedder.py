@@ -7,10 +7,13 @@ vector: decoding, the model's own transform, batches, pooling, normalization and
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -19,12 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backbones import Pool, backbone, featurize_
-from ..budgets import schedule_for
-from ..method import Method, name_of
+from ..budgets import fit, schedule_for
+from ..method import Method, name_of, resolve
 from ..safety.ranges import check_range
 from ..schedule import Schedule
 from ..shapes import Precision
 from ..surgery import attach, current_plan, restore_, sharing_copy
+from ..tokens import Outputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +38,9 @@ VectorType = Literal["float32", "float16"]
 
 #: columns in which `__call__` looks for images by default
 COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "tif", "img", "path")
+
+
+_WITHOUT_BUDGET = "a method needs a budget: give cost or speedup"
 
 
 class Vectors(NamedTuple):
@@ -106,7 +113,9 @@ class _Built:
     model: nn.Module
     run: Callable[[Tensor], Tensor]
     decoder: Decoder
+    normalization: dict[str, list[float]]
     schedule: Schedule
+    outputs: Outputs
     device: torch.device
     precision: torch.dtype
     width: int
@@ -122,12 +131,14 @@ class Embedder:
 
     Args:
         model: A model, or its name or folder as on the command line. Without a budget, a pruned
-            model stays pruned as it is.
+            model stays pruned as it is, and a folder as it was saved. The model is not changed: its
+            weights are shared if they are on `device` and of `dtype`, else copied.
         cost: The budget as a share of the unpruned model's compute.
         speedup: The budget as times the unpruned model's speed, measured where it is built. Workers
             that measure for themselves may prune differently: send them `settled()`.
         schedule: Stages and their method, instead of a budget.
-        method: A method or its name, for a budget. Default: Fold.
+        method: A method or its name, for a budget. Default: Fold. For a folder that was saved with
+            your own method, that method, or its FILE.py:CLASS.
         pool: The vector: "own" is what the library's head reads, "cls" the CLS token, "mean" the
             mean over the patches.
         normalize: Divide each vector by its length.
@@ -139,6 +150,8 @@ class Embedder:
         weights: A local file of weights, for a model by name. Default: the published ones.
         size: Side of the images in pixels, if not the model's own.
         column: Where `__call__` finds the images. Default: the first of `COLUMNS`.
+        random_weights: Take random weights, the same in every process: for a model by name, to
+            measure its speed.
 
     >>> import timm, numpy as np
     >>> embedder = Embedder(timm.create_model("test_vit"), cost=0.7, device="cpu")
@@ -164,6 +177,7 @@ class Embedder:
     weights: str | os.PathLike[str] | None = None
     size: int | None = None
     column: str | None = None
+    random_weights: bool = False
     _built: _Built | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,10 +190,13 @@ class Embedder:
         chosen = [name for name, value in budgets.items() if value is not None]
         if len(chosen) > 1:
             raise ValueError(f"give one budget, not several: {' and '.join(chosen)}")
-        if self.method is not None and chosen not in (["cost"], ["speedup"]):
-            raise ValueError("a method needs a budget: give cost or speedup")
-        if isinstance(self.model, nn.Module) and self.weights is not None:
+        by_name = not isinstance(self.model, nn.Module)
+        if self.method is not None and (self.schedule is not None or not (chosen or by_name)):
+            raise ValueError(_WITHOUT_BUDGET)
+        if not by_name and (self.weights is not None or self.random_weights):
             raise ValueError("weights are for a model by name: this one has its own")
+        if self.weights is not None and self.random_weights:
+            raise ValueError("give weights or random_weights, not both")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_built": None}
@@ -302,6 +319,8 @@ class Embedder:
         Args:
             images: For a `speedup`, or a method whose cost depends on the images. Default: noise.
         """
+        if self.cost is None and self.speedup is None:
+            return self
         return self.pruned_by(self.build(images).schedule)
 
     def pruned_by(self, schedule: Schedule) -> Embedder:
@@ -310,7 +329,7 @@ class Embedder:
         fixed = replace(self, cost=None, speedup=None, method=None, schedule=schedule)
         if self._built is not None:
             attach(self._built.model, schedule)
-            fixed._built = replace(self._built, schedule=schedule)
+            fixed._built = replace(self._built, schedule=schedule, outputs="tokens")
             self._built = None
         return fixed
 
@@ -326,6 +345,8 @@ class Embedder:
             "model": shape,
             "method": name_of(built.schedule.method) if built.schedule.stages else "unpruned",
             "schedule": built.schedule.one_line(),
+            "outputs": built.outputs,
+            "transform": {**built.normalization, "steps": _described(built.decoder.transform)},
             "pool": self.pool,
             "normalize": self.normalize,
             "width": built.width,
@@ -340,23 +361,15 @@ class Embedder:
         return self._built
 
     def _make(self, images: Tensor | None) -> _Built:
-        model, device = self._load(), torch.device(_device(self.device))
-        transform = backbone(model).transform(self.size)
-        plan = current_plan(model)
-        schedule = plan.schedule if plan is not None else None
-        model = featurize_(restore_(model), self.pool)
-        model = model.eval().requires_grad_(False).to(device, getattr(torch, self.dtype))
-        if self.schedule is not None:
-            schedule = self.schedule
-        elif self.cost is not None or self.speedup is not None:
-            schedule = self._solve(model, images)
-        elif schedule is None and self.weights is not None:
-            from ..data.weights import schedule_in
-
-            schedule = schedule_in(Path(self.weights))
-        schedule = schedule or Schedule()
-        attach(model, schedule)
-        precision = getattr(torch, self.dtype)
+        device, precision = _device(self.device), getattr(torch, self.dtype)
+        model = self._load(device, precision)
+        vit = backbone(model)
+        transform, (mean, std) = vit.transform(self.size), vit.normalization
+        own = self._own_pruning(model)  # before `featurize_`, which may return another object
+        model = featurize_(restore_(model), self.pool).eval().to(device, precision)
+        schedule, outputs = own or (self.schedule or self._solve(model, images), "tokens")
+        schedule = fit(schedule, backbone(model).geometry, outputs)
+        attach(model, schedule, outputs=outputs)
         with torch.inference_mode():
             one = torch.zeros(1, *backbone(model).input_shape, device=device, dtype=precision)
             width = int(model(one).shape[-1])
@@ -364,19 +377,47 @@ class Embedder:
         if self.compile:
             run = torch.compile(model, fullgraph=True, dynamic=False)
         decoder = Decoder(transform, precision)
-        return _Built(model, run, decoder, schedule, device, precision, width)
+        normalization = {"mean": list(mean), "std": list(std)}
+        return _Built(
+            model, run, decoder, normalization, schedule, outputs, device, precision, width
+        )
 
-    def _load(self) -> nn.Module:
+    def _load(self, device: torch.device, precision: torch.dtype) -> nn.Module:
+        """Return a model that may be changed: loaded here, or a copy of the user's."""
         if isinstance(self.model, nn.Module):
-            return sharing_copy(self.model)
+            tensors = chain(self.model.parameters(), self.model.buffers())
+            fits = all(tensor.device == device and tensor.dtype == precision for tensor in tensors
+                       if tensor.is_floating_point())  # fmt: skip
+            return sharing_copy(self.model) if fits else copy.deepcopy(self.model)
         from ..data.models import load
 
         weights = None if self.weights is None else Path(self.weights)
-        name = os.fspath(self.model)
-        return load(name, weights=weights, pretrained=weights is None, size=self.size)
+        name, pretrained = os.fspath(self.model), weights is None and not self.random_weights
+        with torch.random.fork_rng(enabled=self.random_weights):
+            if self.random_weights:
+                torch.manual_seed(0)
+            return load(name, weights=weights, pretrained=pretrained, size=self.size)
+
+    def _own_pruning(self, model: nn.Module) -> tuple[Schedule, Outputs] | None:
+        """Return how the model is pruned already, or was when it was saved; None with a budget."""
+        if self.cost is not None or self.speedup is not None or self.schedule is not None:
+            return None
+        if (plan := current_plan(model)) is not None:
+            return plan.schedule, plan.outputs
+        from ..data.models import saved_with
+        from ..data.weights import schedule_in
+
+        saved = saved_with(model, self.method)
+        if self.method is not None and (
+            saved is None or type(resolve(self.method)) is not type(saved.schedule.method)
+        ):
+            raise ValueError(_WITHOUT_BUDGET)
+        if saved is not None:
+            return saved.schedule, saved.outputs
+        trained = None if self.weights is None else schedule_in(Path(self.weights))
+        return trained or Schedule(), "tokens"
 
     def _solve(self, model: nn.Module, images: Tensor | None) -> Schedule:
-        from ..method import resolve
         from ..methods import DEFAULT
 
         method = resolve(self.method or DEFAULT)
@@ -398,7 +439,15 @@ def _arrived(vectors: Tensor, done: Any) -> NDArray[Any]:
     return vectors.numpy()
 
 
-def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _described(transform: object) -> str:
+    """Describe a transform on one line, the same in every process."""
+    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(transform)).split())
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

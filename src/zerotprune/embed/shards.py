@@ -117,11 +117,20 @@ class FolderShard(Shard):
         return list(self.keys), [Place(str(self.folder / key)) for key in self.keys]
 
     def identity(self) -> str:
-        return _hashed("\n".join(self.keys).encode("utf-8", "surrogateescape"))
+        lines = [f"{key} {_size_and_date(self.folder / key)}" for key in self.keys]
+        return hashed("\n".join(lines).encode("utf-8", "surrogateescape"))
 
     @property
     def weight(self) -> int:
         return len(self.keys)
+
+
+def _size_and_date(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return "unreadable"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ class FileShard(Shard):
     def identity(self) -> str:
         size = self.weight
         ends = bytes_of(self.path, 0, _ENDS) + bytes_of(self.path, max(0, size - _ENDS))
-        return _hashed(f"{size} ".encode() + ends)
+        return hashed(f"{size} ".encode() + ends)
 
     @cached_property
     def weight(self) -> int:
@@ -243,7 +252,8 @@ def _cell(place: Place) -> bytes | OSError:
     return value
 
 
-def _hashed(data: bytes) -> str:
+def hashed(data: bytes) -> str:
+    """Return a short hash that names some bytes."""
     return hashlib.sha256(data).hexdigest()[:24]
 
 

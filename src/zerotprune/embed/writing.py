@@ -31,7 +31,7 @@ except ImportError:  # Windows: two runs in one folder do the work twice
     fcntl = None  # type: ignore[assignment]
 
 FileFormat = Literal["parquet", "npy"]
-MANIFEST, VERSION = "manifest.json", 1
+MANIFEST, VERSION = "manifest.json", 2
 _LOCK = ".lock"
 
 
@@ -73,7 +73,7 @@ class VectorFolder:
                 if identities.get(name, identity) != identity:
                     raise ValueError(
                         f"{self.path} has vectors of another {name}: its images have changed "
-                        f"since, or --images has; {advice}"
+                        f"since, in size or date, or --images has; {advice}"
                     )
             identities = {**manifest["shards"], **identities}
         self.shards = identities
