@@ -83,7 +83,7 @@ def ready(name: str, chosen: argparse.Namespace) -> list[Bench]:
     benches = []
     with timed(f"decoding, {name}"):
         bench = Bench(name, chosen)
-        bench.held(TUNE, REPORT)
+        bench.batches(TUNE, REPORT)
         benches.append(bench)
     return benches
 
@@ -107,15 +107,15 @@ FAILED: list[str] = []
 
 
 @contextmanager
-def timed(what: str) -> Iterator[None]:
+def timed(name: str) -> Iterator[None]:
     """A part that fails is told, and the others go on: a GPU may be lent by the minute."""
     started = time.perf_counter()
     try:
         yield
     except Exception:
         traceback.print_exc()
-        FAILED.append(what)
-    say(f"== {what}: {time.perf_counter() - started:.0f} s{' FAILED' * (what in FAILED)}")
+        FAILED.append(name)
+    say(f"== {name}: {time.perf_counter() - started:.0f} s{' FAILED' * (name in FAILED)}")
 
 
 if __name__ == "__main__":

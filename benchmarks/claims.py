@@ -44,8 +44,8 @@ def is_claim(row: Row) -> bool:
 
 def models_of(rows: Iterable[Row]) -> list[str]:
     """Return the models of the rows, the two with most tables first."""
-    found = dict.fromkeys(row["model"] for row in rows)
-    return sorted(found, key=lambda model: [*MODELS, model].index(model))
+    models = dict.fromkeys(row["model"] for row in rows)
+    return sorted(models, key=lambda model: [*MODELS, model].index(model))
 
 
 def errors_from_zero(row: Row, value: str = "change") -> float:

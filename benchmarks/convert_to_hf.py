@@ -75,14 +75,14 @@ def convert(model: Any) -> Any:
 
 def renamed(state: dict[str, Tensor], **words: str) -> dict[str, Tensor]:
     """q, k and v each by itself, all under transformers' names."""
-    found: dict[str, Tensor] = {}
+    converted: dict[str, Tensor] = {}
     for key, value in state.items():
         if ".attn.qkv." in key:
             for part, rows in zip("qkv", value.chunk(3), strict=True):
-                found[_rename(key.replace("qkv", part), words)] = rows
+                converted[_rename(key.replace("qkv", part), words)] = rows
         else:
-            found[_rename(key, words)] = value
-    return found
+            converted[_rename(key, words)] = value
+    return converted
 
 
 def _rename(key: str, words: dict[str, str]) -> str:

@@ -90,7 +90,7 @@ class Bench:
     def __init__(self, name: str, chosen: argparse.Namespace) -> None:
         self.name, self.chosen = name, chosen
         self._model = self._loaded()
-        self._held: dict[str, list[Batch]] = {}
+        self._batches: dict[str, list[Batch]] = {}
 
     def _loaded(self) -> nn.Module:
         return real_model(self.name, self.chosen)
@@ -100,13 +100,13 @@ class Bench:
         """On its device from the first time on: whoever decodes first forks before CUDA is up."""
         return self._model.to(self.chosen.device)
 
-    def held(self, *folders: str) -> list[Batch]:
+    def batches(self, *folders: str) -> list[Batch]:
         """Batches of all these folders of --shared."""
         for folder in folders:
-            if folder not in self._held:
+            if folder not in self._batches:
                 say(f"{self.name}: decoding {folder}")
-                self._held[folder] = self._decoded(folder)
-        return [batch for folder in folders for batch in self._held[folder]]
+                self._batches[folder] = self._decoded(folder)
+        return [batch for folder in folders for batch in self._batches[folder]]
 
     def _decoded(self, folder: str) -> list[Batch]:
         chosen = self.chosen
@@ -114,22 +114,22 @@ class Bench:
 
     def read(self, *folders: str) -> Iterable[Batch]:
         """The same for one pass."""
-        return self.held(*folders)
+        return self.batches(*folders)
 
     def some(self, count: int, *folders: str) -> Tensor:
         """Some of the images, on the device: for methods whose cost depends on them."""
-        return spread(self.held(*folders), count).to(self.chosen.device)
+        return spread(self.batches(*folders), count).to(self.chosen.device)
 
     def data(self, *folders: str) -> str:
         """What the rows call these images."""
         return " + ".join(folders)
 
 
-class OwnBench(Bench):
+class CustomBench(Bench):
     """Any classifier on a folder of images (--model, --weights, --data): for all tables the same
     images, read anew for each, since there may be 50,000."""
 
-    HELD = 4096  # images for what needs them in memory
+    IN_MEMORY = 4096  # images for what needs them in memory
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         if chosen.data is None:
@@ -155,7 +155,7 @@ class OwnBench(Bench):
         place = self.chosen.tune if folder == TUNE else self.chosen.data
         if place is None:
             raise SystemExit("--model needs --tune here: other images than those of --data")
-        limit = min(self.HELD, self.chosen.limit or self.HELD)
+        limit = min(self.IN_MEMORY, self.chosen.limit or self.IN_MEMORY)
         return decoded(self._model, place, self.chosen.batch, limit)
 
     def read(self, *folders: str) -> Iterable[Batch]:
@@ -176,7 +176,7 @@ class OwnBench(Bench):
 def benches(names: Iterable[str], chosen: argparse.Namespace) -> Iterable[Bench]:
     """The model of --model, or those of --shared, one after the other."""
     if getattr(chosen, "model", None) is not None:
-        return [OwnBench(chosen)]
+        return [CustomBench(chosen)]
     return (Bench(name, chosen) for name in names)
 
 
@@ -199,8 +199,8 @@ def decoded(
     return list(batches(images, batch, workers=workers, strict=True, report=print))
 
 
-def spread(held: list[Batch], count: int) -> Tensor:
+def spread(batches: list[Batch], count: int) -> Tensor:
     """Some of the images, from all over the data: one class alone would mislead ATS's budget."""
-    images = [image for batch, _, _ in held for image in batch]
+    images = [image for batch, _, _ in batches for image in batch]
     step = max(1, len(images) // count)
     return torch.stack(images[::step][:count])

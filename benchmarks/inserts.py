@@ -41,8 +41,8 @@ def inserted(text: str, lines: Sequence[str], mark: str) -> str:
 
 def off_the_shelf(rows: Sequence[Row]) -> list[str]:
     """List what each method loses, at every cost on both models."""
-    found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
-    names = dict.fromkeys(name.partition(" @ ")[0] for _, name in found if " @ " in name)
+    by_name = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
+    names = dict.fromkeys(name.partition(" @ ")[0] for _, name in by_name if " @ " in name)
     if not names:
         return []
     header = ["change in top-1 at"]
@@ -50,7 +50,7 @@ def off_the_shelf(rows: Sequence[Row]) -> list[str]:
         header += [f"{SHORT[model]} {COSTS[0]}", *COSTS[1:]]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name in names:
-        cells = [found.get((model, f"{name} @ {cost}")) for model in MODELS for cost in COSTS]
+        cells = [by_name.get((model, f"{name} @ {cost}")) for model in MODELS for cost in COSTS]
         changes = " | ".join("" if row is None else signed(row) for row in cells)
         lines.append(f"| {f'**{name}**' if name == DEFAULT else name} | {changes} |")
     return lines
@@ -58,14 +58,14 @@ def off_the_shelf(rows: Sequence[Row]) -> list[str]:
 
 def nearest(rows: Sequence[Row]) -> list[str]:
     """List change and divergence of Fold and its nearest rivals, cost by cost."""
-    found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
+    by_name = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
     header = ["cost", "method", *(cell for model in MODELS for cell in (SHORT[model], "KL"))]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for cost in COSTS:
         for name in NEAREST:
-            own = [found.get((model, f"{name} @ {cost}")) for model in MODELS]
-            if any(own):
-                cells = (cell for row in own for cell in (
+            of_cost = [by_name.get((model, f"{name} @ {cost}")) for model in MODELS]
+            if any(of_cost):
+                cells = (cell for row in of_cost for cell in (
                     (signed(row), f"{float(row['kl']):.4f}") if row else ("", "")))  # fmt: skip
                 label = f"**{name}**" if name == DEFAULT else name
                 lines.append(f"| {cost} | {label} | {' | '.join(cells)} |")
@@ -75,7 +75,7 @@ def nearest(rows: Sequence[Row]) -> list[str]:
 def by_rule(rows: Sequence[Row]) -> list[str]:
     """List the divergence of each rule with the counts of each, at both costs on both models."""
     named = rule_or_counts.TABLE.name
-    found = {(row["model"], row["name"]): float(row["kl"]) for row in rows
+    divergence = {(row["model"], row["name"]): float(row["kl"]) for row in rows
              if row["table"] == named and row["schedule"] and row["kl"]}  # fmt: skip
     costs = rule_or_counts.COSTS
     header = ["rule", "counts", *(f"{SHORT[model]} {cost:g}" for model in MODELS for cost in costs)]
@@ -84,30 +84,34 @@ def by_rule(rows: Sequence[Row]) -> list[str]:
         for rule in (*rule_or_counts.RULES, rule_or_counts.PUBLISHED):
             names = [(model, rule_or_counts.label(rule, counts, cost))
                      for model in MODELS for cost in costs]  # fmt: skip
-            if any(name in found for name in names):
-                cells = (f"{found[name]:.4f}" if name in found else "" for name in names)
+            if any(name in divergence for name in names):
+                cells = (f"{divergence[name]:.4f}" if name in divergence else "" for name in names)
                 lines.append(f"| {rule} | {counts}'s | {' | '.join(cells)} |")
     return lines if len(lines) > 2 else []
 
 
 def searched(rows: Sequence[Row]) -> list[str]:
     """List what a search gains over both forms; differences of two standard errors are bold."""
-    own = [row for row in rows if row["table"] == "searched" and row["model"] in MODELS
+    searched = [row for row in rows if row["table"] == "searched" and row["model"] in MODELS
            and row["name"].startswith("searched beats ")]  # fmt: skip
-    budgets = sorted({row["name"].rpartition(" at ")[2] for row in own})
+    budgets = sorted({row["name"].rpartition(" at ")[2] for row in searched})
     if not budgets:
         return []
     lines = [f"| searched against | {' | '.join(reversed(budgets))} |"]
     lines.append("|---" * (len(budgets) + 1) + "|")
     for model in MODELS:
         for form in ("paper's form", "early form"):
-            for value, what, digits in (("change", "top-1", 2), ("kl", "KL less by", 3)):
+            for value, label, digits in (("change", "top-1", 2), ("kl", "KL less by", 3)):
                 cells = []
                 for budget in reversed(budgets):
                     wanted = (model, f"searched beats {form} at {budget}")
-                    row = next(each for each in own if (each["model"], each["name"]) == wanted)
+                    row = next(
+                        candidate
+                        for candidate in searched
+                        if (candidate["model"], candidate["name"]) == wanted
+                    )
                     apart = signed(row, value, digits)
                     decided = verdict(row, value) != "inconclusive"
                     cells.append(f"**{apart}**" if decided else apart)
-                lines.append(f"| {SHORT[model]}, {form}: {what} | {' | '.join(cells)} |")
+                lines.append(f"| {SHORT[model]}, {form}: {label} | {' | '.join(cells)} |")
     return lines

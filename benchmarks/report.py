@@ -92,14 +92,14 @@ def main() -> None:
 
 def write(path: Path, docs: Path) -> None:
     """Write both pages and their plots into a folder, and refresh the other pages' tables."""
-    found = newest(path)
-    rows = [row for row in found if row["table"] in ORDER and _is_current(row)]
+    recent = newest(path)
+    rows = [row for row in recent if row["table"] in ORDER and _is_current(row)]
     (docs / "results.md").write_text(first_page(rows, BY_NAME), encoding="utf-8")
-    (docs / "results-appendix.md").write_text(_appendix(rows, found, path, docs), encoding="utf-8")
+    (docs / "results-appendix.md").write_text(_appendix(rows, recent, path, docs), encoding="utf-8")
     refresh(rows, docs)
 
 
-def _appendix(rows: Sequence[Row], found: Sequence[Row], path: Path, docs: Path) -> str:
+def _appendix(rows: Sequence[Row], recent: Sequence[Row], path: Path, docs: Path) -> str:
     """The tables in their order, then transfer, the paper's figures and what is only quoted."""
     parts = [APPENDIX, sections.runs(rows), _counts(rows)]
     special: dict[str, Callable[[list[Row], Path], list[str]]] = {
@@ -108,12 +108,12 @@ def _appendix(rows: Sequence[Row], found: Sequence[Row], path: Path, docs: Path)
         scaling.TABLE.name: sections.curved,
     }
     for name in dict.fromkeys(ORDER):
-        own = [row for row in rows if row["table"] == name]
-        if own and name in special:
-            parts += special[name](own, docs)
-        elif own:
-            speeds = [row for row in found if row["table"] == BY_NAME[name].speeds]
-            parts += sections.usual(BY_NAME[name], own, docs, speeds)
+        of_table = [row for row in rows if row["table"] == name]
+        if of_table and name in special:
+            parts += special[name](of_table, docs)
+        elif of_table:
+            speeds = [row for row in recent if row["table"] == BY_NAME[name].speeds]
+            parts += sections.usual(BY_NAME[name], of_table, docs, speeds)
     parts.append(early_form.SECTION)
     tables = {row["table"] for row in rows}
     if transferred := transfer_report.section(path, docs):
@@ -125,7 +125,7 @@ def _appendix(rows: Sequence[Row], found: Sequence[Row], path: Path, docs: Path)
         "Quoted. We measured only the models that have a section above; we have no weights of the "
         "others.\n"
     )
-    parts += [line for each in QUOTED for line in sections.quoted(each)]
+    parts += [line for quote in QUOTED for line in sections.quoted(quote)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -142,8 +142,8 @@ def _counts(rows: Sequence[Row]) -> str:
     lines = ["## The paper's claims by table\n", "| table | agree | disagree | inconclusive |",
              "|---|---|---|---|"]  # fmt: skip
     for table in dict.fromkeys(row["table"] for row in claims):
-        found = [verdict(row) for row in claims if row["table"] == table]
-        counts = (found.count(kind) for kind in ("agrees", "disagrees", "inconclusive"))
+        verdicts = [verdict(row) for row in claims if row["table"] == table]
+        counts = (verdicts.count(kind) for kind in ("agrees", "disagrees", "inconclusive"))
         lines.append(f"| {table} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join([*lines, ""])
 

@@ -93,13 +93,13 @@ def main() -> None:
     parser.add_argument("--check", type=Path)
     parser.add_argument("shared", type=Path)
     arguments = parser.parse_args()
-    found = dict(digests(arguments.shared))
-    print(f"{len(found)} cases, {sum(len(value) == 64 for value in found.values())} with logits")
+    after = dict(digests(arguments.shared))
+    print(f"{len(after)} cases, {sum(len(value) == 64 for value in after.values())} with logits")
     if arguments.write is not None:
-        arguments.write.write_text(json.dumps(found, indent=1))
+        arguments.write.write_text(json.dumps(after, indent=1))
     if arguments.check is not None:
         before = json.loads(arguments.check.read_text())
-        other = [case for case in before if found.get(case) != before[case]]
+        other = [case for case in before if after.get(case) != before[case]]
         print(*(f"differs: {case}" for case in other), sep="\n")
         sys.exit(f"{len(other)} of {len(before)} differ" if other else 0)
 

@@ -31,13 +31,13 @@ def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] =
         lines += quoted(table.quoted)
     papers = {claim.text for claim in table.claims if not claim.ours}
     for model in models_of(rows):
-        own = [row for row in rows if row["model"] == model]
+        of_model = [row for row in rows if row["model"] == model]
         timed = [row for row in speeds if row["model"] == model]
-        lines += [*_headed(model, own), *_measured(own, table.printed, timed), ""]
+        lines += [*_headed(model, of_model), *_measured(of_model, table.printed, timed), ""]
         lines += _timed(timed)
-        lines += [*_claims(own, papers), ""]
-        if "@" in own[1]["name"]:
-            lines += _plot(table.name, model, own, docs)
+        lines += [*_claims(of_model, papers), ""]
+        if "@" in of_model[1]["name"]:
+            lines += _plot(table.name, model, of_model, docs)
     return lines
 
 
@@ -94,11 +94,11 @@ def _measured(
 
 
 def _rate(rates: dict[tuple[str, str, str], float], name: str, way: tuple[str, str]) -> str:
-    own, unpruned = rates.get((name, *way)), rates.get((UNPRUNED.name, *way))
-    if own is None:
+    rate, unpruned = rates.get((name, *way)), rates.get((UNPRUNED.name, *way))
+    if rate is None:
         return ""
-    faster = f" ({own / unpruned:.2f}×)" if unpruned and name != UNPRUNED.name else ""
-    return f"{own:.0f}{faster}"
+    faster = f" ({rate / unpruned:.2f}×)" if unpruned and name != UNPRUNED.name else ""
+    return f"{rate:.0f}{faster}"
 
 
 def _timed(rows: Sequence[Row]) -> list[str]:
@@ -135,7 +135,7 @@ def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
     measured = [row for row in rows if not is_claim(row)]
     title = f"{model}, {measured[0]['images']} images"
     lines = []
-    for by, column, what in (("gmacs", "gmacs", "GMACs"),
+    for by, column, unit in (("gmacs", "gmacs", "GMACs"),
                              ("speed", "images_per_second", "images/s")):  # fmt: skip
         if by == "speed" and (table != SHELF or not all(row[column] for row in measured)):
             continue
@@ -150,7 +150,7 @@ def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
         figure = trade_off_figure(points, float(measured[0][column]), axis, title + run,
                                   find_named(points, axis))  # fmt: skip
         save(figure, docs / file)
-        lines += [f"![{table} on {model}: accuracy against {what}]({file})", ""]
+        lines += [f"![{table} on {model}: accuracy against {unit}]({file})", ""]
     return lines
 
 
@@ -160,8 +160,8 @@ def curved(rows: list[Row], docs: Path) -> list[str]:
     lines = [f"## {scaling.TABLE.name}\n", scaling.TABLE.about, ""]
     lines += ["![Change in accuracy against cost, both models and methods](curve.png)", ""]
     for model in models_of(rows):
-        own = [row for row in rows if row["model"] == model]
-        lines += [*_headed(model, own), *_measured(own, None), ""]
+        of_model = [row for row in rows if row["model"] == model]
+        lines += [*_headed(model, of_model), *_measured(of_model, None), ""]
     return lines
 
 
@@ -175,17 +175,17 @@ def sensitive(rows: list[Row], docs: Path) -> list[str]:
 def fast(rows: list[Row], docs: Path) -> list[str]:
     """Images/s in every precision and mode, and the speed-up over the unpruned model there."""
     cases = list(dict.fromkeys((row["precision"], row["mode"]) for row in rows))
-    found = {(row["name"], row["precision"], row["mode"]): row for row in rows}
+    by_case = {(row["name"], row["precision"], row["mode"]): row for row in rows}
     cells = []
     for name in dict.fromkeys(row["name"] for row in rows):
-        gmacs = found[(name, *cases[0])]["gmacs_paper"]
+        gmacs = by_case[(name, *cases[0])]["gmacs_paper"]
         line = [name, f"{float(gmacs):.2f}" if gmacs else ""]
         for case in cases:
-            row = found.get((name, *case), {})
-            own = row.get("images_per_second")
-            unpruned = found[(UNPRUNED.name, *case)]["images_per_second"]
-            faster = f"{float(own) / float(unpruned):.2f}×" if own and unpruned else ""
-            line.append(f"{float(own):.0f} ({faster})" if own else row.get("failure", ""))
+            row = by_case.get((name, *case), {})
+            rate = row.get("images_per_second")
+            unpruned = by_case[(UNPRUNED.name, *case)]["images_per_second"]
+            faster = f"{float(rate) / float(unpruned):.2f}×" if rate and unpruned else ""
+            line.append(f"{float(rate):.0f} ({faster})" if rate else row.get("failure", ""))
         paper = TABLE_2_FASTER.get(name)
         cells.append([*line, f"{paper:.2f}×" if paper else ""])
     header = ("", "GMACs as the paper counts", *(f"{precision}, {mode}"

@@ -79,16 +79,16 @@ def claim_of(row: Row, tables: Mapping[str, Table]) -> Claim | None:
     """Return the paper's claim that a row tests."""
     table = tables.get(row["table"])
     claims = () if table is None else table.claims
-    return next((each for each in claims if each.text == row["name"] and not each.ours), None)
+    return next((claim for claim in claims if claim.text == row["name"] and not claim.ours), None)
 
 
 def judged(rows: Sequence[Row], of_the_paper: Callable[[Row], bool]) -> list[Judged]:
     """Gather the rows of each claim of the paper."""
-    found: dict[tuple[str, str], dict[str, Row]] = {}
+    by_claim: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         if is_claim(row) and of_the_paper(row):
-            found.setdefault((row["table"], row["name"]), {})[row["model"]] = row
-    return [Judged(table, text, own) for (table, text), own in found.items()]
+            by_claim.setdefault((row["table"], row["name"]), {})[row["model"]] = row
+    return [Judged(table, text, by_model) for (table, text), by_model in by_claim.items()]
 
 
 def _claims(claims: Sequence[Judged]) -> Iterator[str]:
@@ -142,19 +142,19 @@ def _printed(claim: Judged, tables: Mapping[str, Table]) -> float | None:
 
 
 def _gap(rows: Sequence[Row]) -> Iterator[str]:
-    own = [row for row in rows if row["table"] == "the largest gap" and not is_claim(row)]
-    before = {row["model"]: float(row["change"]) for row in own if row["name"] == "paper's form"}
+    gaps = [row for row in rows if row["table"] == "the largest gap" and not is_claim(row)]
+    before = {row["model"]: float(row["change"]) for row in gaps if row["name"] == "paper's form"}
 
     def moved(names: Sequence[str]) -> str:
-        by = [float(row["change"]) - before[row["model"]] for row in own if row["name"] in names]
+        by = [float(row["change"]) - before[row["model"]] for row in gaps if row["name"] in names]
         return f"{min(by):+.1f} to {max(by):+.1f}" if by else ""
 
     read, free = moved((ROUNDS, *READINGS)), moved(FREE)
-    papers = _changes(own, "paper's form")
+    papers = _changes(gaps, "paper's form")
     if before and read:
         text = (
             "**The largest gap:** the paper loses 0.7 points at −45 % (DeiT-S, schedule not "
-            f"printed). At 0.55 of the cost `zero-tprune-paper` loses {papers}{_stages_of(own)}. "
+            f"printed). At 0.55 of the cost `zero-tprune-paper` loses {papers}{_stages_of(gaps)}. "
             f"Other readings of the text move that by {read} points"
         )
         if free:
@@ -163,8 +163,8 @@ def _gap(rows: Sequence[Row]) -> Iterator[str]:
                 f"by {free}"
             )
         yield (
-            f"{text}. `zero-tprune`, our form of schedule, loses {_changes(own, 'early form')}, "
-            f"searched schedules {_changes(own, 'searched')}."
+            f"{text}. `zero-tprune`, our form of schedule, loses {_changes(gaps, 'early form')}, "
+            f"searched schedules {_changes(gaps, 'searched')}."
         )
 
 
@@ -180,14 +180,14 @@ def _stages_of(rows: Sequence[Row]) -> str:
 
 def _methods(rows: Sequence[Row]) -> Iterator[str]:
     """What each method loses, and how far it diverges."""
-    found = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
+    by_name = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
     heads = [f"{name} at {cost}" for name in SHORT.values() for cost in COSTS]
     yield f"| change (KL) | {' | '.join(heads)} |"
     yield "|---" * (1 + len(heads)) + "|"
     for name in METHODS:
-        own = [found.get((model, f"{name} @ {cost}")) for model in SHORT for cost in COSTS]
-        if any(own):
-            cells = (f"{signed(row)} ({float(row['kl']):.3f})" if row else "" for row in own)
+        of_method = [by_name.get((model, f"{name} @ {cost}")) for model in SHORT for cost in COSTS]
+        if any(of_method):
+            cells = (f"{signed(row)} ({float(row['kl']):.3f})" if row else "" for row in of_method)
             yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -200,7 +200,7 @@ def _fold(rows: Sequence[Row]) -> Iterator[str]:
             cases.setdefault((row["model"], cost), {})[name] = float(row["kl"])
     if not cases:
         return
-    first = sum(min(each, key=each.__getitem__) == "fold" for each in cases.values())
+    first = sum(min(case, key=case.__getitem__) == "fold" for case in cases.values())
     yield (
         f"**Fold**, our own method, diverges least of all methods in {first} of {len(cases)} cases "
         f"({len({model for model, _ in cases})} models, {len({cost for _, cost in cases})} costs). "
@@ -215,8 +215,8 @@ def _tome(rows: Sequence[Row]) -> Iterator[str]:
             name, _, cost = row["name"].partition(" @ ")
             changes.setdefault((row["model"], cost), {})[name] = float(row["change"])
     wanted = ("tome", "zero-tprune", "zero-tprune-paper")
-    cases = [[each[name] for name in wanted] for each in changes.values()
-             if each.keys() >= set(wanted)]  # fmt: skip
+    cases = [[change[name] for name in wanted] for change in changes.values()
+             if change.keys() >= set(wanted)]  # fmt: skip
     if cases:
         ahead = sum(tome > max(others) for tome, *others in cases)
         yield (
@@ -233,14 +233,16 @@ def _untrained(rows: Sequence[Row]) -> Iterator[str]:
         if row["table"] == "off-the-shelf" and " @ " in row["name"]:
             name, _, cost = row["name"].partition(" @ ")
             changes.setdefault((row["model"], cost), {})[name] = float(row["change"])
-    told = []
+    parts = []
     for name, label in (("dynamicvit", "DynamicViT"), ("a-vit", "A-ViT")):
-        cases = [each for each in changes.values() if {name, "random"} <= each.keys()]
+        cases = [change for change in changes.values() if {name, "random"} <= change.keys()]
         if cases:
-            worse = sum(each[name] < each["random"] for each in cases)
-            told.append(f"{label} loses more than random dropping in {worse} of {len(cases)} cases")
-    if told:
-        yield f"**Untrained**, {' and '.join(told)}; the paper takes both for random dropping."
+            worse = sum(case[name] < case["random"] for case in cases)
+            parts.append(
+                f"{label} loses more than random dropping in {worse} of {len(cases)} cases"
+            )
+    if parts:
+        yield f"**Untrained**, {' and '.join(parts)}; the paper takes both for random dropping."
 
 
 def _limits(rows: Sequence[Row]) -> Iterator[str]:
@@ -271,41 +273,41 @@ def _plots(rows: Sequence[Row]) -> Iterator[str]:
 
 def _speed(rows: Sequence[Row]) -> Iterator[str]:
     """Table 2's throughput, in the slowest and the fastest way to run."""
-    own = [row for row in rows if row["table"] == "Table 2's throughput"]
+    timed = [row for row in rows if row["table"] == "Table 2's throughput"]
     rates = {(row["name"], row["precision"], row["mode"]): float(row["images_per_second"])
-             for row in own if row["images_per_second"]}  # fmt: skip
+             for row in timed if row["images_per_second"]}  # fmt: skip
     ways = [way for way in SPEEDS if ("unpruned", *way) in rates]
     if not ways:
         return
-    yield f"## Speed: DeiT-S, {own[0]['hardware']}, batch {own[0]['batch']}\n"
+    yield f"## Speed: DeiT-S, {timed[0]['hardware']}, batch {timed[0]['batch']}\n"
     yield (
         f"| speed-up | GMACs | {', '.join(ways[0])} |"
         + "".join(f" {', '.join(way)} |" for way in ways[1:])
         + " paper, A100 |"
     )
     yield "|---" * (3 + len(ways)) + "|"
-    for name in dict.fromkeys(row["name"] for row in own):
+    for name in dict.fromkeys(row["name"] for row in timed):
         cells = [f"{rates[(name, *way)] / rates[('unpruned', *way)]:.2f}×"
                  if (name, *way) in rates else "" for way in ways]  # fmt: skip
-        gmacs = next(row["gmacs_paper"] for row in own if row["name"] == name)
+        gmacs = next(row["gmacs_paper"] for row in timed if row["name"] == name)
         paper = TABLE_2_FASTER.get(name)
         cells = [f"{float(gmacs):.2f}" if gmacs else "", *cells, f"{paper:.2f}×" if paper else ""]
         if name != "unpruned":
             yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     yield (
-        f"Random weights, one run, at commit {own[0]['commit']}: schedules have changed since. "
+        f"Random weights, one run, at commit {timed[0]['commit']}: schedules have changed since. "
         "GMACs are the paper's count; it does not state its precision."
     )
 
 
 def _changes(rows: Sequence[Row], name: str) -> str:
     """Format what a row lost on each model."""
-    found = [row for row in rows if row["name"] == name]
+    named = [row for row in rows if row["name"] == name]
     return " and ".join(
         f"{signed(row)} ({SHORT.get(model, model)})"
-        for model in models_of(found)
-        for row in found
+        for model in models_of(named)
+        for row in named
         if row["model"] == model
     )
 

@@ -41,7 +41,7 @@ def main() -> None:
     started = time.perf_counter()
     averaged = _train(asked)
     minutes = (time.perf_counter() - started) / 60
-    rounded = {name: held.half().cpu() for name, held in averaged.state_dict().items()}
+    rounded = {name: weight.half().cpu() for name, weight in averaged.state_dict().items()}
     averaged.load_state_dict(rounded)
     right = _share_right(averaged, asked.device)
     error = math.sqrt(right * (1 - right) / TEST_COUNT)
@@ -138,8 +138,8 @@ def _start(net: nn.Module) -> None:
 
 def _groups(net: nn.Module) -> list[dict[str, object]]:
     """Weight decay for matrices alone: on norms, biases and tokens it does harm."""
-    matrices = [held for held in net.parameters() if held.ndim in (2, 4)]
-    others = [held for held in net.parameters() if held.ndim not in (2, 4)]
+    matrices = [weight for weight in net.parameters() if weight.ndim in (2, 4)]
+    others = [weight for weight in net.parameters() if weight.ndim not in (2, 4)]
     return [
         {"params": matrices, "weight_decay": DECAY},
         {"params": others, "weight_decay": 0.0},

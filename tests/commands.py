@@ -25,7 +25,7 @@ def command(*arguments: str) -> list[str]:
     return [*PYTHON, MAIN, *arguments]
 
 
-def told(arguments: Sequence[str], done: Done) -> str:
+def describe(arguments: Sequence[str], done: Done) -> str:
     """Describe a call that went wrong."""
     text = (
         f"zerotprune {shlex.join(arguments)}\nexit code {done.returncode}\n"
@@ -41,8 +41,8 @@ def zerotprune(*arguments: str, cwd: Path | None = None) -> Done:
 _SHELL = """
 import contextlib, io, json, os, sys, traceback
 from zerotprune.cli import main
-asked, told = (open(path, mode) for path, mode in zip(sys.argv[1:], "rw"))
-for line in asked:
+requests, answers = (open(path, mode) for path, mode in zip(sys.argv[1:], "rw"))
+for line in requests:
     arguments, home = json.loads(line)
     sys.argv = ["zerotprune", *arguments]
     os.chdir(home)
@@ -55,7 +55,7 @@ for line in asked:
         except BaseException:
             code = 1
             traceback.print_exc()
-    print(json.dumps([code, out.getvalue(), error.getvalue()]), file=told, flush=True)
+    print(json.dumps([code, out.getvalue(), error.getvalue()]), file=answers, flush=True)
 """
 
 
@@ -64,20 +64,20 @@ class _Shell:
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            pipes = [Path(folder, name) for name in ("asked", "told")]
+            pipes = [Path(folder, name) for name in ("requests", "answers")]
             for pipe in pipes:
                 os.mkfifo(pipe)
             self._number = nursery().start(_SHELL, *map(str, pipes), strict=True)
-            self._asked, self._told = pipes[0].open("w"), pipes[1].open()
+            self._requests, self._answers = pipes[0].open("w"), pipes[1].open()
 
     def answer(self, arguments: tuple[str, ...], home: Path, limit: float) -> str:
         """Run a command; return nothing if it did not end in time."""
         watch = threading.Timer(limit, os.kill, [self._number, signal.SIGKILL])
         watch.start()
         try:
-            self._asked.write(json.dumps([arguments, str(home.absolute())]) + "\n")
-            self._asked.flush()
-            return self._told.readline()
+            self._requests.write(json.dumps([arguments, str(home.absolute())]) + "\n")
+            self._requests.flush()
+            return self._answers.readline()
         finally:
             watch.cancel()
 
@@ -87,8 +87,8 @@ class _Shell:
 
     def close(self) -> None:
         """End the process by closing its input."""
-        self._asked.close()
-        self._told.close()
+        self._requests.close()
+        self._answers.close()
 
 
 @cache
@@ -107,6 +107,6 @@ def quickly(*arguments: str, cwd: Path | None = None, limit: float = GUARD) -> D
     answer = shell.answer(arguments, cwd or Path(), limit)
     if not answer:
         _shell.cache_clear()
-        ended = told(arguments, shell.wait())
+        ended = describe(arguments, shell.wait())
         raise AssertionError(f"not ended within {limit:.0f} s, or with its process: {ended}")
     return Done(*json.loads(answer))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from zerotprune.backbones import backbone
 
 
-def alike(rows: Tensor, group: int) -> Tensor:
+def repeat_first(rows: Tensor, group: int) -> Tensor:
     at = torch.arange(rows.shape[-2], device=rows.device)
     return rows[..., at - at % group, :]
 
@@ -27,12 +27,15 @@ def equal_patches(model: Any, group: int) -> Iterator[None]:
     vit = backbone(model)
     prefix = vit.geometry.prefix
 
-    def enter(block: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    def enter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, *rest = args
-        return (torch.cat((x[:, :prefix], alike(x[:, prefix:], group)), dim=1), *rest), given
+        return (
+            torch.cat((x[:, :prefix], repeat_first(x[:, prefix:], group)), dim=1),
+            *rest,
+        ), kwargs
 
     hook = vit.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
-    turned = _turned_alike(model, group)
+    turned = _replace_rotary(model, group)
     with torch.no_grad():
         for name, table in model.named_parameters():
             if name.endswith("relative_position_bias_table"):
@@ -43,7 +46,7 @@ def equal_patches(model: Any, group: int) -> Iterator[None]:
         delattr(module, name)
 
 
-def _turned_alike(model: Any, group: int) -> list[tuple[Any, str]]:
+def _replace_rotary(model: Any, group: int) -> list[tuple[Any, str]]:
     """Rotary positions, in timm and in transformers: what was replaced, to be taken off again."""
     turned = []
     for place, name in (("rope", "get_embed"), ("rope_embeddings", "forward")):
@@ -54,11 +57,11 @@ def _turned_alike(model: Any, group: int) -> list[tuple[Any, str]]:
     return turned
 
 
-def _grouped(own: Any, group: int) -> Any:
-    def grouped(*args: Any, **given: Any) -> Any:
-        out = own(*args, **given)
+def _grouped(function: Any, group: int) -> Any:
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
         if isinstance(out, Tensor):
-            return alike(out, group)
-        return tuple(alike(each, group) for each in out)
+            return repeat_first(out, group)
+        return tuple(repeat_first(rows, group) for rows in out)
 
     return grouped

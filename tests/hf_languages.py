@@ -50,13 +50,13 @@ LANGUAGES = {
 
 def build(name: str, attention: str = "sdpa", **options: Any) -> tuple[Any, Any]:
     """The model and its tower."""
-    kind, vision, text, tower, _, own = LANGUAGES[name]
+    kind, vision, text, tower, _, extra = LANGUAGES[name]
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
         vision_config=getattr(transformers, vision)(**_VISION),
         text_config=getattr(transformers, text)(**_TEXT),
         image_token_id=IMAGE,
-        **own | options,
+        **extra | options,
     )
     model: nn.Module = getattr(transformers, f"{kind}ForConditionalGeneration")._from_config(
         config, attn_implementation=attention
@@ -72,7 +72,7 @@ def prompt_for(name: str, tokens: int | None = None) -> dict[str, Tensor]:
     images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(1))
     if LANGUAGES[name].tower == "vision_model":  # they take several images for each prompt
         images = images.unsqueeze(1)
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": images}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": images}
     if "gemma" in name:
-        given["token_type_ids"] = (ids == IMAGE).long()
-    return given
+        inputs["token_type_ids"] = (ids == IMAGE).long()
+    return inputs

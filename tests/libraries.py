@@ -22,18 +22,18 @@ from zerotprune.backbones.lvvit import LVViT
 DEPTH, WIDTH, PATCHES = 5, 48, 36
 
 
-def _torchvision(**given: Any) -> nn.Module:
+def _torchvision(**kwargs: Any) -> nn.Module:
     shape: dict[str, Any] = {"image_size": 96, "patch_size": 16, "num_layers": DEPTH}
     shape |= {"num_heads": 3, "hidden_dim": WIDTH, "mlp_dim": 96, "num_classes": 7}
-    made: nn.Module = Vit(**(shape | given))
+    made: nn.Module = Vit(**(shape | kwargs))
     return made
 
 
-def _tower(**given: Any) -> nn.Module:
+def _tower(**kwargs: Any) -> nn.Module:
     shape: dict[str, Any] = {"image_size": 96, "patch_size": 16, "layers": DEPTH, "heads": 3}
     shape |= {"width": WIDTH, "mlp_ratio": 2.0, "output_dim": 24}
     shape |= {"attn_pooler_heads": 4, "attn_pooler_queries": 5}
-    made: nn.Module = Tower(**(shape | given))
+    made: nn.Module = Tower(**(shape | kwargs))
     return made
 
 

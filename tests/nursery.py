@@ -46,32 +46,32 @@ _SERVER = """
 import atexit, gc, json, os, signal, sys, traceback, warnings, weakref
 sys.path[:0] = {places!r}
 {preload}
-for each in list(weakref.finalize._registry):
-    each.atexit = False  # what is made here is not a child's to clear away
+for finalizer in list(weakref.finalize._registry):
+    finalizer.atexit = False  # what is made here is not a child's to clear away
 gc.collect()
 gc.freeze()  # a child's collections leave alone what is here, and share it
 signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # a child lets it in when it is ready
 ended = {{}}
 for line in sys.stdin:
-    wanted, *given = json.loads(line)
+    wanted, *request = json.loads(line)
     if wanted == "end":
-        child, patiently = given
+        child, patiently = request
         if child not in ended:
-            found, status = os.waitpid(child, 0 if patiently else os.WNOHANG)
-            if found:
+            pid, status = os.waitpid(child, 0 if patiently else os.WNOHANG)
+            if pid:
                 ended[child] = os.waitstatus_to_exitcode(status)
         print(json.dumps(ended.get(child)), flush=True)
         continue
-    code, arguments, home, folder, strict = given
-    ready, told = os.pipe()
+    code, arguments, home, folder, strict = request
+    ready, started = os.pipe()
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
         os.chdir(home)
         if "torch" in sys.modules:  # its pool of threads, made anew before two of them ask for it
             sys.modules["torch"].set_num_threads(1)
-        nothing, own = os.open(os.devnull, os.O_RDONLY), folder + "/" + str(os.getpid())
-        files = [os.open(own + name, os.O_WRONLY | os.O_CREAT) for name in (".out", ".error")]
+        nothing, stem = os.open(os.devnull, os.O_RDONLY), folder + "/" + str(os.getpid())
+        files = [os.open(stem + name, os.O_WRONLY | os.O_CREAT) for name in (".out", ".error")]
         for number, file in enumerate((nothing, *files)):
             os.dup2(file, number)
         sys.argv = ["-c", *arguments]
@@ -83,7 +83,7 @@ for line in sys.stdin:
         try:
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until the script has its own
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGINT}})
-            os.write(told, b".")
+            os.write(started, b".")
             exec(script, names)
         except SystemExit as stopped:
             ended = stopped.code or 0
@@ -96,7 +96,7 @@ for line in sys.stdin:
     ended.pop(child, None)  # numbers come again
     os.read(ready, 1)
     os.close(ready)
-    os.close(told)
+    os.close(started)
     print(child, flush=True)
 """
 
@@ -141,10 +141,10 @@ class Nursery:
             code = self._ask("end", child, True)
         finally:
             watch.cancel()
-        said = [Path(self._folder.name, f"{child}.{name}") for name in ("out", "error")]
-        texts = [each.read_text(errors="replace") for each in said]
-        for each in said:
-            each.unlink()
+        files = [Path(self._folder.name, f"{child}.{name}") for name in ("out", "error")]
+        texts = [file.read_text(errors="replace") for file in files]
+        for file in files:
+            file.unlink()
         return Done(code, *texts)
 
     def run(
@@ -158,10 +158,10 @@ class Nursery:
         self._process.communicate()
         self._folder.cleanup()
 
-    def _ask(self, *what: object) -> Any:
+    def _ask(self, *request: object) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -179,7 +179,7 @@ def nursery() -> Nursery:
     return started
 
 
-def said_by(script: str, *arguments: str) -> list[str]:
+def run_script(script: str, *arguments: str) -> list[str]:
     """The lines that a script prints, run in the root of the project; it must not fail."""
     done = nursery().run(script, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -139,8 +139,8 @@ def redundant(
         raise ValueError(f"cannot prune {count} similar tokens: A has {len(choices)}")
     pairs = []
     for a, others in choices.items():
-        alike = [(similarity(features[a], features[b], metric), -int(b)) for b in others]
-        best, minus_b = max(alike, default=(-math.inf, 1))
+        similarities = [(similarity(features[a], features[b], metric), -int(b)) for b in others]
+        best, minus_b = max(similarities, default=(-math.inf, 1))
         pairs.append((-best, a, -minus_b))
     pairs.sort(key=lambda pair: pair[0])  # of equal ones the first in the order of A
     chosen = np.array([pair[1:] for pair in pairs[:count]], dtype=np.int64).reshape(-1, 2)

@@ -151,9 +151,9 @@ def attend_merged(
     qkv = linear(layer_norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv")
     values = np.stack(np.split(np.split(qkv, 3, axis=1)[2], len(attention.graph), axis=1))
     mixed = np.zeros_like(x)
-    for number, own in enumerate(members):
-        weight = np.array([informative[at] * tokens[at].size for at in own])
-        paid = np.einsum("i,hij->hj", weight / weight.sum(), attention.graph[:, own])
+    for number, indices in enumerate(members):
+        weight = np.array([informative[at] * tokens[at].size for at in indices])
+        paid = np.einsum("i,hij->hj", weight / weight.sum(), attention.graph[:, indices])
         received = np.stack([paid[:, other].sum(axis=1) for other in members], axis=1)
         mixed[number] = np.concatenate([row @ v for row, v in zip(received, values, strict=True)])
     update = linear(mixed, weights, f"{name}.attn.proj") * weights.get(f"{name}.ls1.gamma", 1.0)
@@ -281,15 +281,15 @@ def mctf(tokens: list[Token], attention: Attention, r: int) -> list[Token]:
     informative = attention.graph.mean(axis=(0, 1))  # what a token receives
 
     def attraction(i: int, j: int) -> float:
-        alike = (similarity(attention.stream[i], attention.stream[j], "cosine") + 1) / 2
+        likeness = (similarity(attention.stream[i], attention.stream[j], "cosine") + 1) / 2
         uninformative = (1 / (informative[i] * informative[j])) ** (1 / 20)
         small = (1 / (tokens[i].size * tokens[j].size)) ** (1 / 40)
-        return float(alike * uninformative * small)
+        return float(likeness * uninformative * small)
 
     def hosts(guests: list[int], among: list[int], count: int) -> dict[int, int]:
-        found = [max((attraction(i, j), -j) for j in among) for i in guests]
-        ranked = sorted(range(len(guests)), key=lambda at: -found[at][0])
-        return {guests[at]: -found[at][1] for at in ranked[:count]}
+        nearest = [max((attraction(i, j), -j) for j in among) for i in guests]
+        ranked = sorted(range(len(guests)), key=lambda at: -nearest[at][0])
+        return {guests[at]: -nearest[at][1] for at in ranked[:count]}
 
     a = [at for at in range(0, len(tokens), 2) if tokens[at].patches]
     b = [at for at in range(1, len(tokens), 2) if tokens[at].patches]
@@ -319,13 +319,14 @@ def pitome(tokens: list[Token], attention: Attention, r: int, margin: float) -> 
     prefix, patches = parted(tokens)
     r = min(r, len(patches) // 2)
     keys = attention.keys.mean(axis=0)[len(prefix) :]
-    alike = [[similarity(one, other, "cosine") for other in keys] for one in keys]
+    similarities = [[similarity(one, other, "cosine") for other in keys] for one in keys]
     energy = [
-        sum(x if x >= margin else math.exp(x - margin) - 1 for x in row) / len(row) for row in alike
+        sum(x if x >= margin else math.exp(x - margin) - 1 for x in row) / len(row)
+        for row in similarities
     ]
     ranked = sorted(range(len(patches)), key=lambda at: -energy[at])
     goes, hosts = ranked[: 2 * r : 2], ranked[1 : 2 * r : 2]
-    host = {at: max(hosts, key=lambda other: alike[at][other]) for at in goes}
+    host = {at: max(hosts, key=lambda other: similarities[at][other]) for at in goes}
     merged = [mean(patches[at], [patches[i] for i in goes if host[i] == at]) for at in hosts]
     return prefix + merged + [patches[at] for at in ranked[2 * r :]] if r else tokens
 
@@ -360,10 +361,10 @@ def diffrate(
     visits: dict[int, list[Token]] = {at: [] for at in range(len(hosts))}
     sizes = [host.size for host in hosts]
     for guest in guests:
-        alike = [similarity(guest.x, host.x, "cosine") for host in hosts]
-        at = alike.index(max(alike))
+        similarities = [similarity(guest.x, host.x, "cosine") for host in hosts]
+        at = similarities.index(max(similarities))
         visits[at].append(guest)
-        sizes[at] += guest.size * max(0.0, alike[at])
+        sizes[at] += guest.size * max(0.0, similarities[at])
     if weighted:
         return prefix + [mean(host, visits[at]) for at, host in enumerate(hosts)]
     merged = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nursery import said_by
+from tests.nursery import run_script
 
 SCRIPT = """
 import sys
@@ -50,7 +50,7 @@ for family, schedule in cases:
         with torch.inference_mode():
             expected = model(images)
             compiled = torch.compile(model, fullgraph=True, backend=backend)
-            found = compiled(images)
+            actual = compiled(images)
             compiled(others)
         assert len(graphs) == 1, (family, len(graphs))
         torch._dynamo.reset()
@@ -59,12 +59,12 @@ for family, schedule in cases:
             expected = model(images)
             exported = torch.export.export(model, (images,))
             assert list(exported.graph_signature.user_inputs) == ["x"]
-            found = exported.module()(images)
-    torch.testing.assert_close(found, expected)
+            actual = exported.module()(images)
+    torch.testing.assert_close(actual, expected)
     print("same:", family, schedule.method)
 """
 
 
 @pytest.mark.parametrize(("how", "cases"), [("compile", 7), ("export", 11)])
 def test_one_graph(how: str, cases: int) -> None:
-    assert len(said_by(SCRIPT, how)) == cases
+    assert len(run_script(SCRIPT, how)) == cases

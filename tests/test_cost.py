@@ -13,7 +13,7 @@ from torch import nn
 import zerotprune as ztp
 from tests.counting import macs_of
 from tests.families import FAMILIES, build, images_for
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.cost import Load, block_macs, total_macs
 from zerotprune.methods import Slicing, TopK
@@ -163,7 +163,7 @@ for family in ("deit", "deit distilled", "clip, pre-norm", "qk norm"):
 
 def test_paper_convention_equals_fvcore_without_patch_embedding() -> None:
     """In a process of its own: fvcore traces, and shapes that are traced are no integers."""
-    assert said_by(FVCORE) == ["same"] * 8
+    assert run_script(FVCORE) == ["same"] * 8
 
 
 def test_published_figures_of_deit_small() -> None:

@@ -130,9 +130,9 @@ def test_the_rule_is_its_twins(kinds: tuple[str, ...], prefix: int) -> None:
         )
     gained = gains(tokens.x)
     twin.gain(gained[:, prefix:])
-    found = restore_grid(tokens._replace(x=tokens.x + gained), prefix)
-    torch.testing.assert_close(found[:, prefix:], torch.tensor(twin.streams))
-    assert torch.equal(found[:, :prefix], (tokens.x + gained)[:, :prefix])
+    actual = restore_grid(tokens._replace(x=tokens.x + gained), prefix)
+    torch.testing.assert_close(actual[:, prefix:], torch.tensor(twin.streams))
+    assert torch.equal(actual[:, :prefix], (tokens.x + gained)[:, :prefix])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -149,8 +149,8 @@ def test_blocks_that_add_nothing_give_the_input_back_in_order(family: str, metho
     with torch.inference_mode():
         before = model.forward_features(images)
         ztp.prune_(model, SCHEDULES[method], outputs="grid")
-        found = model.forward_features(images)
-    torch.testing.assert_close(found, before, rtol=1e-9, atol=1e-9)
+        actual = model.forward_features(images)
+    torch.testing.assert_close(actual, before, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -179,7 +179,7 @@ def test_prefix_and_surviving_patches_are_those_without_the_grid(family: str, me
     if method in ("fold", "tome"):  # what is apart cancels out: the sum over all patches is kept
         sizes: list[Any] = []
         model.blocks[-1].register_forward_pre_hook(
-            lambda _, given: sizes.append(Tokens.of(given[0], prefix).size)
+            lambda _, args: sizes.append(Tokens.of(args[0], prefix).size)
         )
         with torch.inference_mode():
             model(images)
@@ -219,13 +219,13 @@ def test_nothing_pruned_is_bit_for_bit_the_model(family: str) -> None:
     assert all(torch.equal(*pair) for pair in zip(after[1], before[1], strict=True))
 
 
-@pytest.mark.parametrize("method", [each for each in SCHEDULES if each != "ats"])
+@pytest.mark.parametrize("method", [name for name in SCHEDULES if name != "ats"])
 def test_the_cost_is_what_torch_counts(method: str) -> None:
     for compute in ("all", "needed"):
         model: Any = ztp.prune_(build("deit"), SCHEDULES[method], compute=compute, outputs="grid")
         assert round(ztp.gmacs(model, compute=compute) * 1e9) == counted_by_torch(model)
-        given = ztp.gmacs(model, SCHEDULES[method], compute=compute, outputs="grid")
-        assert given == ztp.gmacs(model, compute=compute)
+        cost = ztp.gmacs(model, SCHEDULES[method], compute=compute, outputs="grid")
+        assert cost == ztp.gmacs(model, compute=compute)
 
 
 @pytest.mark.parametrize("method", ["fold", "zero-tprune"])
@@ -254,22 +254,22 @@ def test_a_copy_works_by_itself_and_restoring_leaves_no_trace() -> None:
         before = model(images)
         pruned = ztp.prune_(copy.deepcopy(model), SCHEDULES["fold"], outputs="grid")
         twin = copy.deepcopy(pruned)
-        found = pruned(images)
+        actual = pruned(images)
         ztp.restore_(pruned)
         assert torch.equal(pruned(images), before)
-        assert torch.equal(twin(images), found)
+        assert torch.equal(twin(images), actual)
 
 
 def test_gradients_pass_through_the_grid_and_checkpoints() -> None:
     model: Any = ztp.prune_(build("deit").double(), SCHEDULES["zero-tprune"], outputs="grid")
-    images, found = images_for(model), []
+    images, gradients = images_for(model), []
     for checkpointing in (False, True):
         model.set_grad_checkpointing(checkpointing)
         model.zero_grad()
         model.forward_features(images)[:, 1:].square().sum().backward()
-        found.append(model.patch_embed.proj.weight.grad.clone())
-    torch.testing.assert_close(found[1], found[0])
-    assert found[0].abs().min() > 0
+        gradients.append(model.patch_embed.proj.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert gradients[0].abs().min() > 0
 
 
 def test_what_cannot_be_is_refused_in_one_sentence() -> None:
@@ -277,7 +277,7 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match=r'outputs.*"tokens".*"grid"'):
         ztp.prune_(model, STAGED, outputs="all")  # type: ignore[arg-type]
     ztp.prune_(model, STAGED, outputs="grid")
-    hook = model.blocks[2].register_forward_hook(lambda _, given, out: out + 1)
+    hook = model.blocks[2].register_forward_hook(lambda _, inputs, out: out + 1)
     with pytest.raises(ValueError, match="hooks"):
         model(images_for(model))
     hook.remove()

@@ -6,7 +6,7 @@ import json
 from pkgutil import walk_packages
 
 import zerotprune
-from tests.nursery import said_by
+from tests.nursery import run_script
 
 #: run when they are imported
 SCRIPTS = ("zerotprune.__main__",)
@@ -67,15 +67,15 @@ def test_every_module_imports_alone() -> None:
     modules = walk_packages(zerotprune.__path__, "zerotprune.")
     names = [module.name for module in modules if module.name not in SCRIPTS]
     assert len(names) > 50
-    assert json.loads(said_by(ALONE, *names)[-1]) == {}
+    assert json.loads(run_script(ALONE, *names)[-1]) == {}
 
 
 def test_methods_and_schedules_import_nothing_above_them() -> None:
-    *_, refused, loaded = said_by(WITHOUT_METHODS)
+    *_, refused, loaded = run_script(WITHOUT_METHODS)
     assert "unknown method 'fold'" in refused
     below = {"cost", "registry", "safety", "scoring", "shapes", "tokens"}
     assert {name.split(".")[1] for name in json.loads(loaded)} <= {"method", "schedule", *below}
 
 
 def test_a_method_is_found_by_name_whatever_is_imported_first() -> None:
-    assert said_by(BY_NAME)[-2:] == ["Fold ToMe ZeroTPrune"] * 2
+    assert run_script(BY_NAME)[-2:] == ["Fold ToMe ZeroTPrune"] * 2

@@ -30,10 +30,10 @@ def test_copies_share_every_weight_and_leave_the_model_alone(model: Any) -> None
         copy = ztp.pruned(model, cost=0.6)
         assert same(model(images), before)
         assert same(copy(images), ztp.prune_(build("deit"), cost=0.6)(images))
-    held = dict(model.named_parameters()) | dict(model.named_buffers())
-    own = dict(copy.named_parameters()) | dict(copy.named_buffers())
-    assert held.keys() == own.keys()
-    assert all(held[name] is own[name] for name in held)
+    original = dict(model.named_parameters()) | dict(model.named_buffers())
+    shared = dict(copy.named_parameters()) | dict(copy.named_buffers())
+    assert original.keys() == shared.keys()
+    assert all(original[name] is shared[name] for name in original)
 
 
 def test_a_pruned_model_gives_copies_of_other_schedules(model: Any) -> None:
@@ -58,8 +58,8 @@ def test_threads_each_by_its_own_schedule(model: Any) -> None:
         try:
             with torch.inference_mode():
                 for _ in range(6):
-                    own = model if cost is None else ztp.pruned(model, cost=cost)
-                    if not same(own(images), expected[cost]):
+                    mine = model if cost is None else ztp.pruned(model, cost=cost)
+                    if not same(mine(images), expected[cost]):
                         wrong.append(cost)
         except Exception as error:
             wrong.append(error)
@@ -104,14 +104,14 @@ def test_hooks_that_see_other_things_are_told_of(model: Any) -> None:
 
     ztp.prune_(model, cost=0.7)  # no word without hooks
     ztp.restore_(model)
-    held = model.blocks[3].register_forward_hook(hook)
+    handle = model.blocks[3].register_forward_hook(hook)
     with pytest.warns(UserWarning, match="hooks on block 4"):
         ztp.prune_(model, cost=0.7)
-    held.remove()
-    held = model.blocks[2].attn.register_forward_hook(hook)
+    handle.remove()
+    handle = model.blocks[2].attn.register_forward_hook(hook)
     with pytest.warns(UserWarning, match="attention of block 3"):
         ztp.prune_(model, cost=0.7)
-    held.remove()
+    handle.remove()
     model.blocks[2].mlp.register_forward_hook(lambda *_: None)  # its parts are called as ever
     ztp.prune_(model, cost=0.7)
 

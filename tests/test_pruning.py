@@ -100,14 +100,14 @@ def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
 def test_queries_and_keys_do_not_wait_for_the_mlp(model: Any, method: Any) -> None:
     """The MLP takes most of a block's memory: what attention left behind is gone by then."""
     ztp.prune_(model, SCHEDULE.by(method))
-    held: dict[int, StorageWeakRef] = {}
+    storages: dict[int, StorageWeakRef] = {}
     freed = []
 
     def note(at: int, module: nn.Module, args: Any, out: torch.Tensor) -> None:
-        held[at] = StorageWeakRef(out.untyped_storage())
+        storages[at] = StorageWeakRef(out.untyped_storage())
 
     def look(at: int, module: nn.Module, args: Any) -> None:
-        freed.append(held[at].expired())
+        freed.append(storages[at].expired())
 
     for at, block in enumerate(model.blocks[:-1]):
         block.attn.qkv.register_forward_hook(functools.partial(note, at))
@@ -123,9 +123,9 @@ def test_a_broken_image_stays_alone(model: Any) -> None:
     with torch.inference_mode():
         expected = model(images)
         images[1] = torch.nan
-        found = model(images)
-    assert found[1].isnan().all()
-    torch.testing.assert_close(found[[0, 2]], expected[[0, 2]])
+        actual = model(images)
+    assert actual[1].isnan().all()
+    torch.testing.assert_close(actual[[0, 2]], expected[[0, 2]])
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -155,9 +155,9 @@ def test_half_precision_and_autocast(model: Any, precision: torch.dtype) -> None
             mixed = model(images)
         narrow = copy.deepcopy(model).to(precision)(images.to(precision))
     # A rounded score may swap two tokens of nearly equal importance, so this is about sanity.
-    for found in (mixed, narrow):
-        assert found.dtype == precision
-        assert torch.nn.functional.cosine_similarity(found.float(), exact).min() > 0.9
+    for logits in (mixed, narrow):
+        assert logits.dtype == precision
+        assert torch.nn.functional.cosine_similarity(logits.float(), exact).min() > 0.9
 
 
 def test_gradients_reach_every_weight(model: Any) -> None:
@@ -230,7 +230,7 @@ def test_dynamic_image_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "says"),
+    ("stages", "message"),
     [
         ([ztp.Stage(5, 0.5)], "blocks 1 to 4 .*got 5"),
         ([ztp.Stage(99, 0.5)], "blocks 1 to 4 .*got 99"),
@@ -240,13 +240,13 @@ def test_dynamic_image_sizes() -> None:
     ],
 )
 def test_impossible_schedules_leave_the_model_alone(
-    model: Any, stages: list[ztp.Stage], says: str
+    model: Any, stages: list[ztp.Stage], message: str
 ) -> None:
     images = images_for(model)
     ztp.prune_(model, SCHEDULE)
     with torch.inference_mode():
         before = model(images)
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             ztp.prune_(model, ztp.Schedule(tuple(stages)))
         assert torch.equal(model(images), before)
 

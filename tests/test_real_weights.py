@@ -104,11 +104,11 @@ def test_dinov2_with_layer_scale(shared: Path) -> None:
     schedule = ztp.schedule_for(model, cost=0.7, method="zero-tprune")
     ztp.prune_(model, schedule)
     with torch.inference_mode():
-        found = model(image)[0]
-    held = {key: value.numpy() for key, value in model.state_dict().items()}
+        actual = model(image)[0]
+    state = {key: value.numpy() for key, value in model.state_dict().items()}
     stages = {
         stage.block: {"keep": stage.keep, "similar": stage.similar, "rounds": stage.votes(12)}
         for stage in schedule.stages
     }
-    expected, _ = vit_logits(held, image[0].numpy(), heads=6, stages=stages)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-8)
+    expected, _ = vit_logits(state, image[0].numpy(), heads=6, stages=stages)
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-8, atol=1e-8)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import zerotprune as ztp
 from tests.commands import zerotprune as command
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.data import models
 from zerotprune.data.weights import schedule_in
 from zerotprune.saving import FILE, read_saved
@@ -91,11 +91,11 @@ _READ = """
 import sys, torch, zerotprune as ztp
 from safetensors.torch import load_file
 for folder in sys.argv[1:]:
-    model, held = ztp.load(folder), load_file(folder + "/seen.safetensors")
+    model, saved = ztp.load(folder), load_file(folder + "/seen.safetensors")
     assert not model.training and "pruned by" in repr(model)
     with torch.no_grad():
-        out = getattr(model, "visual", model)(held["images"])
-    print(torch.equal(getattr(out, "logits", out), held["answer"]))
+        out = getattr(model, "visual", model)(saved["images"])
+    print(torch.equal(getattr(out, "logits", out), saved["answer"]))
 """
 
 
@@ -116,7 +116,7 @@ def test_another_process_reads_what_was_saved_to_the_bit(tmp_path: Path) -> None
         assert data["gmacs"] / data["gmacs_unpruned"] == pytest.approx(0.75, rel=0.01)
         assert not list(folder.glob("*.bin")) + list(folder.glob("*.pt*"))
         folders.append(str(folder))
-    assert said_by(_READ, *folders) == ["True"] * len(folders)
+    assert run_script(_READ, *folders) == ["True"] * len(folders)
 
 
 def test_plain_libraries_read_the_unpruned_model(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_all_of_it_comes_back(how: str, tmp_path: Path) -> None:
         ztp.prune_(model, cost=0.7, **options)
     if how == "dynamicvit":  # as if it were trained
         nn.init.normal_(next(model.zerotprune.parameters()))
-    held: Any = torch.compile(model) if how == "wrapped" else model
-    again: Any = ztp.load(ztp.save(held, tmp_path / "it"))
+    wrapped: Any = torch.compile(model) if how == "wrapped" else model
+    again: Any = ztp.load(ztp.save(wrapped, tmp_path / "it"))
     assert torch.equal(again.forward_features(images), model.forward_features(images))
     assert torch.equal(again(images), model(images))
     assert again(torch.rand(1, 3, 224, 224).to(images.dtype)).shape == (1, 5)
@@ -324,9 +324,9 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_bad_folders_are_refused_in_one_sentence(what: str, saved: Path, tmp_path: Path) -> None:
-    spoil, why = BAD[what]
+@pytest.mark.parametrize("case", BAD)
+def test_bad_folders_are_refused_in_one_sentence(case: str, saved: Path, tmp_path: Path) -> None:
+    spoil, why = BAD[case]
     folder = Path(shutil.copytree(saved, tmp_path / "it"))
     spoil(folder)
     with pytest.raises(ValueError, match=why) as caught:
@@ -487,7 +487,7 @@ def _offline(*args: Any, **kwargs: Any) -> None:
     raise RuntimeError("no network\nand much more")
 
 
-_OWN = """
+_METHOD_FILE = """
 from dataclasses import dataclass
 import zerotprune as ztp
 from zerotprune.tokens import Reduction
@@ -528,7 +528,7 @@ print(ztp.Schedule.load("own.json").method)  # it is defined now
 def test_a_method_of_ones_own_is_named_again(tmp_path: Path) -> None:
     from tests.nursery import nursery
 
-    (tmp_path / "loudest_method.py").write_text(_OWN)
+    (tmp_path / "loudest_method.py").write_text(_METHOD_FILE)
     done = nursery().run(f"import sys; sys.path.insert(0, '.')\n{_PRUNE}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "own.json").read_text())

@@ -19,7 +19,7 @@ stages = st.builds(
     rounds=st.none() | st.integers(1, 50),
 )
 schedules = st.lists(stages, max_size=6, unique_by=lambda stage: stage.block).map(
-    lambda found: Schedule(tuple(found))
+    lambda stages: Schedule(tuple(stages))
 )
 
 
@@ -47,7 +47,7 @@ def test_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         Schedule.preset("ablation-i").save(path)
     assert path.read_text() == before
-    assert [found.name for found in tmp_path.iterdir()] == ["s.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
 
 
 @given(st.integers(1, 999), st.integers(1, 2000))
@@ -75,7 +75,7 @@ def test_stages_are_put_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "message"),
     [
         ({"block": 0}, ValueError, "block must be at least 1, got 0"),
         ({"block": 1.5}, TypeError, "block must be a whole number, got 1.5"),
@@ -89,14 +89,14 @@ def test_stages_are_put_in_order() -> None:
         ({"block": 1, "keep": "0.5"}, TypeError, "keep must be a number"),
     ],
 )
-def test_bad_stages(arguments: dict[str, object], error: type[Exception], says: str) -> None:
+def test_bad_stages(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     text = json.dumps({"version": 1, "stages": [arguments]})
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         Schedule.from_json(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "bad JSON"),
         ("[]", "exactly"),
@@ -110,10 +110,10 @@ def test_bad_stages(arguments: dict[str, object], error: type[Exception], says: 
         ('{"version": 1, "stages": [{"block": 1}, {"block": 1}]}', "two at block 1"),
     ],
 )
-def test_bad_json(text: str, says: str, tmp_path: Path) -> None:
+def test_bad_json(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=says) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         Schedule.load(path)
     assert str(path) in str(caught.value)
 

@@ -76,9 +76,9 @@ def test_other_threads_are_not_traced(model: Any) -> None:
     thread.start()
     try:
         for _ in range(5):
-            found = ztp.trace(model, mine)
-            assert [stage.block for stage in found] == [1, 2, 4]
-            for one, other in zip(found, expected, strict=True):
+            traced = ztp.trace(model, mine)
+            assert [stage.block for stage in traced] == [1, 2, 4]
+            for one, other in zip(traced, expected, strict=True):
                 assert torch.equal(one.fate, other.fate)
     finally:
         stop.set()
@@ -91,7 +91,7 @@ def test_works_on_a_wrapped_model(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error", "says"),
+    ("spoil", "error", "message"),
     [
         (lambda images: images.fill_(torch.nan), ValueError, "NaN or infinite"),
         (lambda images: images.fill_(torch.inf), ValueError, "NaN or infinite"),
@@ -100,8 +100,8 @@ def test_works_on_a_wrapped_model(model: Any) -> None:
         (lambda images: images.numpy(), TypeError, "must be a tensor"),
     ],
 )
-def test_bad_images(model: Any, spoil: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_bad_images(model: Any, spoil: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         ztp.trace(model, spoil(images_for(model)))
     assert not any(block._forward_hooks for block in model.blocks)
 
@@ -113,11 +113,11 @@ def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
     model: Any = ztp.prune_(build(family), schedule, compute="all")
     images = images_for(model, 2)
     first, last = ztp.trace(model, images)
-    assert [len(each) for each in first.where(Fate.KEPT)] == [30, 30]
+    assert [len(patches) for patches in first.where(Fate.KEPT)] == [30, 30]
     with ztp.patches_left(model) as left, torch.inference_mode():
         model.forward_features(images)
     assert last.where(Fate.KEPT) == [sorted(row) for row in left[-1].tolist()]
-    assert [len(each) for each in last.where(Fate.SIMILAR)] == [9, 9]
+    assert [len(patches) for patches in last.where(Fate.SIMILAR)] == [9, 9]
     assert not any(block._forward_hooks for block in model.blocks)
 
 

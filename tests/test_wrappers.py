@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests import hf_families
 from tests.families import build, images_for
-from tests.nursery import nursery, said_by
+from tests.nursery import nursery, run_script
 
 COST = 0.7
 
@@ -30,7 +30,9 @@ def step(model: Any, images: Tensor) -> tuple[float, dict[str, Tensor]]:
     loss = getattr(outputs, "logits", outputs).square().mean()
     loss.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    return loss.item(), {name: each for name, each in gradients.items() if each is not None}
+    return loss.item(), {
+        name: gradient for name, gradient in gradients.items() if gradient is not None
+    }
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ print(len(expected), "gradients")
 
 
 def test_two_processes_of_data_parallel_make_the_step_of_one() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = str(held.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
     ranks = [nursery().start(RANKED, port, rank) for rank in "01"]
     for done in [nursery().wait(rank) for rank in ranks]:
         assert done.returncode == 0, done.stderr[-3000:]
@@ -86,8 +88,8 @@ def test_fully_sharded(family: str, tmp_path: Path) -> None:
         fully_shard(block, mesh=mesh)
     fully_shard(sharded, mesh=mesh)
     loss, expected = step(model, images)
-    found, gradients = step(sharded, images)
-    assert found == pytest.approx(loss, rel=1e-5)
+    sharded_loss, gradients = step(sharded, images)
+    assert sharded_loss == pytest.approx(loss, rel=1e-5)
     assert gradients.keys() == expected.keys()
     for name, gradient in expected.items():
         shards: Any = gradients[name]
@@ -109,8 +111,8 @@ model = ztp.prune_(build("deit").train(), cost=COST)
 images, twin = images_for(model), copy.deepcopy(model)
 loss, expected = step(model, images)
 compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
-found, gradients = step(compiled, images)
-assert abs(found - loss) < 1e-5 * loss
+compiled_loss, gradients = step(compiled, images)
+assert abs(compiled_loss - loss) < 1e-5 * loss
 for name, gradient in expected.items():
     torch.testing.assert_close(gradients["_orig_mod." + name], gradient)
 with torch.no_grad():  # pruned again under the compiler, it is compiled again
@@ -122,7 +124,7 @@ print(len(expected), "gradients")
 
 
 def test_a_compiled_step() -> None:
-    assert said_by(COMPILED)[-1].endswith("gradients")
+    assert run_script(COMPILED)[-1].endswith("gradients")
 
 
 def pieces(library: str) -> tuple[nn.Module, list[str]]:
@@ -147,7 +149,9 @@ def test_lora_on_a_pruned_model(library: str, tmp_path: Path) -> None:
     assert loss > 0
     assert all("lora_" in name for name in gradients)
     count = sum("lora_B" in name for name, _ in adapted.named_parameters())
-    reached = [name for name, each in gradients.items() if "lora_B" in name and each.abs().sum()]
+    reached = [
+        name for name, gradient in gradients.items() if "lora_B" in name and gradient.abs().sum()
+    ]
     assert len(reached) == count == 5 * len(layers)
     torch.optim.SGD(adapted.parameters(), lr=1.0).step()
     with torch.no_grad():
@@ -187,7 +191,7 @@ print("same")
 
 
 def test_after_prepare_the_message_says_what_to_do_first() -> None:
-    refused, same = said_by(PREPARED)
+    refused, same = run_script(PREPARED)
     assert "prune before accelerator.prepare" in refused
     assert same == "same"
 
@@ -216,6 +220,6 @@ def test_inside_a_pipeline() -> None:
         inputs = processor(image, return_tensors="pt")
         expected = quick(**inputs).logits.softmax(-1)[0]
         unpruned = model(**inputs).logits.softmax(-1)[0]
-    found = {each["label"]: each["score"] for each in serve(image, top_k=7)}
-    assert [found[f"LABEL_{index}"] for index in range(7)] == pytest.approx(expected.tolist())
+    scores = {answer["label"]: answer["score"] for answer in serve(image, top_k=7)}
+    assert [scores[f"LABEL_{index}"] for index in range(7)] == pytest.approx(expected.tolist())
     assert not torch.allclose(expected, unpruned)

@@ -9,14 +9,14 @@ from typing import TypeVar
 #: seconds: a guard against hanging only, so that no test depends on how busy the machine is
 GUARD = 600.0
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def wait_until(holds: Callable[[], Found], what: str, pause: float = 0.01) -> Found:
+def wait_until(holds: Callable[[], Result], name: str, pause: float = 0.01) -> Result:
     """Return the first result of `holds` that is true; name `what` if there is none in time."""
     last = time.monotonic() + GUARD
     while time.monotonic() < last:
-        if found := holds():
-            return found
+        if result := holds():
+            return result
         time.sleep(pause)
-    raise AssertionError(f"{what} did not come within {GUARD:.0f} s")
+    raise AssertionError(f"{name} did not come within {GUARD:.0f} s")

@@ -24,11 +24,11 @@ def drawn(rows: Sequence[Row]) -> Figure:
     figure, axis = single_axis(f"How far can it be pruned? {images} images, no search")
     names = list(dict.fromkeys(row["name"].partition(" @")[0] for row in rows if row["schedule"]))
     for model, dashes in zip(models_of(rows), ("-", "--", ":"), strict=False):
-        own = [row for row in rows if row["model"] == model]
-        unpruned = float(next(row["gmacs"] for row in own if not row["schedule"]))
+        of_model = [row for row in rows if row["model"] == model]
+        unpruned = float(next(row["gmacs"] for row in of_model if not row["schedule"]))
         for number, name in enumerate(names):
             line = sorted((float(row["gmacs"]) / unpruned, float(row["change"]),
-                           float(row["change_error"])) for row in own
+                           float(row["change_error"])) for row in of_model
                           if row["name"].partition(" @")[0] == name)  # fmt: skip
             cost, change, error = zip(*line, strict=True)
             label = f"{name}, {SHORT.get(model, model)}"

@@ -37,7 +37,7 @@ def columns(
         if name in camvid.METHODS:
             ztp.prune_(model, cost=COST, method=camvid.METHODS[name], outputs="grid")
         features, _ = camvid.features_of(model, shown.images, device, len(SHOWN))
-        maps[name] = [camvid.predicted(probe, each, shown.labels.shape[1:]) for each in features]
+        maps[name] = [camvid.predicted(probe, grid, shown.labels.shape[1:]) for grid in features]
         ztp.restore_(model)
     return maps
 
@@ -60,11 +60,11 @@ def main() -> None:
     maps = columns(model, probe, camvid.Scenes(test.images[at], test.labels[at]), chosen.device)
     figure = new_figure(1.9 * len(maps), 1.5 * len(SHOWN) + 0.5)
     axes = figure.subplots(len(SHOWN), len(maps), squeeze=False)
-    for column, (name, found) in enumerate(maps.items()):
+    for column, (name, predictions) in enumerate(maps.items()):
         axes[0, column].set_title(name if name == "unpruned" else f"{name}, {COST:g}", fontsize=9)
-        for row, each in enumerate(found):
+        for row, prediction in enumerate(predictions):
             axes[row, column].imshow(
-                each[::2, ::2], cmap=ListedColormap(_COLOURS), vmin=-0.5, vmax=10.5
+                prediction[::2, ::2], cmap=ListedColormap(_COLOURS), vmin=-0.5, vmax=10.5
             )
             axes[row, column].set_axis_off()
     handles = [Patch(color=colour) for colour in _COLOURS]

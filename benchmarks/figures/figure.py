@@ -60,7 +60,7 @@ def arguments(about: str | None, out: str, count: int) -> argparse.ArgumentParse
     return made
 
 
-def subject(chosen: argparse.Namespace) -> Subject:
+def load_subject(chosen: argparse.Namespace) -> Subject:
     """The model, and the first images of those that were asked for."""
     check_writable(chosen.out)
     model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
@@ -71,8 +71,8 @@ def subject(chosen: argparse.Namespace) -> Subject:
         )
     named = load_images(chosen.data, chosen.images, most=None)
     transform = backbone(model).transform()
-    images = torch.stack([transform(each.image) for each in named])
-    return Subject(chosen.model, model, images, [each.name for each in named])
+    images = torch.stack([transform(photo.image) for photo in named])
+    return Subject(chosen.model, model, images, [photo.name for photo in named])
 
 
 def save(drawing: Drawing, path: Path) -> None:
@@ -97,13 +97,13 @@ class Votes:
 def votes(model: nn.Module, images: Tensor, rounds: int | None = None) -> list[Votes]:
     """Of every block of the unpruned model, from the method's own start; after the same `rounds` in
     all blocks, or after the method's own."""
-    geometry, found = backbone(model).geometry, []
+    geometry, votes = backbone(model).geometry, []
     for number, graph in enumerate(attention_of(model, images), start=1):
         start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
         score = vote(graph, start, rounds or Stage(number).votes(geometry.depth))
         variance = head_variance(score, geometry.prefix)
-        found.append(Votes(number, score[..., geometry.prefix :], variance))
-    return found
+        votes.append(Votes(number, score[..., geometry.prefix :], variance))
+    return votes
 
 
 @torch.inference_mode()
@@ -112,8 +112,8 @@ def attention_of(model: nn.Module, images: Tensor) -> list[Float[Tensor, "images
     network, seen = backbone(model), list[Tensor]()
 
     def watch(parts: Parts) -> Callable[..., None]:
-        def look(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            x, others = network.call.read(args, given)
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x, others = network.call.read(args, kwargs)
             heads = parts.attend(Tokens.of(x, network.geometry.prefix), others)
             seen.append(torch.cat(
                 [attention_graph(part.q, part.k, part.scale, part.bias) for part in heads], dim=1

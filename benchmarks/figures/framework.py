@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.figures.figure import Subject, arguments, save, subject
+from benchmarks.figures.figure import Subject, arguments, load_subject, save
 from zerotprune import Schedule, Stage, prune_, restore_, trace
 from zerotprune.backbones import backbone
 from zerotprune.show.figure import QUIET, Drawing
@@ -24,17 +24,17 @@ from zerotprune.tracing import Fate
 EDGE = 168.0
 
 
-def draw_framework(given: Subject, stage: Stage) -> Drawing:
+def draw_framework(subject: Subject, stage: Stage) -> Drawing:
     """Draw six panels, each with a title above and two lines below."""
     schedule = Schedule((stage,))
-    story = tell(given.model, given.images[:1], schedule)[0]
-    seen = trace(prune_(given.model, schedule), given.images[:1])[0]
-    restore_(given.model)
+    story = tell(subject.model, subject.images[:1], schedule)[0]
+    seen = trace(prune_(subject.model, schedule), subject.images[:1])[0]
+    restore_(subject.model)
     grid, view = story.grid, stage_view(seen, 0, story.grid)
     before = seen.pre_importance[0].reshape(grid)
     half = (before >= before.flatten().sort(descending=True).values[story.patches // 2 - 1]).float()
     similar = torch.where(view.fate == Fate.SIMILAR, Fate.SIMILAR, Fate.KEPT)
-    rounds = stage.votes(backbone(given.model).geometry.depth)
+    rounds = stage.votes(backbone(subject.model).geometry.depth)
     left = story.patches - stage.similar
     panels: list[tuple[StageView | torch.Tensor | None, str, str, str]] = [
         (None, "what it sees", f"block {stage.block} has", f"{story.patches} patches"),
@@ -48,7 +48,7 @@ def draw_framework(given: Subject, stage: Stage) -> Drawing:
          f"the best {100 * stage.keep:.0f} % of them:", f"{view.kept} patches"),
     ]  # fmt: skip
     title = f"One pruning layer of Zero-TPrune, after block {stage.block}"
-    scene = Scene(title, given.name, [given.image(0)], [story], given.captions, lines=True)
+    scene = Scene(title, subject.name, [subject.image(0)], [story], subject.captions, lines=True)
     drawing = Drawing(len(panels) * (EDGE + GAP) - GAP + 2 * MARGIN, title=title)
     y = add_header(drawing, scene) + 20
     for number, (shown, title, first, second) in enumerate(panels):
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--similar", type=int, default=30)
     chosen = parser.parse_args()
     stage = Stage(chosen.block, chosen.keep, chosen.similar)
-    save(draw_framework(subject(chosen), stage), chosen.out)
+    save(draw_framework(load_subject(chosen), stage), chosen.out)
 
 
 if __name__ == "__main__":

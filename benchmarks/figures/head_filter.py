@@ -20,16 +20,16 @@ from benchmarks.tables.vhf import Shares, print_table, shares
 from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, save
 
 
-def drawn(found: Mapping[str, Sequence[Shares]], title: str) -> Figure:
+def drawn(by_model: Mapping[str, Sequence[Shares]], title: str) -> Figure:
     """A panel for each model, a bar for each block."""
-    figure = new_figure(4.6 * len(found), 3.4)
+    figure = new_figure(4.6 * len(by_model), 3.4)
     figure.suptitle(title, fontsize=11)
-    axes = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
-    for axis, (name, blocks) in zip(axes, found.items(), strict=True):
+    axes = figure.subplots(1, len(by_model), squeeze=False, sharey=True)[0]
+    for axis, (name, blocks) in zip(axes, by_model.items(), strict=True):
         numbers = range(1, len(blocks) + 1)
-        parts = {"all heads pass": [each.every for each in blocks],
-                 "VHF leaves some out": [each.acts for each in blocks],
-                 "no head passes, so all count": [each.none for each in blocks]}  # fmt: skip
+        parts = {"all heads pass": [block.every for block in blocks],
+                 "VHF leaves some out": [block.acts for block in blocks],
+                 "no head passes, so all count": [block.none for block in blocks]}  # fmt: skip
         below = [0.0] * len(blocks)
         for (label, heights), colour in zip(parts.items(), ("#CCCCCC", *COLOURS), strict=False):
             axis.bar(numbers, heights, 0.8, below, color=colour, label=label)
@@ -49,10 +49,10 @@ def main() -> None:
     chosen = parsed(options)
     check_figure_file(chosen.out)
     benches = [Bench(name, chosen) for name in MODELS]
-    found = {SHORT[bench.name]: shares(bench) for bench in benches}
-    print_table(found)
-    count = sum(len(images) for images, _, _ in benches[0].held("imagenet/tune"))
-    save(drawn(found, f"The head filter, block by block: {count} images"), chosen.out)
+    by_model = {SHORT[bench.name]: shares(bench) for bench in benches}
+    print_table(by_model)
+    count = sum(len(images) for images, _, _ in benches[0].batches("imagenet/tune"))
+    save(drawn(by_model, f"The head filter, block by block: {count} images"), chosen.out)
     print(chosen.out)
 
 

@@ -70,8 +70,8 @@ def section(tables: Collection[str]) -> list[str]:
     """List all figures; ours that are drawn from rows only if there are any."""
     lines = ["## The paper's figures\n", "Ours use other models and other images.\n",
              "| Fig. | the paper shows | ours | drawn from |", "|---|---|---|---|"]  # fmt: skip
-    for each in ANSWERS:
-        there = not each.table or each.table in tables
-        ours, source = (each.ours, each.drawn_from) if there else ("not measured yet", "")
-        lines.append(f"| {each.number} | {each.shows} | {ours} | {source} |")
+    for answer in ANSWERS:
+        there = not answer.table or answer.table in tables
+        ours, source = (answer.ours, answer.drawn_from) if there else ("not measured yet", "")
+        lines.append(f"| {answer.number} | {answer.shows} | {ours} | {source} |")
     return [*lines, ""]

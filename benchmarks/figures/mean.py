@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.figures.figure import RANGE, Subject, arguments, save, subject, votes
+from benchmarks.figures.figure import RANGE, Subject, arguments, load_subject, save, votes
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import combine_heads, heads_in_range
 from zerotprune.show.figure import QUIET, Drawing
@@ -22,18 +22,18 @@ from zerotprune.show.layout import GAP, HEADING, MARGIN, TITLE, add_scale
 EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 
 
-def means(given: Subject) -> list[Tensor]:
+def means(subject: Subject) -> list[Tensor]:
     """For each block the mean over images of importance (EIR, VHF), scaled to mean 1."""
     totals: list[Tensor] = []
-    for part in given.images.split(8):  # a graph for every head: few at a time
+    for part in subject.images.split(8):  # a graph for every head: few at a time
         sums = []
-        for block in votes(given.model, part):
+        for block in votes(subject.model, part):
             counted = heads_in_range(block.variance, *RANGE)
             importance = combine_heads(block.scores, "eir", counted)
             sums.append((importance / importance.mean(dim=-1, keepdim=True)).double().sum(dim=0))
         totals = sums if not totals else [a + b for a, b in zip(totals, sums, strict=True)]
-    grid = backbone(given.model).geometry.grid
-    return [(total / len(given.images)).float().reshape(grid) for total in totals]
+    grid = backbone(subject.model).geometry.grid
+    return [(total / len(subject.images)).float().reshape(grid) for total in totals]
 
 
 def inner_share(mean: Tensor) -> float:
@@ -43,8 +43,8 @@ def inner_share(mean: Tensor) -> float:
     return (inner.mean() / mean.mean()).item()
 
 
-def draw_means(given: Subject, importance: list[Tensor]) -> Drawing:
-    title = f"Mean importance over {len(given.images)} images: {given.name}"
+def draw_means(subject: Subject, importance: list[Tensor]) -> Drawing:
+    title = f"Mean importance over {len(subject.images)} images: {subject.name}"
     about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
     drawing = Drawing(ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN, title=title)
     drawing.text(MARGIN, 34, title, size=TITLE, bold=True)
@@ -63,11 +63,11 @@ def draw_means(given: Subject, importance: list[Tensor]) -> Drawing:
 
 def main() -> None:
     chosen = arguments(__doc__, "figure-mean.svg", 4000).parse_args()
-    given = subject(chosen)
+    subject = load_subject(chosen)
     with torch.inference_mode():
-        importance = means(given)
+        importance = means(subject)
     print(*(f"block {at}: middle {inner_share(mean):.2f}" for at, mean in enumerate(importance, 1)))
-    save(draw_means(given, importance), chosen.out)
+    save(draw_means(subject, importance), chosen.out)
 
 
 if __name__ == "__main__":

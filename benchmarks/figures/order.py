@@ -10,7 +10,7 @@ Command: python -m benchmarks.figures.order --cost 0.4 --out docs/figure-order.s
 
 from __future__ import annotations
 
-from benchmarks.figures.figure import Subject, arguments, save, subject
+from benchmarks.figures.figure import Subject, arguments, load_subject, save
 from zerotprune import Schedule, ZeroTPrune, gmacs, schedule_for
 from zerotprune.show.layout import draw_strips
 from zerotprune.show.scene import Scene
@@ -22,42 +22,45 @@ ORDERS = (
 )
 
 
-def tell_all(given: Subject, schedule: Schedule) -> list[Story]:
+def tell_all(subject: Subject, schedule: Schedule) -> list[Story]:
     stories: list[Story] = []
-    for part in given.images.split(32):
-        stories += tell(given.model, part, schedule)
+    for part in subject.images.split(32):
+        stories += tell(subject.model, part, schedule)
     return stories
 
 
 def kept_share(story: Story) -> float:
     """What the pruned model still gives to the unpruned model's answer."""
     answer = story.before[0].label
-    return next((each.share for each in story.after if each.label == answer), 0.0)
+    return next((guess.share for guess in story.after if guess.label == answer), 0.0)
 
 
-def scene_of(given: Subject, cost: float, rows: int) -> Scene:
+def scene_of(subject: Subject, cost: float, rows: int) -> Scene:
     both = [
-        tell_all(given, schedule_for(given.model, cost=cost, method=method)) for _, method in ORDERS
+        tell_all(subject, schedule_for(subject.model, cost=cost, method=method))
+        for _, method in ORDERS
     ]
-    count = len(given.images)
-    same = [[story.before[0].label == story.after[0].label for story in each] for each in both]
+    count = len(subject.images)
+    same = [
+        [story.before[0].label == story.after[0].label for story in stories] for stories in both
+    ]
     only = [sum(mine and not other for mine, other in zip(same[at], same[1 - at], strict=True))
             for at in (0, 1)]  # fmt: skip
     gains = [kept_share(after) - kept_share(first) for first, after in zip(*both, strict=True)]
     best = sorted(range(count), key=gains.__getitem__, reverse=True)[:rows]
-    about = f"{cost * gmacs(given.model):.3f} GMACs both"
+    about = f"{cost * gmacs(subject.model):.3f} GMACs both"
     if count > rows:
         about += f"; of {count} images only I → S keeps the answer on {only[0]}"
         about += f", only I′ → S → I on {only[1]}"
     print(about)
-    print("drawn:", *(given.captions[at] for at in best))
+    print("drawn:", *(subject.captions[at] for at in best))
     images, stories, captions = [], [], []
     for at in best:
         for order, (name, _) in enumerate(ORDERS):
-            images.append(given.image(at))
+            images.append(subject.image(at))
             stories.append(both[order][at])
             captions.append(name)
-    return Scene(f"Which order? On {given.name}", about, images, stories, captions)
+    return Scene(f"Which order? On {subject.name}", about, images, stories, captions)
 
 
 def main() -> None:
@@ -65,7 +68,7 @@ def main() -> None:
     parser.add_argument("--cost", type=float, default=0.4, help="share of the unpruned one's")
     parser.add_argument("--rows", type=int, default=2, help="images that are drawn")
     chosen = parser.parse_args()
-    save(draw_strips(scene_of(subject(chosen), chosen.cost, chosen.rows)), chosen.out)
+    save(draw_strips(scene_of(load_subject(chosen), chosen.cost, chosen.rows)), chosen.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.figures.figure import arguments, subject
+from benchmarks.figures.figure import arguments, load_subject
 from zerotprune.calibrate.survey import THRESHOLD, rounds_needed, survey
 from zerotprune.plots.calibration import distributions_figure, divergence_figure
 from zerotprune.plots.figures import check_figure_file, save
@@ -26,10 +26,10 @@ def main() -> None:
     chosen = options.parse_args()
     for path in filter(None, (chosen.out, chosen.divergence)):
         check_figure_file(path)
-    given = subject(chosen)
+    subject = load_subject(chosen)
     labels = torch.zeros(8, dtype=torch.long)
-    parts = ((images, labels, labels) for images in given.images.split(8))
-    blocks, about = survey(given.model, parts), f"{given.name}, {len(given.images)} images"
+    parts = ((images, labels, labels) for images in subject.images.split(8))
+    blocks, about = survey(subject.model, parts), f"{subject.name}, {len(subject.images)} images"
     save(distributions_figure(blocks, f"Importance by rounds: {about}"), chosen.out)
     print(chosen.out)
     if chosen.divergence is not None:

@@ -31,18 +31,18 @@ PATCHES = 196  # of all models that these rows are of
 
 def _settings(rows: Sequence[Row]) -> list[Row]:
     """Return the random settings, best first."""
-    own = [row for row in rows if row["name"].startswith("setting ")]
-    return sorted(own, key=lambda row: -float(row["change"]))
+    settings = [row for row in rows if row["name"].startswith("setting ")]
+    return sorted(settings, key=lambda row: -float(row["change"]))
 
 
 def limited(rows: Sequence[Row], limit: float) -> list[Row]:
     """Return the settings that meet G.5's conditions."""
-    found = []
+    evenly = []
     for row in rows:
         schedule = Schedule.from_json(row["schedule"])
         if len(schedule.stages) > 2 and rate_variation(schedule, PATCHES) <= limit:
-            found.append(row)
-    return found
+            evenly.append(row)
+    return evenly
 
 
 def described(rows: Sequence[Row]) -> list[str]:
@@ -59,14 +59,14 @@ def described(rows: Sequence[Row]) -> list[str]:
     ]
     references = []
     for model in models_of(rows):
-        own = [row for row in rows if row["model"] == model]
-        short, every = SHORT.get(model, model), _settings(own)
+        of_model = [row for row in rows if row["model"] == model]
+        short, every = SHORT.get(model, model), _settings(of_model)
         cases = {"all": every}
         cases |= {f"σ ≤ {limit:g} of the mean": limited(every, limit) for limit in LIMITS}
         for name, some in cases.items():
             if some:
                 lines.append(f"| {short}, {name} | {_spread(some)} |")
-        named = {row["name"]: signed(row) for row in own if row["name"] in REFERENCES}
+        named = {row["name"]: signed(row) for row in of_model if row["name"] in REFERENCES}
         references.append(f"- {short}: " + "; ".join(f"{k} {v}" for k, v in named.items()))
     return [*lines, "", *references]
 
@@ -75,8 +75,8 @@ def _spread(rows: Sequence[Row]) -> str:
     changes = [float(row["change"]) for row in rows]
     error = statistics.fmean(float(row["change_error"]) for row in rows)
     cells = (min(changes), statistics.median(changes), max(changes))
-    told = " | ".join(f"{each:+.2f}" for each in cells)
-    return f"{len(changes)} | {told} | {statistics.pstdev(changes):.2f} | {error:.2f}"
+    line = " | ".join(f"{cell:+.2f}" for cell in cells)
+    return f"{len(changes)} | {line} | {statistics.pstdev(changes):.2f} | {error:.2f}"
 
 
 def drawn(rows: Sequence[Row]) -> Figure:
@@ -84,8 +84,8 @@ def drawn(rows: Sequence[Row]) -> Figure:
     models = models_of(rows)
     figure = new_figure(5.4 * len(models), 4.0)
     for axis, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
-        own = [row for row in rows if row["model"] == model]
-        ranked = _settings(own)
+        of_model = [row for row in rows if row["model"] == model]
+        ranked = _settings(of_model)
         changes, errors = (
             [float(row[key]) for row in ranked] for key in ("change", "change_error")
         )
@@ -96,7 +96,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
         axis.plot(places, [changes[at - 1] for at in places], "o", ms=4, color="#222222", zorder=3,
                   label=f"{len(even)} of even rates (σ ≤ {LIMITS[-1]:g})")  # fmt: skip
         for number, (name, dashes) in enumerate(REFERENCES.items()):
-            for row in own:
+            for row in of_model:
                 if row["name"] == name:
                     axis.axhline(float(row["change"]), ls=dashes, lw=1.4, color=COLOURS[number],
                                  label=name)  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.figures.figure import Subject, arguments, attention_of, subject
+from benchmarks.figures.figure import arguments, attention_of, load_subject
 from zerotprune.backbones import backbone
 from zerotprune.plots.figures import check_figure_file, new_figure, save
 from zerotprune.scoring.graph import start_scores, vote
@@ -59,16 +59,18 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, nargs="+", default=[1, 4, 8])
     chosen = parser.parse_args()
     check_figure_file(chosen.out)
-    given: Subject = subject(chosen)
-    geometry = backbone(given.model).geometry
-    graphs = attention_of(given.model, given.images[:1])
+    subject = load_subject(chosen)
+    geometry = backbone(subject.model).geometry
+    graphs = attention_of(subject.model, subject.images[:1])
     across = len(ROUNDS) + 1
     figure = new_figure(1.15 * across, 1.3 * len(chosen.blocks) + 0.4)
-    figure.suptitle(f"The signal on the attention graph, round by round: {given.name}", fontsize=11)
+    figure.suptitle(
+        f"The signal on the attention graph, round by round: {subject.name}", fontsize=11
+    )
     axes = figure.subplots(len(chosen.blocks), across, squeeze=False)
     for row, block in zip(axes, chosen.blocks, strict=True):
         graph = graphs[block - 1]
-        row[0].imshow(given.image(0))
+        row[0].imshow(subject.image(0))
         row[0].set_title(f"block {block}", fontsize=9)
         row[0].set_axis_off()
         for axis, rounds, signal in zip(row[1:], ROUNDS, signals(graph), strict=True):

@@ -42,14 +42,14 @@ def main() -> None:
     add("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
     chosen = parsed(options)
     seconds = timed(chosen)
-    each = seconds / chosen.trials
+    per_trial = seconds / chosen.trials
     row = {"table": "search speed", "model": chosen.model, "images": chosen.images,
            "measure": "a trial", "name": f"{chosen.trials} trials, {chosen.workers} workers",
            "batch": chosen.batch, "precision": chosen.precision,
-           "latency_ms": round(1e3 * each, 2)}  # fmt: skip
+           "latency_ms": round(1e3 * per_trial, 2)}  # fmt: skip
     records.append(chosen.csv, [row])
     print(f"{chosen.trials} trials on {chosen.images} images: {seconds:.0f} s, "
-          f"{1e3 * each:.1f} ms each")  # fmt: skip
+          f"{1e3 * per_trial:.1f} ms each")  # fmt: skip
 
 
 def timed(chosen: argparse.Namespace) -> float:

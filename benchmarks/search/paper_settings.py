@@ -58,17 +58,17 @@ def main() -> None:
     print("model,cost,setting,top1,change,kl,better_than_percent,stages")
     for name in chosen.only:
         model = real_model(name, chosen)
-        held = decoded(model, chosen.shared / TUNE, 50, chosen.limit)
+        batches = decoded(model, chosen.shared / TUNE, 50, chosen.limit)
         model = model.to(chosen.device)
-        images = [batch.to(chosen.device) for batch, _, _ in held]
-        labels = torch.cat([labels for _, labels, _ in held]).to(chosen.device)
+        images = [batch.to(chosen.device) for batch, _, _ in batches]
+        labels = torch.cat([labels for _, labels, _ in batches]).to(chosen.device)
         restore_(model)
         exact = torch.cat([answer(model, batch) for batch in images])
         unpruned = accuracy(exact, labels)
         for cost in chosen.costs:
-            found = settings(model, cost, chosen.settings)
+            schedules = settings(model, cost, chosen.settings)
             measured = []
-            for setting, schedule in found:
+            for setting, schedule in schedules:
                 prune_(model, schedule)
                 logits = torch.cat([answer(model, batch) for batch in images])
                 kl = float(diverge(logits, exact).mean())
@@ -76,9 +76,12 @@ def main() -> None:
             drawn = [top1 for setting, top1, _, _ in measured if setting.startswith("drawn")]
             kls = [kl for setting, _, kl, _ in measured if setting.startswith("drawn")]
             for setting, top1, kl, schedule in measured:
-                rank = 100 * sum((top1 > each) + (top1 == each) / 2 for each in drawn) / len(drawn)
+                rank = (
+                    100 * sum((top1 > other) + (top1 == other) / 2 for other in drawn) / len(drawn)
+                )
                 print(name, cost, f'"{setting}"', f"{top1:.2f}", f"{top1 - unpruned:+.2f}",
-                      f"{kl:.4f}", f"{rank:.0f}", told(schedule), sep=",", flush=True)  # fmt: skip
+                      f"{kl:.4f}", f"{rank:.0f}", describe(schedule), sep=",",
+                      flush=True)  # fmt: skip
             mean, deviation = statistics.mean(drawn), statistics.pstdev(drawn)
             kl = statistics.mean(kls)
             print(name, cost, '"mean of the draws"', f"{mean:.2f}", f"{mean - unpruned:+.2f}",
@@ -149,7 +152,7 @@ def accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return float(100 * (logits.argmax(dim=1) == labels).double().mean())
 
 
-def told(schedule: Schedule) -> str:
+def describe(schedule: Schedule) -> str:
     return " ".join(f"{stage.block}:{stage.keep:g}-{stage.similar}" for stage in schedule.stages)
 
 

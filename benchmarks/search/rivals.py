@@ -47,9 +47,9 @@ def main() -> None:
     print("model,cost,method,kl,error,counts")
     for name in chosen.only:
         model = real_model(name, chosen)
-        held = decoded(model, chosen.shared / TUNE, 50, chosen.limit)
+        batches = decoded(model, chosen.shared / TUNE, 50, chosen.limit)
         model = model.to(chosen.device)
-        images = [batch.to(chosen.device) for batch, _, _ in held]
+        images = [batch.to(chosen.device) for batch, _, _ in batches]
         restore_(model)
         exact = torch.cat([answer(model, batch) for batch in images])
         for cost in chosen.costs:
@@ -59,7 +59,7 @@ def main() -> None:
                 apart = diverge(logits, exact)
                 error = float(apart.std() / len(apart) ** 0.5)
                 print(name, cost, f'"{method}"', f"{float(apart.mean()):.4f}", f"{error:.4f}",
-                      told(schedule), sep=",", flush=True)  # fmt: skip
+                      describe(schedule), sep=",", flush=True)  # fmt: skip
 
 
 def schedules(model: nn.Module, cost: float, methods: list[str]) -> Iterator[tuple[str, Schedule]]:
@@ -74,7 +74,7 @@ def schedules(model: nn.Module, cost: float, methods: list[str]) -> Iterator[tup
         yield "tome by fold's counts", schedule_for(model, cost=cost, method="fold").by("tome")
 
 
-def told(schedule: Schedule) -> str:
+def describe(schedule: Schedule) -> str:
     return " ".join(f"{stage.block}:{stage.keep:g}-{stage.similar}" for stage in schedule.stages)
 
 

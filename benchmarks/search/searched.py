@@ -43,8 +43,8 @@ def on_features(chosen: argparse.Namespace) -> None:
 
 def table_of(model: nn.Module) -> Table:
     """A contender of either kind, and a claim, for each budget that there is a schedule for."""
-    found = tuned_at(model, ZeroTPrune())
-    budgets = sorted((each.gmacs for each in found), reverse=True)
+    entries = tuned_at(model, ZeroTPrune())
+    budgets = sorted((entry.gmacs for entry in entries), reverse=True)
     if not budgets:
         name = backbone(model).name
         raise SystemExit(f"no tuned schedule of {name} is there: run tuning.py first")
@@ -64,9 +64,9 @@ def table_of(model: nn.Module) -> Table:
         ]  # fmt: skip
 
     claims = [
-        Claim(f"{first} beats {second} at {each:g} G", f"{first} {each:g} G",
-              f"{second} {each:g} G", ours=True)
-        for each in budgets
+        Claim(f"{first} beats {second} at {budget:g} G", f"{first} {budget:g} G",
+              f"{second} {budget:g} G", ours=True)
+        for budget in budgets
         for first, second in (("searched", "paper's form"), ("early form", "paper's form"),
                               ("searched", "early form"))
     ]  # fmt: skip

@@ -86,25 +86,27 @@ def main() -> None:
 def run(bench: Bench) -> None:
     """Both tables, on one model."""
     chosen, budget = bench.chosen, _budget(bench.model)
-    found = {start: searched(bench, STARTS[start]) for start in chosen.starts}
+    results = {start: searched(bench, STARTS[start]) for start in chosen.starts}
 
     def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
         usual = preset_for(model, "ablation-is")
         rows = []
-        for start, schedules in found.items():
+        for start, schedules in results.items():
             rows.append(Contender(start, usual.by(STARTS[start])))
-            rows += [Contender(f"{start}, {how}", each) for how, each in schedules.items()]
+            rows += [Contender(f"{start}, {how}", schedule) for how, schedule in schedules.items()]
         return rows
 
     measure(Table(TABLE.name, TABLE.about, contenders, TABLE.claims), bench)
 
     def settings(model: nn.Module, some: Tensor) -> list[Contender]:
-        kept = (each for each in drawn(model, ZeroTPrune()) if evenly_spread(each, model))
-        best = next(iter(found.values()))
+        kept = (
+            schedule for schedule in drawn(model, ZeroTPrune()) if evenly_spread(schedule, model)
+        )
+        best = next(iter(results.values()))
         return [
             Contender("paper's ablation", preset_for(model, "ablation-is")),
             Contender("early form", schedule_for(model, gmacs=budget, method=ZeroTPrune())),
-            *(Contender(how, each) for how, each in best.items()),
+            *(Contender(how, schedule) for how, schedule in best.items()),
             *(Contender(f"setting {number}", schedule)
               for number, schedule in enumerate(islice(kept, chosen.settings), start=1)),
         ]  # fmt: skip
@@ -164,25 +166,27 @@ def rate_variation(schedule: Schedule, patches: int) -> float:
 
 def searched(bench: Bench, method: Method) -> dict[str, Schedule]:
     """Return the best settings of both searches, which draw the same ones, on `tune`."""
-    chosen, held = bench.chosen, bench.held(TUNE)
+    chosen, batches = bench.chosen, bench.batches(TUNE)
     # Large batches: a GPU waits for Python otherwise.
-    images = list(torch.cat([images for images, _, _ in held]).to(chosen.device).split(1000))
-    found = {}
+    images = list(torch.cat([images for images, _, _ in batches]).to(chosen.device).split(1000))
+    best_by = {}
     objective = Objective(bench.model, method, Stack(images, None), memory=2e9)
     say(f"{bench.name}: {chosen.trials} settings by divergence")
     schedules = islice(drawn(bench.model, method), chosen.trials)
-    found[BY_KL] = min(schedules, key=lambda each: objective(each).mean_kl)
+    best_by[BY_KL] = min(schedules, key=lambda schedule: objective(schedule).mean_kl)
     if chosen.paper_trials:
-        labels = list(torch.cat([labels for _, labels, _ in held]).split(1000))
+        labels = list(torch.cat([labels for _, labels, _ in batches]).split(1000))
         model = restore_(bench.model)
         if chosen.device != "cpu":  # the search alone: its winner is measured in float32
             model, images = copy.deepcopy(model).half(), [batch.half() for batch in images]
         accuracy = Objective(model, method, Stack(images, labels), memory=8e9)
         say(f"{bench.name}: {chosen.paper_trials} settings by accuracy")
         schedules = islice(drawn(bench.model, method), chosen.paper_trials)
-        best = max(enumerate(schedules), key=lambda each: hit_rate(accuracy(each[1]), each[0]))
-        found[BY_ACCURACY] = best[1]
-    return found
+        best = max(
+            enumerate(schedules), key=lambda numbered: hit_rate(accuracy(numbered[1]), numbered[0])
+        )
+        best_by[BY_ACCURACY] = best[1]
+    return best_by
 
 
 def hit_rate(outcome: Outcome, number: int) -> float:

@@ -43,9 +43,9 @@ def main() -> None:
     print("model,cost,stages,first,last,importance,divergence,counts")
     for name in chosen.only:
         model = real_model(name, chosen)
-        held = decoded(model, chosen.shared / TUNE, 500, chosen.limit)
+        batches = decoded(model, chosen.shared / TUNE, 500, chosen.limit)
         model = model.to(device, precision)
-        images = [batch.to(device, precision) for batch, _, _ in held]
+        images = [batch.to(device, precision) for batch, _, _ in batches]
         for row in rows(model, images, [] if chosen.importances else COUNTS):
             print(name, *row, sep=",", flush=True)
 
@@ -59,9 +59,9 @@ def rows(
 
     def divergence(schedule: Schedule) -> str:
         prune_(model, schedule)
-        found = [diverge(answer(model, batch), whole) for batch, whole in
+        divergences = [diverge(answer(model, batch), whole) for batch, whole in
                  zip(images, exact, strict=True)]  # fmt: skip
-        return f"{float(torch.cat(found).mean()):.5f}"
+        return f"{float(torch.cat(divergences).mean()):.5f}"
 
     for cost in COSTS:
         formula = schedule_for(model, cost=cost, method="fold")

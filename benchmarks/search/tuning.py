@@ -37,9 +37,9 @@ from zerotprune.backbones import backbone
 from zerotprune.budgets import tuned
 from zerotprune.search.objective import Objective, Stack
 
-#: what a schedule's file tells of the search that found it
-TOLD = ("time", "commit", "versions", "hardware", "seed", "data", "images", "measure", "gmacs",
-        "top1", "top1_error", "change", "change_error")  # fmt: skip
+#: columns that a schedule's file keeps of the search that found it
+PROVENANCE = ("time", "commit", "versions", "hardware", "seed", "data", "images", "measure",
+              "gmacs", "top1", "top1_error", "change", "change_error")  # fmt: skip
 #: each model's budgets in GMACs
 BUDGETS = {**dict.fromkeys(MODELS, (0.9, 0.8, 0.7)), DINOV2: (4.4, 3.9, 3.4)}
 
@@ -64,19 +64,19 @@ def main() -> None:
             for name in chosen.only
         ]
         for name, running in searches:
-            done = [each.result() for each in running]
-            contest(name, [each for each in done if each is not None], chosen)
+            done = [future.result() for future in running]
+            contest(name, [entry for entry in done if entry is not None], chosen)
 
 
-def contest(name: str, found: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
+def contest(name: str, entries: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
     """Write those that agree better with the unpruned model than what is there."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = getattr(torch, chosen.precision)
     model = real_model(name, chosen).to(device, precision)
-    held = decoded(model, chosen.shared / TUNE, chosen.batch, chosen.limit)
-    stack = Stack([each.to(device, precision) for each, _, _ in held], None)
+    batches = decoded(model, chosen.shared / TUNE, chosen.batch, chosen.limit)
+    stack = Stack([images.to(device, precision) for images, _, _ in batches], None)
     divergence = Objective(model, ZeroTPrune(), stack, memory=8e9)
-    for new in found:
+    for new in entries:
         path = chosen.out / f"{name}-{new.gmacs:g}.json"
         now = divergence(new.schedule).mean_kl
         before = divergence(tuned.read(path).schedule).mean_kl if path.exists() else math.inf
@@ -92,11 +92,11 @@ def asked(chosen: argparse.Namespace) -> list[str]:
     return written({name: getattr(chosen, name) for name in names})
 
 
-def written(given: Mapping[str, object]) -> list[str]:
+def written(options: Mapping[str, object]) -> list[str]:
     """Options as they stand in a command, without those that have no value."""
     return [
         part
-        for name, value in given.items()
+        for name, value in options.items()
         if value is not None
         for part in (f"--{name}", str(value))
     ]
@@ -117,8 +117,11 @@ def searched(name: str, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned
         with rows.open(newline="", encoding="utf-8") as file:
             (row,) = (row for row in csv.DictReader(file) if row["name"] == "search")
         schedule = Schedule.load(out)
-    told = {name: row[name] for name in TOLD if row[name]}
-    about = {**told, "command": " ".join(["python -m benchmarks.search.tuning", *asked(chosen)])}
+    provenance = {name: row[name] for name in PROVENANCE if row[name]}
+    about = {
+        **provenance,
+        "command": " ".join(["python -m benchmarks.search.tuning", *asked(chosen)]),
+    }
     apart = backbone(real_model(name, chosen))
     return tuned.Tuned(apart.name, apart.geometry.tokens, gmacs, schedule, about)
 

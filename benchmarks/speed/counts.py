@@ -48,10 +48,10 @@ def main() -> None:
             "latency_spread_ms": round(1e3 * (high - low), 4),
         })  # fmt: skip
     records.append(chosen.csv, rows)
-    each = {count: 1e3 * took / count for count, took in milliseconds.items()}
+    per_image = {count: 1e3 * took / count for count, took in milliseconds.items()}
     for step in (8, 16):
-        on = fmean(each[count] for count in counts if count % step == 0)
-        off = fmean(each[count] for count in counts if count % step)
+        on = fmean(per_image[count] for count in counts if count % step == 0)
+        off = fmean(per_image[count] for count in counts if count % step)
         print(f"multiples of {step}: {on:.3f} µs for each token of the batch, others {off:.3f}")
     print({count: round(took, 4) for count, took in milliseconds.items()})
 

@@ -56,7 +56,7 @@ def main() -> None:
         for row in rows:
             shown = ("mode", "batch", "name", "precision", "latency_ms", "speedup", "of_limit",
                      "top1", "change")  # fmt: skip
-            print(" | ".join(str(row.get(each, "")) for each in shown), flush=True)
+            print(" | ".join(str(row.get(column, "")) for column in shown), flush=True)
 
 
 def options() -> argparse.Namespace:
@@ -96,28 +96,28 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
     with TemporaryDirectory() as folder:
         models = {**rivals(model), name_of(HALF.method): model}
         files = {
-            name: write_model(job, each, Path(folder, name, f"model{target.ending}"))
-            for name, each in models.items()
+            name: write_model(job, candidate, Path(folder, name, f"model{target.ending}"))
+            for name, candidate in models.items()
         }
         for timing in timed(job, files, chosen.rounds):
             row = row_of(case, timing, models[timing.name], chosen)
             if judged and timing.name != LIMIT:
-                own, reference = (
+                result, reference = (
                     rated(job, files[name][precision], model, name, judged)
                     for name, precision in (
                         (timing.name, timing.precision), (UNPRUNED.name, precisions[0])
                     )
                 )  # fmt: skip
-                row |= {"data": TUNE, **records.accuracy_row(own, reference)}
+                row |= {"data": TUNE, **records.accuracy_row(result, reference)}
             yield row
 
 
 def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor]:
     """Images to calibrate on; others to judge by, and their labels."""
     count = chosen.limit or IMAGES
-    held = decoded(model, chosen.shared / TUNE, limit=count + CALIBRATION)
-    images = torch.cat([images for images, _, _ in held])
-    labels = torch.cat([labels for _, labels, _ in held])
+    batches = decoded(model, chosen.shared / TUNE, limit=count + CALIBRATION)
+    images = torch.cat([images for images, _, _ in batches])
+    labels = torch.cat([labels for _, labels, _ in batches])
     every = len(images) // CALIBRATION  # spread evenly over both: they come class by class
     calibrating = torch.zeros(len(images), dtype=torch.bool)
     calibrating[::every][:CALIBRATION] = True
@@ -131,7 +131,7 @@ def rated(job: Job, file: Path, model: nn.Module, name: str, judged: list[Tensor
     schedule = Schedule() if name == UNPRUNED.name else plan.schedule
     result = Result(Contender(name, schedule), Plan(schedule, plan.geometry))
     run = job.target.load(file, job.threads)
-    for image, label in zip(*(each.split(job.step) for each in judged), strict=True):
+    for image, label in zip(*(tensor.split(job.step) for tensor in judged), strict=True):
         result.rate(run(image), label)
     return result
 

@@ -119,7 +119,7 @@ def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:
             count = sum(map(len, embedder.stream(images for _ in range(chosen.batches))))
             loop[label].append(count / (now(chosen.device) - started))
     middle = {label: quartiles(speeds)[1] for label, speeds in loop.items()}
-    gain, gain_alone = (each["pruned"] / each["unpruned"] for each in (middle, alone))
+    gain, gain_alone = (rates["pruned"] / rates["unpruned"] for rates in (middle, alone))
     return {
         "model_images_per_second": {label: round(speed, 1) for label, speed in alone.items()},
         "embedder_images_per_second": {label: round(speed, 1) for label, speed in middle.items()},

@@ -32,7 +32,7 @@ SPEEDUPS = (1.2, 1.5, 1.8)
 TABLE = "equal speed"
 
 
-class Found(NamedTuple):
+class Case(NamedTuple):
     """One method at one speed, as the file has it; without a schedule where it is out of reach."""
 
     asked: float
@@ -68,39 +68,40 @@ def find(chosen: argparse.Namespace) -> None:
         torch.set_num_threads(chosen.threads)
     torch.manual_seed(SEED)
     model = load(next(iter(MODELS))).to(chosen.device)
-    budgets = [TimeBudget(speedup=each) for each in chosen.speedups]
-    found = []
+    budgets = [TimeBudget(speedup=speedup) for speedup in chosen.speedups]
+    cases = []
     for batch in chosen.at_a_time:
         images = noise(model, batch, chosen.device, torch.float32)
         dials = [SpeedDial(model, resolve(name), images) for name in chosen.methods]
-        found += [_noted(each, batch) for each in reach(budgets, dials, say)]
-    for each in found:
-        say(" | ".join(map(str, each[:6])) + f" | {each.failure}")
-    chosen.found.write_text(json.dumps([each._asdict() for each in found], indent=1) + "\n")
+        cases += [_noted(reached, batch) for reached in reach(budgets, dials, say)]
+    for case in cases:
+        say(" | ".join(map(str, case[:6])) + f" | {case.failure}")
+    chosen.found.write_text(json.dumps([case._asdict() for case in cases], indent=1) + "\n")
 
 
-def _noted(each: Reached, batch: int) -> Found:
-    assert each.budget.speedup is not None
-    return Found(each.budget.speedup, batch, torch.get_num_threads(),
-                 name_of(each.schedule.method), round(each.timed.speedup, 4),
-                 round(each.timed.pruned, 4), each.schedule.to_json(), each.failure)  # fmt: skip
+def _noted(reached: Reached, batch: int) -> Case:
+    assert reached.budget.speedup is not None
+    return Case(reached.budget.speedup, batch, torch.get_num_threads(),
+                name_of(reached.schedule.method), round(reached.timed.speedup, 4),
+                round(reached.timed.pruned, 4), reached.schedule.to_json(),
+                reached.failure)  # fmt: skip
 
 
 def evaluate(chosen: argparse.Namespace) -> None:
     """Evaluate each schedule once, however often it was found, and write a row for each case."""
     records.check_rows_fit(chosen.csv)
-    cases = [Found(**each) for each in json.loads(chosen.found.read_text())]
-    schedules = {each.schedule: Contender(each.name, Schedule.from_json(each.schedule))
-                 for each in cases if not each.failure}  # fmt: skip
+    cases = [Case(**fields) for fields in json.loads(chosen.found.read_text())]
+    schedules = {case.schedule: Contender(case.name, Schedule.from_json(case.schedule))
+                 for case in cases if not case.failure}  # fmt: skip
     for name in chosen.models:
         bench = Bench(name, chosen)
-        held = bench.held(REPORT)
+        batches = bench.batches(REPORT)
         contenders = [UNPRUNED, *schedules.values()]
         say(f"{name}: {len(contenders)} contenders")
-        results = compare(bench.model, contenders, held, setting=Setting(chosen.device))
+        results = compare(bench.model, contenders, batches, setting=Setting(chosen.device))
         by_schedule = dict(zip(schedules, results[1:], strict=True))
         rows = [records.row(results[0], results[0], "float32")]
-        rows += [_row(each, by_schedule.get(each.schedule), results[0]) for each in cases]
+        rows += [_row(case, by_schedule.get(case.schedule), results[0]) for case in cases]
         about = {"table": TABLE, "model": name, "data": REPORT, "seed": SEED}
         records.append(chosen.csv, [row | about for row in rows])
         for row in rows:
@@ -108,7 +109,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
             say(" | ".join([name, *(str(row.get(cell, "")) for cell in cells)]))
 
 
-def _row(case: Found, result: Result | None, unpruned: Result) -> dict[str, object]:
+def _row(case: Case, result: Result | None, unpruned: Result) -> dict[str, object]:
     """The accuracy beside the speed that was measured before, or why that is out of reach."""
     timed: dict[str, object] = {
         "measure": f"top1 at {case.asked:g} times the speed",

@@ -137,8 +137,8 @@ def measured(model: Any, batch: int, chosen: argparse.Namespace) -> Iterator[dic
     """The rows at one batch size: of the first token, and of the tower alone."""
     cases = [case_of(model, name, outputs, batch, chosen) for name, outputs in CASES.items()]
     with torch.inference_mode(), room_for(2 * len(cases)):
-        for measure, what in (("first token", Case.first_token), ("tower", Case.look)):
-            times = timed(cases, what, chosen)
+        for measure, call in (("first token", Case.first_token), ("tower", Case.look)):
+            times = timed(cases, call, chosen)
             for case, samples in zip(cases, times, strict=True):
                 yield row_of(case, measure, samples, times[0], batch, chosen)
 
@@ -167,16 +167,16 @@ def case_of(
 
 
 def timed(
-    cases: list[Case], what: Callable[[Case], object], chosen: argparse.Namespace
+    cases: list[Case], call: Callable[[Case], object], chosen: argparse.Namespace
 ) -> list[list[float]]:
     """For each case its samples, taken in turn."""
     clock = stopwatch(chosen.device)
     for case in cases:
         for _ in range(2):
-            what(case)
+            call(case)
 
     def sampler(case: Case) -> Callable[[int], float]:
-        return lambda repeat: clock(lambda: what(case), repeat)
+        return lambda repeat: clock(lambda: call(case), repeat)
 
     rounds = in_turn([sampler(case) for case in cases], chosen.rounds)
     return [list(samples) for samples in zip(*rounds, strict=True)]
@@ -206,7 +206,7 @@ def row_of(
         "speedup": round(quartiles(unpruned)[1] / middle, 4),
         "seed": 0,
     }
-    shown = (row[each] for each in ("batch", "measure", "name", "latency_ms", "speedup"))
+    shown = (row[column] for column in ("batch", "measure", "name", "latency_ms", "speedup"))
     print(" | ".join(map(str, shown)), flush=True)
     return row
 

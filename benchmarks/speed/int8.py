@@ -67,8 +67,8 @@ def measure(name: str, to: str, chosen: argparse.Namespace) -> None:
 
 def images_of(model: torch.nn.Module, folder: Path, count: int) -> tuple[Tensor, Tensor]:
     """Some images of a folder, spread evenly over it, and their labels."""
-    held = decoded(model, folder, limit=count)
-    return torch.cat([batch[0] for batch in held]), torch.cat([batch[1] for batch in held])
+    batches = decoded(model, folder, limit=count)
+    return torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches])
 
 
 def answered(run: Run, images: Tensor) -> tuple[Tensor, float]:

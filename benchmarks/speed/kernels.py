@@ -23,14 +23,14 @@ def main() -> None:
     chosen = parsed(measuring_images(__doc__))
     for name in MODELS:
         bench = Bench(name, chosen)
-        model, held = bench.model, bench.held(REPORT)
+        model, batches = bench.model, bench.batches(REPORT)
         schedules = {
             "ablation-is": Schedule.preset("ablation-is"),
             "fold @ 0.6": schedule_for(model, cost=0.6, method="fold"),
         }
         for precision in (torch.float32, torch.bfloat16, torch.float16):
             for named, schedule in schedules.items():
-                rows = measured(model.to(precision), schedule, held, chosen.device, precision)
+                rows = measured(model.to(precision), schedule, batches, chosen.device, precision)
                 about = {"model": name, "batch": chosen.batch, "schedule": named}
                 records.append(chosen.csv, [row | about for row in rows])
                 for row in rows:
@@ -38,12 +38,12 @@ def main() -> None:
 
 
 def measured(
-    model: nn.Module, schedule: Schedule, held: list[Batch], device: str, precision: torch.dtype
+    model: nn.Module, schedule: Schedule, batches: list[Batch], device: str, precision: torch.dtype
 ) -> list[dict[str, object]]:
     """A row for the first stage, which sees the very same tokens, and one for all of them."""
     hits: dict[Backend, list[bool]] = {"reference": [], "auto": []}
     same: dict[str, list[bool]] = {"first stage": [], "all stages": []}
-    for images, labels, _ in held:
+    for images, labels, _ in batches:
         images = images.to(device, precision)
         fates: dict[Backend, list[Tensor]] = {}
         for backend in hits:

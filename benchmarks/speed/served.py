@@ -138,15 +138,15 @@ def close(started: Sequence[Served | str]) -> None:
 
 def _timed(cases: Sequence[tuple[Case, Served | str]], setup: bench.Setup) -> bench.Group:
     speeds, warm = list[bench.Speed](), list[tuple[bench.Speed, Call]]()
-    for case, found in cases:
+    for case, outcome in cases:
         for mode in setup.modes:
             speed = bench.Speed(case.entrant, mode, case.batch, case.precision)
             speeds.append(speed)
-            if isinstance(found, str):
-                speed.failure = found[:100]
+            if isinstance(outcome, str):
+                speed.failure = outcome[:100]
                 continue
-            speed.peak_memory = found.peaks[mode]
-            warm.append((speed, Remote(found, mode)))
+            speed.peak_memory = outcome.peaks[mode]
+            warm.append((speed, Remote(outcome, mode)))
     bench.take_turns(warm, setup.rounds, ask)
     return bench.Group(speeds)
 

@@ -132,11 +132,11 @@ class Field:
         schedule = section.schedule
         if not isinstance(schedule, Schedule):
             schedule = schedule_for(self.model, cost=schedule)
-        self.held = []
+        self.batches = []
         if section.weights:
-            self.held = decoded(self.model, chosen.shared / REPORT, limit=chosen.limit)
+            self.batches = decoded(self.model, chosen.shared / REPORT, limit=chosen.limit)
         noise = bench.noise(self.model, 8, chosen.device, torch.float32)
-        some = spread(self.held, 32).to(chosen.device) if self.held else noise
+        some = spread(self.batches, 32).to(chosen.device) if self.batches else noise
         names = [name_of(schedule.method), *chosen.methods]
         entered = bench.entrants(self.model, schedule, names, some)
         with_rivals = chosen.rivals or section.rivals
@@ -169,7 +169,7 @@ class Field:
 
     def rows(self, groups: Sequence[bench.Group]) -> list[dict[str, object]]:
         """Return a row for each time, with the accuracy beside it where there are images."""
-        accuracy = self.accuracies() if self.held else {}
+        accuracy = self.accuracies() if self.batches else {}
         gpu = self.chosen.device.startswith("cuda")
         about: dict[str, object] = {
             "table": f"speed {self.name}",
@@ -185,7 +185,7 @@ class Field:
         dtype: torch.dtype = getattr(torch, self.chosen.precision)
         contenders = [entrant.contender for entrant in self.everybody if not entrant.failure]
         setting = Setting(self.chosen.device, dtype, False, self.setup.compute, self.setup.backend)
-        results = compare(self.model.to(dtype), contenders, self.held, setting=setting)
+        results = compare(self.model.to(dtype), contenders, self.batches, setting=setting)
         return {result.contender.name: result for result in results}
 
 
@@ -205,7 +205,7 @@ def row_of(
         row |= records.accuracy_row(accuracy[speed.name], unpruned)
     numbers = ("images_per_second", "latency_ms", "speedup", "of_limit", "peak_memory_mb", "change")
     case = (speed.batch, speed.name, speed.mode)
-    say(" | ".join(str(cell) for cell in (*case, *(row.get(each, "") for each in numbers))))
+    say(" | ".join(str(cell) for cell in (*case, *(row.get(column, "") for column in numbers))))
     return row
 
 
@@ -222,9 +222,9 @@ def draw(path: Path, folder: Path) -> None:
                             float(row["speedup"]))  # fmt: skip
                 title = f"{row['model']}, {row['hardware']}"
                 newest.setdefault(row["table"], {})[pace[:4]] = (pace, title)
-    for table, found in newest.items():
-        paces = [pace for pace, _ in found.values()]
-        title = next(iter(found.values()))[1]
+    for table, entries in newest.items():
+        paces = [pace for pace, _ in entries.values()]
+        title = next(iter(entries.values()))[1]
         figure = speed_figure(paces, bench.LIMIT, "the compiled unpruned model", title)
         save(figure, folder / f"{table.replace(' ', '-')}.png")
 

@@ -47,8 +47,14 @@ class Throughput:
         torch.manual_seed(0)
         self.model = load(MODEL).to(chosen.device)
         noise = bench.noise(self.model, 16, chosen.device, torch.float32)
-        found = [each for each in contenders(self.model, noise) if each.name not in LEFT_OUT]
-        self.entered = [bench.price(self.model, each, noise) for each in (UNPRUNED, *found)]
+        timed = [
+            contender
+            for contender in contenders(self.model, noise)
+            if contender.name not in LEFT_OUT
+        ]
+        self.entered = [
+            bench.price(self.model, contender, noise) for contender in (UNPRUNED, *timed)
+        ]
 
     def groups(self) -> Iterable[bench.Group]:
         batch, jobs = self.chosen.speed_batch, self.chosen.jobs
@@ -66,7 +72,7 @@ class Throughput:
             rows = [records.speed_row(speed, group) | about for speed in group.speeds]
             records.append(self.chosen.csv, rows)
             for row in rows:
-                cells = (row[each] for each in ("name", "precision", "mode"))
+                cells = (row[column] for column in ("name", "precision", "mode"))
                 say(" | ".join([*map(str, cells), str(row.get("images_per_second", ""))]))
 
 

@@ -47,17 +47,17 @@ def ablation(
             data = {"name": "zero-tprune", "options": {option: value, **others}}
             return Contender(labels[value], preset_for(model, preset).by(methods.from_data(data)))
 
-        found = []
+        contenders = []
         for value in labels:
             if value == "random":
-                found += draws(lambda seed: contender("random", seed=seed, draw="image"))
+                contenders += draws(lambda seed: contender("random", seed=seed, draw="image"))
             else:
-                found.append(contender(value))
-        return found
+                contenders.append(contender(value))
+        return contenders
 
     best, *others = labels.values()
     claims = [
-        Claim(claim.format(each), best, each, ours) for each in others if each not in unclaimed
+        Claim(claim.format(other), best, other, ours) for other in others if other not in unclaimed
     ]
     options = (f'--only "{name}"', *["--timed"][:timed])
     return Table(name, about, contenders, claims, printed=beside, data=ALL_IMAGES, timed=timed,

@@ -70,7 +70,9 @@ def dense_model(chosen: argparse.Namespace) -> Any:
 
 def read(folder: Path, model: nn.Module, limit: int | None) -> Scenes:
     _, height, width = backbone(model).input_shape
-    mean, deviation = (torch.tensor(each)[:, None, None] for each in backbone(model).normalization)
+    mean, deviation = (
+        torch.tensor(values)[:, None, None] for values in backbone(model).normalization
+    )
     images, labels = [], []
     for file in sorted((folder / "images").iterdir())[:limit]:
         sized = Image.open(file).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
@@ -84,14 +86,14 @@ def read(folder: Path, model: nn.Module, limit: int | None) -> Scenes:
 @torch.inference_mode()
 def features_of(model: Any, images: Tensor, device: str, batch: int) -> tuple[Tensor, float]:
     """Of every patch (images, height, width, channels), and the seconds for an image."""
-    found, spent = [], []
+    grids, spent = [], []
     for at in range(-batch, len(images), batch):  # the first batch twice: once to warm up
         some = images[max(at, 0) :][:batch].to(device)
         started = _now(device)
         (maps,) = model.forward_intermediates(some, 1, norm=True, intermediates_only=True)
         spent.append((_now(device) - started) / len(some))
-        found.append(maps.permute(0, 2, 3, 1).float())
-    return torch.cat(found[1:]), sorted(spent[1:])[(len(spent) - 1) // 2]
+        grids.append(maps.permute(0, 2, 3, 1).float())
+    return torch.cat(grids[1:]), sorted(spent[1:])[(len(spent) - 1) // 2]
 
 
 def _now(device: str) -> float:
@@ -102,9 +104,9 @@ def _now(device: str) -> float:
 
 def fit(features: Tensor, labels: Tensor) -> Probe:
     """Softmax regression on the shares of the classes in each patch, by L-BFGS from 0."""
-    each = F.one_hot(labels, CLASSES + 1)[..., :CLASSES].permute(0, 3, 1, 2).float()
+    one_hot = F.one_hot(labels, CLASSES + 1)[..., :CLASSES].permute(0, 3, 1, 2).float()
     _, height, width, _ = features.shape
-    shares = F.adaptive_avg_pool2d(each, (height, width)).permute(0, 2, 3, 1)
+    shares = F.adaptive_avg_pool2d(one_hot, (height, width)).permute(0, 2, 3, 1)
     x, target = features.flatten(0, 2), shares.flatten(0, 2).to(features.device)
     mean, deviation = x.mean(dim=0), x.std(dim=0)
     x = (x - mean) / deviation
@@ -134,8 +136,8 @@ def confusions(probe: Probe, features: Tensor, labels: Tensor) -> Tensor:
     """For each image how many pixels of each class are taken for each."""
     rows = []
     for one, truth in zip(features, labels, strict=True):
-        found = predicted(probe, one, truth.shape)
-        pairs = (truth * CLASSES + found)[truth != VOID]
+        classes = predicted(probe, one, truth.shape)
+        pairs = (truth * CLASSES + classes)[truth != VOID]
         rows.append(torch.bincount(pairs, minlength=CLASSES**2).view(CLASSES, CLASSES))
     return torch.stack(rows).double()
 
@@ -147,15 +149,17 @@ def miou(confusion: Tensor) -> Tensor:
     return 100 * (hits / union.clamp_min(1)).mean(dim=-1)
 
 
-def with_errors(own: Tensor, reference: Tensor) -> dict[str, float]:
+def with_errors(confusion: Tensor, reference: Tensor) -> dict[str, float]:
     """mIoU and its change, with their errors: the deviation over resampled images."""
-    draws = torch.randint(len(own), (1000, len(own)), generator=torch.Generator().manual_seed(0))
-    sampled, other = (miou(each[draws].sum(dim=1)) for each in (own, reference))
-    total = miou(own.sum(dim=0))
+    draws = torch.randint(
+        len(confusion), (1000, len(confusion)), generator=torch.Generator().manual_seed(0)
+    )
+    sampled, other = (miou(counts[draws].sum(dim=1)) for counts in (confusion, reference))
+    total = miou(confusion.sum(dim=0))
     change = total - miou(reference.sum(dim=0))
-    found = (total, sampled.std(), change, (sampled - other).std())
+    values = (total, sampled.std(), change, (sampled - other).std())
     names = ("top1", "top1_error", "change", "change_error")
-    return {name: round(float(value), 3) for name, value in zip(names, found, strict=True)}
+    return {name: round(float(value), 3) for name, value in zip(names, values, strict=True)}
 
 
 def cases(
@@ -195,29 +199,29 @@ def run(chosen: argparse.Namespace) -> None:
     train, test = (
         read(chosen.shared / "camvid" / split, model, chosen.limit) for split in ("train", "test")
     )
-    found = []
+    groups = []
     for rows in cases(model, train, test, chosen):
         records.append(chosen.csv, rows)
-        found.append(rows)
+        groups.append(rows)
         print(*(row["top1"] for row in rows), rows[0]["name"], flush=True)
-    print(*page_table(found), sep="\n")
+    print(*page_table(groups), sep="\n")
 
 
-def page_table(found: list[list[Row]]) -> list[str]:
+def page_table(groups: list[list[Row]]) -> list[str]:
     """The lines of the table in docs/dense.md."""
-    whole = found[0][0]
+    whole = groups[0][0]
     lines = [
         "| cost | method | mIoU | change, probe untouched | probe refitted | images/s |",
         "|---|---|---|---|---|---|",
         f"| 1 | unpruned | {whole['top1']:.2f} | | | {whole['images_per_second']:.1f} |",
     ]
-    for own, refitted in found[1:]:
+    for kept, refitted in groups[1:]:
         changes = (
             f"{row['change']:+.2f} ± {row['change_error']:.2f}".replace("-", "−")
-            for row in (own, refitted)
+            for row in (kept, refitted)
         )
-        cells = (f"{own['gmacs'] / whole['gmacs']:.2f}", own["name"], f"{own['top1']:.2f}",
-                 *changes, f"{own['images_per_second']:.1f}")  # fmt: skip
+        cells = (f"{kept['gmacs'] / whole['gmacs']:.2f}", kept["name"], f"{kept['top1']:.2f}",
+                 *changes, f"{kept['images_per_second']:.1f}")  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

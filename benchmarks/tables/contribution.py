@@ -34,11 +34,11 @@ from zerotprune.measure.accuracy import Contender
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     i, both = preset_for(model, "ablation-i"), preset_for(model, "ablation-is")
     chance = ZeroTPrune(ranking="random", draw="image")
-    found = draws(lambda seed: Contender("random", i.by(replace(chance, seed=seed))))
+    contenders = draws(lambda seed: Contender("random", i.by(replace(chance, seed=seed))))
     for full, suffix in ((ZeroTPrune(), ""), (ZeroTPrune(start="uniform"), ", uni")):
         eir = replace(full, vhf=None)
         plain = replace(eir, heads="mean")
-        found += [
+        contenders += [
             Contender(f"WPR{suffix}", i.by(plain)),
             Contender(f"WPR + EIR{suffix}", i.by(eir)),
             Contender(f"WPR + EIR + VHF{suffix}", i.by(full)),
@@ -46,7 +46,7 @@ def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
             Contender(f"WPR + EIR + VHF + S{suffix}", both.by(full)),
             Contender(f"WPR + EIR + S{suffix}", both.by(eir)),
         ]
-    return found
+    return contenders
 
 
 def costing(model: nn.Module, target: Schedule, schedule: Schedule) -> Schedule:

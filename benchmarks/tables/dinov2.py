@@ -45,8 +45,8 @@ def measure(table: Table, model: nn.Module, chosen: argparse.Namespace) -> None:
     write(table, results, about_run, chosen.csv)
 
 
-def _labels(held: list[Batch]) -> torch.Tensor:
-    return torch.cat([labels for _, labels, _ in held])
+def _labels(batches: list[Batch]) -> torch.Tensor:
+    return torch.cat([labels for _, labels, _ in batches])
 
 
 if __name__ == "__main__":

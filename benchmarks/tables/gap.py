@@ -76,9 +76,9 @@ def _contenders(model: nn.Module) -> Iterator[Contender]:
         yield Contender(name, even(model, blocks, similar))
     yield Contender("early form", schedule_for(model, cost=COST, method=ZeroTPrune()))
     unpruned = gmacs(model)
-    for found in tuned_at(model, ZeroTPrune()):
-        if abs(found.gmacs / unpruned - COST) < 0.02:
-            yield Contender("searched", found.schedule)
+    for entry in tuned_at(model, ZeroTPrune()):
+        if abs(entry.gmacs / unpruned - COST) < 0.02:
+            yield Contender("searched", entry.schedule)
     yield Contender("Fold", schedule_for(model, cost=COST, method=methods.Fold()))
 
 

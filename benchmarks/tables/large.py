@@ -80,7 +80,7 @@ def beside(quoted: Quoted, column: str, more: Sequence[Claim] = ()) -> Table:
 def even(model: nn.Module, some: Tensor) -> list[Contender]:
     """DeiT-B at 13.6 G of 17.6; the paper prints no accuracy for it."""
     share = 100 * (1 - 13.6 / 17.6)
-    return entered(model, ((name, share, each) for name, each in METHODS.items()), some)
+    return entered(model, ((name, share, method) for name, method in METHODS.items()), some)
 
 
 #: the abstract's: 1.8 points lost instead of 3.5
@@ -131,8 +131,8 @@ def measure(entry: Large, chosen: argparse.Namespace) -> None:
     few = spread(list(batches(some, 64, report=say)), 64).to(chosen.device)
     contenders = [UNPRUNED, *entry.table.contenders(model, few)]
     workers = min(16, os.cpu_count() or 1)
-    held = batches(images, chosen.batch, workers=workers, report=say)
-    results = compare(model, contenders, held, setting=Setting(chosen.device))
+    loaded = batches(images, chosen.batch, workers=workers, report=say)
+    results = compare(model, contenders, loaded, setting=Setting(chosen.device))
     about_run = {"model": entry.model, "data": chosen.data.name, "batch": chosen.batch}
     write(entry.table, results, about_run, chosen.csv)
 

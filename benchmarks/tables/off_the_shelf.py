@@ -52,9 +52,9 @@ def table(name: str, doc: str, among: Sequence[str], models: Sequence[str] = ())
 def _claims(among: Sequence[str]) -> tuple[Claim, ...]:
     """Ask the same of both forms of schedule at three costs; one of these is the paper's claim."""
     return tuple(
-        Claim(f"Zero-TPrune{suffix} beats {name} at {cost:g}", f"{own} @ {cost:g}",
-              f"{name} @ {cost:g}", ours=own == "zero-tprune" or cost != CLAIMED)
-        for own, suffix in (("zero-tprune-paper", ""), ("zero-tprune", ", early form,"))
+        Claim(f"Zero-TPrune{suffix} beats {name} at {cost:g}", f"{ours} @ {cost:g}",
+              f"{name} @ {cost:g}", ours=ours == "zero-tprune" or cost != CLAIMED)
+        for ours, suffix in (("zero-tprune-paper", ""), ("zero-tprune", ", early form,"))
         for cost in COSTS[:3]
         for name in ("ats", "tome")
         if name in among

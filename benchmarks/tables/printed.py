@@ -34,10 +34,10 @@ class Printed:
             return f"{self.unpruned.top1:g}"
         if name not in self.cells:
             return ""
-        own = self.cells[name]
-        digits = 1 if own.top1 == round(own.top1, 1) else 3
-        change = f"{own.top1 - self.unpruned.top1:+.{min(digits, 2)}f}"
-        return f"{own.top1:.{digits}f} ({change}) @ {own.gflops:.2f}"
+        cell = self.cells[name]
+        digits = 1 if cell.top1 == round(cell.top1, 1) else 3
+        change = f"{cell.top1 - self.unpruned.top1:+.{min(digits, 2)}f}"
+        return f"{cell.top1:.{digits}f} ({change}) @ {cell.gflops:.2f}"
 
     def rate(self, name: str) -> str:
         """Return the paper's images/s for a row of ours and its speed-up, or an empty string."""

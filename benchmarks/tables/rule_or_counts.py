@@ -28,8 +28,8 @@ COUNTS = ("fold", "tome")
 
 def contenders(model: nn.Module, some: Tensor) -> list[Contender]:
     def by(rule: str, counts: str, cost: float) -> Schedule:
-        own = schedule_for(model, cost=cost, method=counts, images=some)
-        return own.by(methods.resolve(rule))
+        schedule = schedule_for(model, cost=cost, method=counts, images=some)
+        return schedule.by(methods.resolve(rule))
 
     wanted = [
         (label(rule, counts, cost), partial(by, rule, counts, cost))

@@ -16,7 +16,7 @@ from benchmarks.inputs import (
     REPORT,
     TUNE,
     Bench,
-    OwnBench,
+    CustomBench,
     add_any_model,
     add_speed,
     benches,
@@ -53,7 +53,7 @@ class Claim:
         """Points of top-1 by which the claim is met, with their paired standard error."""
         rest = 1 - self.less
         hits = zip(first.hits, second.hits, unpruned.hits, strict=True)
-        return Mean.of([own - whole - rest * (other - whole) for own, other, whole in hits],
+        return Mean.of([pruned - whole - rest * (other - whole) for pruned, other, whole in hits],
                        scale=100)  # fmt: skip
 
 
@@ -100,7 +100,10 @@ def about(doc: str | None) -> str:
 def draws(contender: Callable[[int], Contender]) -> list[Contender]:
     """Repeat a contender with several seeds; `pooled` makes one row of them."""
     made = [contender(seed) for seed in range(DRAWS)]
-    return [replace(each, name=f"{each.name}{_DRAW}{at}") for at, each in enumerate(made, start=1)]
+    return [
+        replace(contender, name=f"{contender.name}{_DRAW}{at}")
+        for at, contender in enumerate(made, start=1)
+    ]
 
 
 def within_reach(wanted: Iterable[tuple[str, Callable[[], Schedule]]]) -> Iterator[Contender]:
@@ -118,10 +121,10 @@ def solved(
     turn: Callable[[float], tuple[Schedule, float] | None], target: float, within: float = 0.01
 ) -> Schedule:
     """Bisect for a schedule of this cost; fail if none is within the tolerance."""
-    found = bisect(turn, target)
-    assert found is not None
-    assert found.miss < within
-    return found.setting
+    nearest = bisect(turn, target)
+    assert nearest is not None
+    assert nearest.miss < within
+    return nearest.setting
 
 
 def preset_for(model: nn.Module, name: str) -> Schedule:
@@ -154,10 +157,10 @@ def main(doc: str | None, tables: Sequence[Table]) -> None:
 def run(tables: Sequence[Table], chosen: argparse.Namespace) -> None:
     """Run all tables, loading each model and its images once."""
     names = getattr(chosen, "models", MODELS)
-    for bench in benches([name for name in names if any(name in each.models for each in tables)],
+    for bench in benches([name for name in names if any(name in table.models for table in tables)],
                          chosen):  # fmt: skip
         for table in tables:
-            if isinstance(bench, OwnBench) or bench.name in table.models:
+            if isinstance(bench, CustomBench) or bench.name in table.models:
                 measure(table, bench)
 
 
@@ -165,8 +168,8 @@ def measure(table: Table, bench: Bench) -> list[Result]:
     """Measure one table on one model and write its rows."""
     chosen = bench.chosen
     some = bench.some(128, *table.data)
-    found = table.contenders(bench.model, some)
-    contenders = [UNPRUNED, *fitting(found, bench.model)]
+    proposed = table.contenders(bench.model, some)
+    contenders = [UNPRUNED, *fitting(proposed, bench.model)]
     say(f"{table.name}, {bench.name}: {len(contenders)} contenders")
     images = bench.read(*table.data)
     results = pooled(compare(bench.model, contenders, images, setting=Setting(chosen.device)))
@@ -179,13 +182,13 @@ def measure(table: Table, bench: Bench) -> list[Result]:
 
 def fitting(contenders: Iterable[Contender], model: nn.Module) -> Iterator[Contender]:
     """Yield what the model can run: one without a CLS token cannot be ranked by its attention."""
-    for each in contenders:
+    for contender in contenders:
         try:
-            Plan(each.schedule, backbone(model).geometry).check()
+            Plan(contender.schedule, backbone(model).geometry).check()
         except ValueError as error:
-            say(f"{each.name} is left out: {error}")
+            say(f"{contender.name} is left out: {error}")
         else:
-            yield each
+            yield contender
 
 
 def measure_speed(table: Table, contenders: Sequence[Contender], bench: Bench) -> None:
@@ -193,7 +196,7 @@ def measure_speed(table: Table, contenders: Sequence[Contender], bench: Bench) -
     chosen = bench.chosen
     setup = clock.Setup(chosen.device, ("eager",), chosen.rounds)
     noise = clock.noise(bench.model, 2, chosen.device, torch.float32)
-    entered = [clock.price(bench.model, each, noise) for each in contenders]
+    entered = [clock.price(bench.model, contender, noise) for contender in contenders]
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     if chosen.device == "cpu":
         precisions = precisions[:1]
@@ -212,7 +215,9 @@ def pooled(results: list[Result]) -> list[Result]:
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.contender.name.partition(_DRAW)[0], []).append(result)
-    return [each[0] if len(each) == 1 else _mean_of(name, each) for name, each in groups.items()]
+    return [
+        group[0] if len(group) == 1 else _mean_of(name, group) for name, group in groups.items()
+    ]
 
 
 def _mean_of(name: str, draws: list[Result]) -> Result:
@@ -220,9 +225,9 @@ def _mean_of(name: str, draws: list[Result]) -> Result:
     return replace(
         first,
         contender=Contender(name, first.contender.schedule),
-        hits=[fmean(each) for each in zip(*(draw.hits for draw in draws), strict=True)],
-        hits5=[fmean(each) for each in zip(*(draw.hits5 for draw in draws), strict=True)],
-        kl=[fmean(each) for each in zip(*(draw.kl for draw in draws), strict=True)],
+        hits=[fmean(values) for values in zip(*(draw.hits for draw in draws), strict=True)],
+        hits5=[fmean(values) for values in zip(*(draw.hits5 for draw in draws), strict=True)],
+        kl=[fmean(values) for values in zip(*(draw.kl for draw in draws), strict=True)],
     )
 
 
@@ -230,7 +235,7 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
     """Write rows for the contenders, then for the claims: paired differences in accuracy, and in
     how much less the first one diverges from the unpruned model."""
     about = {"precision": "float32", **about, "table": table.name, "seed": 0}
-    rows = [records.row(each, results[0], str(about["precision"])) | about for each in results]
+    rows = [records.row(result, results[0], str(about["precision"])) | about for result in results]
     by_name = {result.contender.name: result for result in results}
     for claim in table.claims:
         if claim.first not in by_name or claim.second not in by_name:
@@ -242,7 +247,7 @@ def write(table: Table, results: list[Result], about: dict[str, object], path: P
             "change_error": round(error, 3),
         }
         if first.kl and not claim.less:  # a share of a divergence is no share of the loss
-            less = [other - own for own, other in zip(first.kl, second.kl, strict=True)]
+            less = [other - one for one, other in zip(first.kl, second.kl, strict=True)]
             difference["kl"], difference["kl_error"] = Mean.of(less).to_json()
         named = {"name": claim.text, "measure": f"{claim.first} − {claim.second}"}
         rows.append({**about, **named, **difference, "images": len(first.hits)})

@@ -35,7 +35,7 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from benchmarks.inputs import MODELS, decoded, measuring_images, parsed, real_model, spread
-from benchmarks.tables.held_images import HeldImages, held
+from benchmarks.tables.cached_images import CachedImages, load_cached
 from benchmarks.tables.table import within_reach
 from zerotprune import methods, schedule_for
 from zerotprune.backbones import backbone
@@ -102,11 +102,11 @@ def main() -> None:
     with context.Manager() as manager, ProcessPoolExecutor(chosen.jobs, context) as pool:
         rows: queue.Queue[Row] = manager.Queue()
         running = [pool.submit(run, job, rows.put) for job in jobs]
-        while not all(each.done() for each in running) or not rows.empty():
+        while not all(future.done() for future in running) or not rows.empty():
             with suppress(queue.Empty):  # each row is kept as it comes: a run may be cut short
                 records.append(chosen.csv, [rows.get(timeout=0.5)])
-        for each in running:
-            each.result()
+        for future in running:
+            future.result()
 
 
 def run(job: Job, keep: Callable[[Row], None]) -> None:
@@ -126,7 +126,7 @@ def _rows(job: Job) -> Iterator[Row]:
     tests = decoded(base, job.folder("test"), 100, chosen.limit, workers=0)
     train = decoded(base, job.folder("train"), 100, chosen.limit, workers=0)
     some = spread(train, 128).to(chosen.device)
-    images = held(base, job.folder("train"), chosen.device, chosen.batch, chosen.limit, seed)
+    images = load_cached(base, job.folder("train"), chosen.device, chosen.batch, chosen.limit, seed)
     set_seed(seed)
     backbone(base).reset_head_(int(images.labels.max()) + 1)
     head = backbone(base).head_parameters()
@@ -157,7 +157,7 @@ def _contenders(job: Job, model: nn.Module, some: Tensor) -> Iterator[Contender]
 
 
 def _after(
-    job: Job, base: nn.Module, contender: Contender, images: HeldImages, tests: list[Batch],
+    job: Job, base: nn.Module, contender: Contender, images: CachedImages, tests: list[Batch],
     some: Tensor, reference: Result,
 ) -> Row:  # fmt: skip
     """Train a copy of the model while it is pruned, and measure it."""
@@ -181,7 +181,7 @@ def _setting(job: Job) -> Setting:
 
 
 def _trained(
-    job: Job, model: nn.Module, schedule: Schedule, images: HeldImages, phase: int,
+    job: Job, model: nn.Module, schedule: Schedule, images: CachedImages, phase: int,
     teacher: nn.Module | None = None, new: list[nn.Parameter] | None = None,
 ) -> tuple[nn.Module, float]:  # fmt: skip
     """Return the trained model and the seconds it took."""

@@ -57,13 +57,13 @@ OTHER_PRIOR = """ Trained rows of commit 6624e12 had another prior than its auth
 
 def rows_in(path: Path) -> list[Row]:
     """Return the newest row of each case."""
-    found: dict[tuple[str, ...], Row] = {}
+    latest: dict[tuple[str, ...], Row] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["table"] == TABLE:
                 key = (row["model"], row["data"], row["name"], row["mode"], row["seed"])
-                found[key] = row
-    return list(found.values())
+                latest[key] = row
+    return list(latest.values())
 
 
 def section(path: Path, docs: Path) -> str:
@@ -75,10 +75,17 @@ def section(path: Path, docs: Path) -> str:
     reading = READING.format(trained=trained, prior=_other_prior(rows))
     lines = [f"## {TABLE}\n", about(transfer.__doc__), "", reading, runs(rows)]
     for data in DATA:
-        own = [row for row in rows if row["data"] == data]
-        if own:
-            lines += [f"### {data}: {own[0]['images']} images\n", *_table(data, own), ""]
-            lines += [*_papers(own), "", *_verdicts(own), "", *_figure(data, own, docs), ""]
+        of_data = [row for row in rows if row["data"] == data]
+        if of_data:
+            lines += [f"### {data}: {of_data[0]['images']} images\n", *_table(data, of_data), ""]
+            lines += [
+                *_papers(of_data),
+                "",
+                *_verdicts(of_data),
+                "",
+                *_figure(data, of_data, docs),
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -125,16 +132,16 @@ def _names() -> list[tuple[str, str]]:
 def _table(data: str, rows: Sequence[Row]) -> list[str]:
     models = _models(rows)
     short = [model.partition("_patch")[0] for model in models]
-    head = ["", *(f"{each} {mode}" for each in short for mode in (OFF_THE_SHELF, AFTERWARDS)),
+    head = ["", *(f"{name} {mode}" for name in short for mode in (OFF_THE_SHELF, AFTERWARDS)),
             "seconds", "paper, DeiT-T"]  # fmt: skip
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, method in _names():
         cells, seconds = [], list[float]()
         for model in models:
             for mode in (OFF_THE_SHELF, AFTERWARDS):
-                held = _chosen(rows, model, name, mode)
-                cells.append(_cell(held))
-                seconds += [float(row["train_seconds"]) for row in held if row["train_seconds"]]
+                seeds = _chosen(rows, model, name, mode)
+                cells.append(_cell(seeds))
+                seconds += [float(row["train_seconds"]) for row in seeds if row["train_seconds"]]
         if any(cells):
             paper = PAPER[data].get(method) if "0.65" not in name else None
             cells.append(f"{statistics.mean(seconds):.0f}" if seconds else "")
@@ -146,8 +153,8 @@ def _cell(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     value, error = _mean(rows)
-    told = f"{value:.1f} ± {error:.1f}"
-    return told if not rows[0]["schedule"] else f"{told} ({_mean(rows, 'change').value:+.1f})"
+    text = f"{value:.1f} ± {error:.1f}"
+    return text if not rows[0]["schedule"] else f"{text} ({_mean(rows, 'change').value:+.1f})"
 
 
 def _papers(rows: Sequence[Row]) -> list[str]:
@@ -158,10 +165,10 @@ def _papers(rows: Sequence[Row]) -> list[str]:
               for gmacs in GMACS for rival in ("dynamicvit", "a-vit")]  # fmt: skip
     for method, rival, gmacs, mode in cases:
         for model in _models(rows):
-            own, other = (_chosen(rows, model, f"{name} @ {gmacs:g} G", mode)
-                          for name in (method, rival))  # fmt: skip
-            if own and other:
-                apart = _difference(own, other)
+            first, other = (_chosen(rows, model, f"{name} @ {gmacs:g} G", mode)
+                            for name in (method, rival))  # fmt: skip
+            if first and other:
+                apart = _difference(first, other)
                 judged = ("agrees" if apart.value > 2 * apart.error else
                           "disagrees" if apart.value < -2 * apart.error else
                           "inconclusive")  # fmt: skip
@@ -176,17 +183,17 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     lines, at = [], f"@ {GMACS[-1]:g} G"
     for model in _models(rows):
         trained = {method: _chosen(rows, model, f"{method} {at}", AFTERWARDS) for method in TRAINED}
-        rivals = {name: _mean(held).value for name, held in trained.items()
-                  if held and name != "fold"}  # fmt: skip
+        rivals = {name: _mean(seeds).value for name, seeds in trained.items()
+                  if seeds and name != "fold"}  # fmt: skip
         off = _chosen(rows, model, f"fold {at}", OFF_THE_SHELF)
         if not rivals or not off or not trained["fold"]:
             lines.append(f"- {model} {at}: no rival was trained")
             continue
         best = max(rivals, key=lambda name: rivals[name])
-        for what, own in (("off the shelf", off), ("trained", trained["fold"])):
-            apart = _difference(own, trained[best])
-            lines.append(f"- {model} {at}: Fold {what} − {best} trained, the best trained rival of "
-                         f"{', '.join(rivals)}: {apart.value:+.1f} ± {apart.error:.1f} "
+        for label, seeds in (("off the shelf", off), ("trained", trained["fold"])):
+            apart = _difference(seeds, trained[best])
+            lines.append(f"- {model} {at}: Fold {label} − {best} trained, the best trained rival "
+                         f"of {', '.join(rivals)}: {apart.value:+.1f} ± {apart.error:.1f} "
                          "points")  # fmt: skip
     return lines
 
@@ -204,9 +211,9 @@ def _figure(data: str, rows: Sequence[Row], docs: Path) -> list[str]:
         points = []
         for name, method in _names()[1:]:
             for mode in (OFF_THE_SHELF, AFTERWARDS):
-                if held := _chosen(rows, model, name, mode):
-                    value, error = _mean(held)
-                    cost = _mean(held, "gmacs").value
+                if seeds := _chosen(rows, model, name, mode):
+                    value, error = _mean(seeds)
+                    cost = _mean(seeds, "gmacs").value
                     points.append(Trained(method, cost, value, error, mode == AFTERWARDS))
         panels[model.partition("_patch")[0]] = (
             float(whole[0]["gmacs"]), _mean(whole).value, points)  # fmt: skip

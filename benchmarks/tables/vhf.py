@@ -42,21 +42,21 @@ def shares_of(variance: Float[Tensor, "images heads"]) -> Shares:
 
 def shares(bench: Bench) -> list[Shares]:
     """Return the shares in each block, on `tune`."""
-    blocks = survey(bench.model, bench.held(TUNE), bench.chosen.device)
-    found = []
+    blocks = survey(bench.model, bench.batches(TUNE), bench.chosen.device)
+    shares = []
     for number, block in enumerate(blocks, start=1):
         rounds, _ = papers_rounds(number, len(blocks))
-        found.append(shares_of(block.variance[:, ROUNDS.index(rounds)]))
-    return found
+        shares.append(shares_of(block.variance[:, ROUNDS.index(rounds)]))
+    return shares
 
 
-def print_table(found: Mapping[str, Sequence[Shares]]) -> None:
-    heads = (f"{name}: VHF acts % | no head passes %" for name in found)
+def print_table(by_model: Mapping[str, Sequence[Shares]]) -> None:
+    heads = (f"{name}: VHF acts % | no head passes %" for name in by_model)
     print(f"| block | {' | '.join(heads)} |")
-    print("|---" * (1 + 2 * len(found)) + "|")
-    for number, cells in enumerate(zip(*found.values(), strict=True), start=1):
-        told = " | ".join(f"{each.acts:.0f} | {each.none:.0f}" for each in cells)
-        print(f"| {number} | {told} |")
+    print("|---" * (1 + 2 * len(by_model)) + "|")
+    for number, cells in enumerate(zip(*by_model.values(), strict=True), start=1):
+        line = " | ".join(f"{cell.acts:.0f} | {cell.none:.0f}" for cell in cells)
+        print(f"| {number} | {line} |")
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ class Tower(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "message"),
     [
         (Tower(), r"it holds a timm VisionTransformer at \.trunk: pass model\.trunk"),
         (nn.Linear(2, 2), "from torch, not a Vision Transformer of timm"),
@@ -94,8 +94,8 @@ class Tower(nn.Module):
         ),
     ],
 )
-def test_a_refused_model_says_what_to_do(model: nn.Module, says: str) -> None:
-    with pytest.raises(TypeError, match=says):
+def test_a_refused_model_says_what_to_do(model: nn.Module, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         ztp.prune_(model, cost=0.7)
 
 
@@ -119,7 +119,7 @@ def test_only_backbones_know_a_library() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            modules += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             absolute = not (isinstance(node, ast.ImportFrom) and node.level)
             used = {module.partition(".")[0] for module in modules} if absolute else set()
             names = {node.attr} if isinstance(node, ast.Attribute) else set()

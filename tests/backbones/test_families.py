@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, images_for, precise
-from tests.nursery import said_by
+from tests.nursery import run_script
 from tests.oracle import pruning_layer
 from zerotprune.backbones import backbone
 from zerotprune.backbones.timm import refuse_old
@@ -39,7 +39,7 @@ def blocks_called_with(model: Any) -> Iterator[list[tuple[nn.Module, Tensor, dic
     calls: list[tuple[nn.Module, Tensor, dict[str, Any]]] = []
     hooks = [
         block.register_forward_pre_hook(
-            lambda block, args, given: calls.append((block, args[0], given)), with_kwargs=True
+            lambda block, args, kwargs: calls.append((block, args[0], kwargs)), with_kwargs=True
         )
         for block in model.blocks
     ]
@@ -62,13 +62,13 @@ def test_parts_make_the_block_bit_for_bit(family: str, fused: bool) -> None:
     task = Task(ztp.ZeroTPrune(), None, geometry, last=True)
     plan = Plan(ztp.Schedule(), taken.geometry)
     assert len(calls) == geometry.depth
-    for block, x, given in calls:
-        given = {name: value for name, value in given.items() if name not in MASKS}
+    for block, x, kwargs in calls:
+        kwargs = {name: value for name, value in kwargs.items() if name not in MASKS}
         with torch.inference_mode():
             pruned = PrunedBlock(block, taken.parts(block), task, plan, taken.call)
-            out = pruned.run(x, given)
+            out = pruned.run(x, kwargs)
             assert isinstance(out, Tensor)
-            assert torch.equal(out, block(x, **given))
+            assert torch.equal(out, block(x, **kwargs))
 
 
 MASKS = ("attn_mask", "is_causal")
@@ -96,14 +96,14 @@ def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], at: int) 
     x, prefix = calls[0][1], model.num_prefix_tokens
     alive = torch.ones(x.shape[1], dtype=torch.bool)
     by_block = {trace.block: trace for trace in traces}
-    for number, (block, _, given) in enumerate(calls, start=1):
+    for number, (block, _, kwargs) in enumerate(calls, start=1):
         mask = torch.zeros(1, 1, len(alive), len(alive), dtype=x.dtype)
         mask = mask.masked_fill(~alive, -torch.inf)
-        if "shared_rel_pos_bias" in given:
-            shared = given["shared_rel_pos_bias"]
+        if "shared_rel_pos_bias" in kwargs:
+            shared = kwargs["shared_rel_pos_bias"]
             x = block(x, shared_rel_pos_bias=mask if shared is None else shared + mask)
         else:
-            x = block(x, **{**given, "attn_mask": mask})
+            x = block(x, **{**kwargs, "attn_mask": mask})
         if number in by_block:
             alive[prefix:] = by_block[number].fate[at] == Fate.KEPT
     logits: Tensor = model.forward_head(model.norm(x[:, alive]))
@@ -132,14 +132,14 @@ def test_scores_come_from_the_model_s_own_attention(family: str) -> None:
 
 def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """The attention graph (heads, tokens, tokens) and the keys, heads concatenated, of a block."""
-    found: dict[str, list[Tensor]] = {"graph": [], "key": []}
+    seen: dict[str, list[Tensor]] = {"graph": [], "key": []}
     module = model.blocks[block - 1]
     for part in module.modules():
         if hasattr(part, "fused_attn"):
             part.fused_attn = False
 
     def catch(name: str) -> Any:
-        return lambda _, args, out: found[name].append((args[0] if name == "graph" else out)[0])
+        return lambda _, args, out: seen[name].append((args[0] if name == "graph" else out)[0])
 
     hooks = []
     for name, part in module.named_modules():
@@ -151,9 +151,9 @@ def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Te
         model(images)
     for hook in hooks:
         hook.remove()
-    graph = torch.cat(found["graph"])
+    graph = torch.cat(seen["graph"])
     heads_first = [
-        key if key.shape[-2] == graph.shape[-1] else key.transpose(0, 1) for key in found["key"]
+        key if key.shape[-2] == graph.shape[-1] else key.transpose(0, 1) for key in seen["key"]
     ]
     groups = len(graph) // sum(len(key) for key in heads_first)
     keys = torch.cat([key.repeat_interleave(groups, 0) for key in heads_first])
@@ -161,7 +161,7 @@ def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Te
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "says"),
+    ("name", "options", "message"),
     [
         ("resnet18", {}, "ResNet"),
         ("swin_tiny_patch4_window7_224", {}, "SwinTransformer"),
@@ -172,12 +172,12 @@ def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Te
         ("vit_tiny_patch16_224", {"patch_drop_rate": 0.5}, "patch dropout"),
     ],
 )
-def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_right_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     if name.startswith("vit_dlittle") and not NEWER:
         pytest.skip(f"timm {timm.__version__} has no differential attention")
     with torch.device("meta"):
         model = timm.create_model(name, **options)
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(TypeError, match=message):
         ztp.prune_(model, SCHEDULE)
 
 
@@ -189,12 +189,12 @@ def test_not_a_vision_transformer() -> None:
 
 
 def test_a_subclass_with_its_own_loop_is_refused() -> None:
-    class Own(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
+    class Custom(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
         def forward_features(self, x: Tensor) -> Tensor:
             return x
 
-    with pytest.raises(TypeError, match=r"Own.*forward_features"):
-        ztp.prune_(Own(img_size=32, depth=5, embed_dim=48, num_heads=3), SCHEDULE)
+    with pytest.raises(TypeError, match=r"Custom.*forward_features"):
+        ztp.prune_(Custom(img_size=32, depth=5, embed_dim=48, num_heads=3), SCHEDULE)
 
 
 def test_a_block_replaced_by_something_else_is_refused() -> None:
@@ -224,4 +224,4 @@ def test_an_old_version_is_refused() -> None:
 @pytest.mark.skipif(not NEWER, reason="this is such a version")
 def test_a_version_of_timm_without_some_classes() -> None:
     """Older versions lack some of them: the others are pruned as ever."""
-    assert said_by(OLDER) == ["(1, 1000)"]
+    assert run_script(OLDER) == ["(1, 1000)"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import zerotprune as ztp
 from tests.families import SMALL, build, images_for
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.tracing import Fate
 
 SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
@@ -23,7 +23,7 @@ def seen_by_hooks(model: Any, images: Tensor) -> list[Tensor]:
     """What leaves each block."""
     seen: list[Tensor] = []
     hooks = [
-        block.register_forward_hook(lambda _, given, out: seen.append(out))
+        block.register_forward_hook(lambda _, inputs, out: seen.append(out))
         for block in model.blocks
     ]
     with torch.inference_mode():
@@ -44,7 +44,7 @@ def test_intermediates_are_what_leaves_the_blocks(family: str, method: str) -> N
     whole = seen_by_hooks(model, images)
     ztp.prune_(model, schedule, outputs="grid")
     seen = seen_by_hooks(model, images)
-    assert [each.shape for each in seen] == [each.shape for each in whole]
+    assert [x.shape for x in seen] == [x.shape for x in whole]
     with torch.inference_mode():
         final, maps = model.forward_intermediates(images)
         assert torch.equal(final, model.forward_features(images))
@@ -80,7 +80,7 @@ def test_features_only(name: str) -> None:
         traced = ztp.trace(model, images)
         ztp.restore_(model)
         again = model(images)
-    assert [each.shape for each in after] == [each.shape for each in before]
+    assert [x.shape for x in after] == [x.shape for x in before]
     assert not torch.equal(after[-1], before[-1])
     assert (after[-1] - before[-1]).norm() < 0.5 * before[-1].norm()
     assert len(traced[-1].where(Fate.KEPT)[0]) < traced[-1].fate.shape[1]
@@ -120,8 +120,8 @@ def backend(graph, inputs):
 
 with torch.no_grad():
     expected = inside(images)
-    found = torch.compile(inside, fullgraph=True, backend=backend)(images)
-    torch.testing.assert_close(found, expected)
+    actual = torch.compile(inside, fullgraph=True, backend=backend)(images)
+    torch.testing.assert_close(actual, expected)
     assert len(graphs) == 1
     # Three tensors are asked for: the tokens that ride along do not leave the graph.
     assert len(graphs[0].graph.output_node().args[0]) == 3
@@ -133,4 +133,4 @@ print("same")
 
 def test_one_graph() -> None:
     """In a process of its own: run-time type checks would break the graph."""
-    assert said_by(ONE_GRAPH) == ["same"]
+    assert run_script(ONE_GRAPH) == ["same"]

@@ -169,7 +169,7 @@ def test_entered_midway(name: str, method: Method, schedule: ztp.Schedule) -> No
 @models
 def test_gradients_flow_as_ever(name: str) -> None:
     """To every weight that had one, with open_clip's checkpoints as well."""
-    model, found = build(name), list[dict[str, Tensor]]()
+    model, gradients = build(name), list[dict[str, Tensor]]()
     images, setter = images_for(model), getattr(model, "set_grad_checkpointing", lambda on: None)
     # open_clip 3.3 hands its own attention's blocks more arguments than they take
     can = "own attention" not in name
@@ -182,9 +182,9 @@ def test_gradients_flow_as_ever(name: str) -> None:
         model.zero_grad()
         model(images).square().sum().backward()
         weights = model.named_parameters()
-        found.append(
+        gradients.append(
             {key: weight.grad.clone() for key, weight in weights if weight.grad is not None}
         )
-    assert found[0].keys() == found[1].keys() == found[2].keys()
-    for key, gradient in found[1].items():
-        torch.testing.assert_close(found[2][key], gradient)
+    assert gradients[0].keys() == gradients[1].keys() == gradients[2].keys()
+    for key, gradient in gradients[1].items():
+        torch.testing.assert_close(gradients[2][key], gradient)

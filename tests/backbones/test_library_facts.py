@@ -19,13 +19,13 @@ from zerotprune.backbones import backbone, create
 from zerotprune.methods import Fold, ToMe
 
 TEXT = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 2}
-OWN = {"image_size": 96, "patch_size": 16, "width": 64, "layers": 4, "head_width": 16}
+TOWER = {"image_size": 96, "patch_size": 16, "width": 64, "layers": 4, "head_width": 16}
 TRUNK = {"timm_model_name": "test_vit", "timm_pool": "avg", "timm_proj": "linear",
          "image_size": 160}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [CLIP, CustomTextCLIP])
-@pytest.mark.parametrize("vision", [OWN, TRUNK], ids=["own tower", "timm trunk"])
+@pytest.mark.parametrize("vision", [TOWER, TRUNK], ids=["own tower", "timm trunk"])
 def test_a_whole_clip_model(kind: Any, vision: dict[str, Any]) -> None:
     """Its image tower is pruned, its text tower is left alone, and nothing is left behind."""
     torch.manual_seed(0)
@@ -33,10 +33,10 @@ def test_a_whole_clip_model(kind: Any, vision: dict[str, Any]) -> None:
     images = torch.randn(2, 3, vision["image_size"], vision["image_size"])
     texts = torch.randint(0, 50, (2, 8))
     with torch.inference_mode():
-        before, said = model.encode_image(images), model.encode_text(texts)
+        before, text_features = model.encode_image(images), model.encode_text(texts)
         assert ztp.prune_(model, cost=0.6) is model
         assert not torch.allclose(model.encode_image(images), before)
-        assert torch.equal(model.encode_text(texts), said)
+        assert torch.equal(model.encode_text(texts), text_features)
         assert ztp.gmacs(model) == ztp.gmacs(model.visual)
         assert len(ztp.trace(model, images)) > 0
         with pytest.raises(ValueError, match=r"forward_intermediates.*grid"):
@@ -54,7 +54,7 @@ def test_a_tower_in_a_sequential_and_a_clip_in_a_module() -> None:
     class Wrapped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.clip = CLIP(24, OWN, TEXT)
+            self.clip = CLIP(24, TOWER, TEXT)
 
     with pytest.raises(TypeError, match=r"an? open_clip VisionTransformer at \.clip\.visual"):
         ztp.prune_(Wrapped(), cost=0.7)
@@ -95,12 +95,12 @@ def test_published_preprocessing_and_classes() -> None:
     with torch.device("meta"):
         made = {name: backbone(create(name, pretrained=False)) for name in PUBLISHED}
         # a model that was not made by us is known by its shape
-        own: Any = backbone(torchvision.models.vit_b_16(image_size=384)).transform()
+        transform: Any = backbone(torchvision.models.vit_b_16(image_size=384)).transform()
     for name, vit in made.items():
         kind: Any = vit.transform()
-        found = (kind.resize_size[0], kind.crop_size[0], kind.interpolation.value)
-        assert found == PUBLISHED[name]
-    assert own.resize_size == [384]
+        actual = (kind.resize_size[0], kind.crop_size[0], kind.interpolation.value)
+        assert actual == PUBLISHED[name]
+    assert transform.resize_size == [384]
     plain, swag, small = (made[name] for name in ("torchvision:vit_b_16", f"{SWAG}_e2e_v1",
                                                   "lvvit:lvvit_s"))  # fmt: skip
     assert swag.input_shape == (3, 384, 384)
@@ -133,7 +133,7 @@ def test_the_published_sizes() -> None:
             assert ztp.gmacs(create(name, pretrained=False)) == pytest.approx(gmacs, rel=0.01)
 
 
-class OwnVit(torchvision.models.VisionTransformer):  # type: ignore[misc]
+class CustomVit(torchvision.models.VisionTransformer):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         return x
 
@@ -158,7 +158,7 @@ def _cosine(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "says"),
+    ("name", "change", "message"),
     [
         ("torchvision", _exchanged("encoder.layers.encoder_layer_1", "self_attention"), "block 2"),
         ("torchvision", _exchanged("encoder.layers", "encoder_layer_2"), "block 3.*Linear"),
@@ -171,28 +171,28 @@ def _cosine(model: Any) -> None:
         ("lvvit", _exchanged("blocks", "0"), "block 1.*Linear"),
     ],
 )
-def test_what_cannot_be_right_is_refused(name: str, change: Any, says: str) -> None:
+def test_what_cannot_be_right_is_refused(name: str, change: Any, message: str) -> None:
     model = build(name)
     change(model)
-    with pytest.raises(TypeError, match=says) as refusal:
+    with pytest.raises(TypeError, match=message) as refusal:
         ztp.prune_(model, METHODS[0][1])
     assert ". " not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: torchvision.models.resnet18(), "ResNet"),
         (lambda: torchvision.models.swin_t(), "SwinTransformer"),
-        (lambda: OwnVit(32, 16, 2, 2, 48, 96), "OwnVit.*forward"),
+        (lambda: CustomVit(32, 16, 2, 2, 48, 96), "CustomVit.*forward"),
         (lambda: open_clip.create_model("RN50", load_weights=False, device="meta").visual,
          "ModifiedResNet"),
     ],
 )  # fmt: skip
-def test_other_models_are_refused(make: Any, says: str) -> None:
+def test_other_models_are_refused(make: Any, message: str) -> None:
     with torch.device("meta"):
         model = make()
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(TypeError, match=message):
         ztp.prune_(model, METHODS[0][1])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nursery import said_by
+from tests.nursery import run_script
 
 SCRIPT = """
 import logging, warnings
@@ -75,16 +75,16 @@ for name in ("torchvision", "open_clip, own attention, scales", "open_clip, mean
 
 
 @pytest.fixture(scope="module")
-def said() -> list[str]:
-    return said_by(SCRIPT)
+def printed() -> list[str]:
+    return run_script(SCRIPT)
 
 
 @pytest.mark.parametrize("how", ["compile", "export"])
-def test_one_graph(how: str, said: list[str]) -> None:
-    assert len([line for line in said if line.startswith(f"same: {how}")]) == 5
+def test_one_graph(how: str, printed: list[str]) -> None:
+    assert len([line for line in printed if line.startswith(f"same: {how}")]) == 5
 
 
-def test_paper_convention_equals_fvcore_without_patch_embedding(said: list[str]) -> None:
-    lines = [line for line in said if not line.startswith("same")]
+def test_paper_convention_equals_fvcore_without_patch_embedding(printed: list[str]) -> None:
+    lines = [line for line in printed if not line.startswith("same")]
     assert len(lines) == 10
     assert all(line.startswith("counted:") for line in lines), lines

@@ -18,14 +18,14 @@ from zerotprune.backbones import backbone
 MERGED = ztp.Schedule(tuple(ztp.Stage(block, similar=6) for block in (1, 2, 4)))
 STAGED = ztp.Schedule((ztp.Stage(1, 0.9, 4), ztp.Stage(2, 0.8, 4), ztp.Stage(4, 0.5)))
 SCHEDULES = (MERGED.by("fold"), MERGED.by("tome"), STAGED.by("zero-tprune"))
-CLIP = [each for each in NAMES if str(each.values[0]).startswith("open_clip")]
+CLIP = [param for param in NAMES if str(param.values[0]).startswith("open_clip")]
 
 
 def shown(model: Any, images: Tensor) -> list[Tensor]:
     """What leaves each block, and the model; of open_clip also its intermediates."""
     seen: list[Any] = []
     hooks = [
-        block.register_forward_hook(lambda _, given, out: seen.append(out))
+        block.register_forward_hook(lambda _, inputs, out: seen.append(out))
         for block in backbone(model).blocks
     ]
     with torch.inference_mode():
@@ -35,8 +35,8 @@ def shown(model: Any, images: Tensor) -> list[Tensor]:
         seen += list(out) if isinstance(out, tuple) else [out]
         if hasattr(model, "forward_intermediates"):
             normed = model.attn_pool is None  # else the last norm is of another width
-            given = model.forward_intermediates(images, normalize_intermediates=normed)
-            seen += given["image_intermediates"]
+            features = model.forward_intermediates(images, normalize_intermediates=normed)
+            seen += features["image_intermediates"]
     return seen
 
 
@@ -47,10 +47,10 @@ def test_nothing_pruned_is_the_model(name: str) -> None:
     torch.backends.mha.set_fastpath_enabled(False)  # its last digits differ from all other paths
     try:
         expected = shown(model, images)
-        found = shown(ztp.prune_(model, EVERYWHERE, outputs="grid"), images)
+        actual = shown(ztp.prune_(model, EVERYWHERE, outputs="grid"), images)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)
 
 
@@ -61,8 +61,8 @@ def test_equal_patches_merged_pair_by_pair_change_nothing(name: str) -> None:
     with equal_patches(model, 2):
         expected = shown(model, images)
         schedule = ztp.Schedule((ztp.Stage(2, similar=PATCHES // 2),)).by("fold")
-        found = shown(ztp.prune_(model, schedule, outputs="grid"), images)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        actual = shown(ztp.prune_(model, schedule, outputs="grid"), images)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,8 +77,8 @@ def test_blocks_that_add_nothing_give_the_input_back_in_order(name: str) -> None
                     parameter.zero_()
     expected = shown(model, images)
     for schedule in SCHEDULES:
-        found = shown(ztp.prune_(model, schedule, outputs="grid"), images)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        actual = shown(ztp.prune_(model, schedule, outputs="grid"), images)
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["torchvision", "open_clip"])
@@ -104,12 +104,12 @@ def test_intermediates_of_open_clip_are_what_leaves_the_blocks(name: str) -> Non
     images, count = images_for(model), len(model.transformer.resblocks)
     left = shown(model, images)[:count]
     with torch.inference_mode():
-        given = model.forward_intermediates(
+        features = model.forward_intermediates(
             images, [1, 3], output_fmt="NLC", output_extra_tokens=True, stop_early=True,
             intermediates_only=True,
         )  # fmt: skip
     for place, patches, cls in zip(
-        (1, 3), given["image_intermediates"], given["image_intermediates_prefix"], strict=True
+        (1, 3), features["image_intermediates"], features["image_intermediates_prefix"], strict=True
     ):
         assert torch.equal(torch.cat((cls, patches), dim=1), left[place])
     ztp.prune_(model, SCHEDULES[0])
@@ -129,6 +129,6 @@ def test_a_timm_trunk_in_a_whole_clip_model() -> None:
         before = model.forward_intermediates(image=images)["image_intermediates"]
         ztp.prune_(model, cost=0.7, outputs="grid")
         after = model.forward_intermediates(image=images)["image_intermediates"]
-    assert [each.shape for each in after] == [each.shape for each in before]
+    assert [x.shape for x in after] == [x.shape for x in before]
     assert torch.equal(after[0], before[0])
     assert not torch.equal(after[-1], before[-1])

@@ -22,7 +22,7 @@ from zerotprune.method import Method
 from zerotprune.methods import Fold, ToMe
 
 #: what costs as another one does
-ALIKE = ("open_clip", "open_clip, layer scale, quick gelu", "open_clip, own attention",
+WITH_TWIN = ("open_clip", "open_clip, layer scale, quick gelu", "open_clip, own attention",
          "open_clip, attention pool", "torchvision")  # fmt: skip
 
 
@@ -35,9 +35,9 @@ def test_merging_equal_patches_changes_nothing(name: str) -> None:
         with torch.inference_mode(), equal_patches(model, group):
             expected = ztp.restore_(model)(images)
             schedule = ztp.Schedule((ztp.Stage(block, similar=7),), method)
-            found = ztp.prune_(model, schedule)(images)
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-            assert block == 5 or not torch.equal(found, expected)
+            actual = ztp.prune_(model, schedule)(images)
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+            assert block == 5 or not torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", POOLING)
@@ -52,17 +52,17 @@ def test_sizes_and_padding_matter_to_the_head(name: str) -> None:
             lambda block, args, out, passed=passed: passed.append(out)
         )
         with torch.inference_mode():
-            found = model(images)
+            actual = model(images)
             hook.remove()
-            own = blocks[4].forward
-            last = own(passed[0])
+            forward = blocks[4].forward
+            last = forward(passed[0])
             weight = passed[0].weight()
             for at in range(len(images)):
                 repeated = last[at : at + 1].repeat_interleave(weight[at].long(), dim=1)
-                blocks[4].forward = lambda x, repeated=repeated, **given: repeated
+                blocks[4].forward = lambda x, repeated=repeated, **kwargs: repeated
                 expected = type(model).forward(model, images[at : at + 1])
-                blocks[4].forward = own
-                torch.testing.assert_close(found[at : at + 1], expected, rtol=1e-9, atol=1e-9)
+                blocks[4].forward = forward
+                torch.testing.assert_close(actual[at : at + 1], expected, rtol=1e-9, atol=1e-9)
 
 
 def into_timm(state: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
@@ -123,16 +123,16 @@ def test_the_same_as_timm_with_the_same_weights(
             assert norm.eps == model.encoder.ln.eps
     with torch.inference_mode():
         torch.testing.assert_close(twin(images), model(images), rtol=1e-9, atol=1e-9)
-        for each in (model, twin):
-            ztp.prune_(each, schedule.by(method))
+        for vit in (model, twin):
+            ztp.prune_(vit, schedule.by(method))
         torch.testing.assert_close(twin(images), model(images), rtol=1e-9, atol=1e-9)
-    for ours, theirs in zip(*(ztp.trace(each, images) for each in (model, twin)), strict=True):
+    for ours, theirs in zip(*(ztp.trace(vit, images) for vit in (model, twin)), strict=True):
         assert torch.equal(ours.fate, theirs.fate)
         assert torch.equal(ours.partner, theirs.partner)
     for convention in ("full", "paper"):
         for compute in ("all", "needed"):
-            counts = [ztp.gmacs(each, None, convention, compute=compute)
-                      for each in (model, twin)]  # fmt: skip
+            counts = [ztp.gmacs(vit, None, convention, compute=compute)
+                      for vit in (model, twin)]  # fmt: skip
             assert counts[0] == counts[1]
 
 
@@ -149,7 +149,7 @@ def test_lvvit_is_tlt_s() -> None:
             block.attn.fused_attn = False
         assert torch.equal(ours(images), theirs(images))
         for method, schedule in METHODS:
-            pruned = [ztp.prune_(each, schedule.by(method))(images) for each in (ours, theirs)]
+            pruned = [ztp.prune_(model, schedule.by(method))(images) for model in (ours, theirs)]
             assert torch.equal(*pruned)
 
 
@@ -167,7 +167,9 @@ def test_lvvit_sizes_are_tlt_s(name: str) -> None:
     theirs = getattr(tlt(), name)()
     with torch.device("meta"):
         ours: Any = create(name, pretrained=False)
-    shapes = [{k: tuple(v.shape) for k, v in each.state_dict().items()} for each in (ours, theirs)]
+    shapes = [
+        {k: tuple(v.shape) for k, v in model.state_dict().items()} for model in (ours, theirs)
+    ]
     assert shapes[0] == shapes[1]
     first, block = ours.blocks[0], theirs.blocks[0]
     assert first.skip_lam == block.skip_lam
@@ -176,7 +178,7 @@ def test_lvvit_sizes_are_tlt_s(name: str) -> None:
     assert backbone(theirs).name == backbone(ours).name == name
 
 
-@pytest.mark.parametrize("name", [each for each in NAMES if each.values[0] not in ALIKE])
+@pytest.mark.parametrize("name", [param for param in NAMES if param.values[0] not in WITH_TWIN])
 def test_gmacs_are_what_torch_counts(name: str) -> None:
     zero, _, fold, _ = METHODS
     cases: list[tuple[ztp.Schedule, Compute]] = [

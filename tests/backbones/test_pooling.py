@@ -62,8 +62,8 @@ def assert_nothing_changes(model: Any, group: int, *pruning: tuple[Method, ztp.S
     with torch.inference_mode(), equal_patches(model, group):
         expected = model(images)
         for method, schedule in pruning:
-            found = ztp.prune_(model, schedule.by(method))(images)
-            torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+            actual = ztp.prune_(model, schedule.by(method))(images)
+            torch.testing.assert_close(actual, expected, rtol=bound, atol=bound)
         assert torch.equal(ztp.restore_(model)(images), expected)
 
 
@@ -125,7 +125,7 @@ def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
     for method, schedule in UNEVEN:
         ztp.prune_(model, schedule.by(method))
         with torch.inference_mode():
-            found = model(images)
+            actual = model(images)
             features, passed = travelling(model, images)
             weight = passed[4].weight()
             assert weight is not None
@@ -133,10 +133,10 @@ def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
             for at in range(len(images)):
                 repeated = features[at : at + 1].repeat_interleave(weight[at].long(), dim=1)
                 expected = type(model).forward_head(model, repeated)[0]
-                torch.testing.assert_close(found[at], expected, rtol=1e-9, atol=1e-10)
+                torch.testing.assert_close(actual[at], expected, rtol=1e-9, atol=1e-10)
             if weight.unique().numel() > 1 and "maximum" not in head:
                 plain = type(model).forward_head(model, features)
-                assert (found - plain).abs().max() > 1e-6
+                assert (actual - plain).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("head", [*POOLING, "eva, attention"])

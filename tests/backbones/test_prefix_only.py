@@ -83,10 +83,10 @@ def both(
         return whole, ztp.prune_(model, schedule.by(method or schedule.method))(images)
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    exact = found.dtype == torch.float64
+def close(actual: Tensor, expected: Tensor) -> None:
+    exact = actual.dtype == torch.float64
     torch.testing.assert_close(
-        found, expected, rtol=1e-10 if exact else 1e-4, atol=1e-10 if exact else 1e-5
+        actual, expected, rtol=1e-10 if exact else 1e-4, atol=1e-10 if exact else 1e-5
     )
 
 
@@ -164,8 +164,8 @@ def test_a_wrapped_layer_keeps_what_was_added(family: str, layer: str | None) ->
 
 def test_a_layer_whose_forward_was_replaced_is_called(model: Any) -> None:
     images, last = images_for(model.double()), model.blocks[-1]
-    own = last.attn.qkv.forward
-    last.attn.qkv.forward = lambda x: 2 * own(x)
+    forward = last.attn.qkv.forward
+    last.attn.qkv.forward = lambda x: 2 * forward(x)
     close(*both(model, images, SCHEDULE))
 
 
@@ -220,18 +220,18 @@ def test_another_head_after_pruning(model: Any) -> None:
     for pool, tokens in ((None, 1), ("avg", 12), ("max", 12), ("", 12), ("token", 1)):
         model.reset_classifier(11, pool)
         with torch.inference_mode():
-            found = model(images.double())
+            actual = model(images.double())
             assert spy.counts[-1] == tokens
-            close(found, model.forward_head(model.forward_features(images.double())))
-    assert found.shape == (2, 11)
+            close(actual, model.forward_head(model.forward_features(images.double())))
+    assert actual.shape == (2, 11)
 
 
 @pytest.mark.parametrize("name", ["forward_head", "forward_features", "pool"])
 def test_a_method_replaced_on_the_model_is_used(model: Any, name: str) -> None:
     images = images_for(model)
     ztp.prune_(model, SCHEDULE)
-    own = getattr(model, name)
-    setattr(model, name, lambda x, **given: own(x, **given).flip(1))
+    original = getattr(model, name)
+    setattr(model, name, lambda x, **kwargs: original(x, **kwargs).flip(1))
     with torch.inference_mode():
         assert torch.equal(model(images), type(model).forward(model, images))
 
@@ -239,11 +239,11 @@ def test_a_method_replaced_on_the_model_is_used(model: Any, name: str) -> None:
 def test_a_head_that_we_do_not_know_may_read_anything() -> None:
     import timm
 
-    class Own(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
+    class Custom(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
         def forward_head(self, x: Tensor) -> Tensor:
             return x.mean(dim=1)
 
-    model: Any = Own(img_size=96, depth=5, embed_dim=48, num_heads=3).eval()
+    model: Any = Custom(img_size=96, depth=5, embed_dim=48, num_heads=3).eval()
     assert not Plan(SCHEDULE, backbone(model).geometry).prefix_only
     whole, exact = both(model, images_for(model), SCHEDULE)
     assert torch.equal(whole, exact)
@@ -340,8 +340,8 @@ def test_threads_do_not_meet(model: Any) -> None:
             return out
 
     with ThreadPoolExecutor(4) as pool:
-        for call, found in zip(calls, pool.map(run, calls), strict=True):
-            assert torch.equal(found, expected[call is not model])
+        for call, actual in zip(calls, pool.map(run, calls), strict=True):
+            assert torch.equal(actual, expected[call is not model])
 
 
 def test_a_forward_replaced_by_something_else(model: Any) -> None:
@@ -362,8 +362,8 @@ def test_a_forward_wrapped_after_pruning_outlives_restoring(model: Any) -> None:
     images = images_for(model)
     with torch.inference_mode():
         before = model(images)
-        own = ztp.prune_(model, SCHEDULE).forward
-        model.forward = lambda x: own(x)
+        forward = ztp.prune_(model, SCHEDULE).forward
+        model.forward = lambda x: forward(x)
         assert not torch.equal(model(images), before)
         ztp.restore_(model)
         assert torch.equal(model(images), before)

@@ -17,7 +17,7 @@ import zerotprune as ztp
 from tests.backbones.test_pooling import UNEVEN, model_with, uneven
 from tests.families import SMALL, build, images_for, same, stirred
 from tests.methods.rivals import travelling
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.method import Method, Seen
 from zerotprune.methods import ATS, Fold, ToMe
@@ -78,8 +78,8 @@ def test_threads_do_not_meet(model: Any) -> None:
             return out
 
     with ThreadPoolExecutor(4) as pool:
-        for found, wanted in zip(pool.map(run, batches), expected, strict=True):
-            assert torch.equal(found, wanted)
+        for actual, wanted in zip(pool.map(run, batches), expected, strict=True):
+            assert torch.equal(actual, wanted)
 
 
 @uneven
@@ -139,7 +139,7 @@ def test_half_precision(head: str, cast: bool) -> None:
     if not cast:
         model, images = model.bfloat16(), images.bfloat16()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=cast):
-        found = model(images)
+        actual = model(images)
         features, passed = travelling(model, images)
         weight = passed[4].weight()
         assert weight is not None
@@ -147,8 +147,8 @@ def test_half_precision(head: str, cast: bool) -> None:
             x.repeat_interleave(w.long(), dim=0) for x, w in zip(features, weight, strict=True)
         ]
         expected = type(model).forward_head(model, torch.stack(repeated))
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.05)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.05)
 
 
 def test_another_head_after_pruning() -> None:
@@ -159,9 +159,9 @@ def test_another_head_after_pruning() -> None:
         for pool in ("avg", "token", "max", "avgmax", "avg"):
             model.reset_classifier(11, pool)
             with torch.inference_mode():
-                found = model(images)
+                actual = model(images)
                 fresh = ztp.prune_(ztp.restore_(copy.deepcopy(model)), SCHEDULE)
-                torch.testing.assert_close(found, fresh(images))
+                torch.testing.assert_close(actual, fresh(images))
         model.reset_classifier(11, "")
         with pytest.raises(ValueError, match="head was replaced"):
             model(images)
@@ -171,8 +171,8 @@ def test_another_head_after_pruning() -> None:
 @pytest.mark.parametrize("family", ["deit", "mae, average pooling"])
 def test_a_head_replaced_after_pruning_is_not_trusted(family: str, name: str) -> None:
     model: Any = ztp.prune_(build(family), SCHEDULE)
-    own = getattr(model, name)
-    setattr(model, name, lambda x, **given: own(x, **given))
+    original = getattr(model, name)
+    setattr(model, name, lambda x, **kwargs: original(x, **kwargs))
     with pytest.raises(ValueError, match="head was replaced"):
         model(images_for(model))
 
@@ -201,20 +201,20 @@ def test_features_by_themselves(model: Any) -> None:
     assert model.forward_head(model.forward_features(images)).shape == (2, 48)
 
 
-class Own(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
+class Custom(timm.models.vision_transformer.VisionTransformer):  # type: ignore[misc]
     def forward_head(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "pool"), [(Own, "avg"), (timm.models.vision_transformer.VisionTransformer, "")]
+    ("kind", "pool"), [(Custom, "avg"), (timm.models.vision_transformer.VisionTransformer, "")]
 )
 def test_heads_that_cannot_be_taken_apart(kind: Any, pool: str) -> None:
     model = stirred(kind(**SMALL, global_pool=pool)).eval()
     for method, word in ((ToMe(), "merged tokens"), (Fold(), "merged tokens"), (ATS(), "padding")):
         schedule = ztp.Schedule((ztp.Stage(2, similar=5),), method)
-        says = f"custom head.*{word}"
-        with pytest.raises(ValueError, match=says) as refusal:
+        message = f"custom head.*{word}"
+        with pytest.raises(ValueError, match=message) as refusal:
             ztp.prune_(model, schedule)
         assert "\n" not in str(refusal.value)
         assert ". " not in str(refusal.value)
@@ -285,7 +285,7 @@ for how, head, (method, schedule) in (
     ("export", "attention", fold),
     ("export", "mean and maximum", ats),
 ):
-    stages = [replace(each, block=at) for at, each in enumerate(schedule.stages, start=1)]
+    stages = [replace(stage, block=at) for at, stage in enumerate(schedule.stages, start=1)]
     model = ztp.prune_(model_with(head).float(), ztp.Schedule(tuple(stages), method))
     images, others = torch.randn(2, 3, 3, *model.patch_embed.img_size)
     if how == "compile":
@@ -296,19 +296,19 @@ for how, head, (method, schedule) in (
         with torch.inference_mode():
             expected = model(images)
             compiled = torch.compile(model, fullgraph=True, backend=backend)
-            found = compiled(images)
+            actual = compiled(images)
             compiled(others)
         assert len(graphs) == 1, (head, method, len(graphs))
         torch._dynamo.reset()
     else:
         with torch.no_grad():
             expected = model(images)
-            found = torch.export.export(model, (images,)).module()(images)
-    torch.testing.assert_close(found, expected)
+            actual = torch.export.export(model, (images,)).module()(images)
+    torch.testing.assert_close(actual, expected)
     print("same:", how, head, method)
 """
 
 
 def test_one_graph() -> None:
     """In a process of its own: the run-time type checks would break the graph."""
-    assert len(said_by(SCRIPT)) == 5
+    assert len(run_script(SCRIPT)) == 5

@@ -63,7 +63,7 @@ def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
     unpruned = Plan(ztp.Schedule(), shape).gmacs()
     budget = share * unpruned
     try:
-        found = solving.solve(ztp.ZeroTPrune(form=form), shape, budget, unpruned, price)
+        solved = solving.solve(ztp.ZeroTPrune(form=form), shape, budget, unpruned, price)
     except ValueError as error:
         if "cannot be met" not in str(error) or "unpruned and" not in str(error):
             raise
@@ -71,8 +71,8 @@ def test_solver_meets_any_budget_within_a_percent_or_says_what_it_can(
         if share > 0.34 and side >= 12 and depth >= 6:
             raise
         return
-    Plan(found, shape).check()
-    assert price(found) == pytest.approx(budget, rel=0.01)
+    Plan(solved, shape).check()
+    assert price(solved) == pytest.approx(budget, rel=0.01)
 
 
 def test_solver_on_a_model() -> None:
@@ -108,7 +108,7 @@ def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
 
 
 @pytest.mark.parametrize(
-    ("budget", "says"),
+    ("budget", "message"),
     [
         ({"gmacs": 9.0}, "fold: .* 4.599 unpruned and at least 1.0"),
         ({"gmacs": 0.5}, "fold: .* 4.599 unpruned and at least 1.0"),
@@ -128,9 +128,9 @@ def test_similar_tokens_go_early_in_even_shares_and_few_unimportant_ones_late(
         ({"gmacs": 3.0, "cost": 0.5}, "either cost"),
     ],
 )
-def test_impossible_budgets(budget: dict[str, Any], says: str) -> None:
+def test_impossible_budgets(budget: dict[str, Any], message: str) -> None:
     model = outline("deit_small_patch16_224")
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         ztp.schedule_for(model, **budget)
 
 
@@ -254,15 +254,15 @@ def test_a_budget_of_nothing_is_answered_at_once(
     the images, of which each takes as long as an evaluation of them."""
     priced, runs = 0, 0
 
-    def count_plan(*given: Any) -> Any:
+    def count_plan(*args: Any) -> Any:
         nonlocal priced
         priced += 1
-        return Plan(*given)
+        return Plan(*args)
 
-    def count_runs(*given: Any) -> float:
+    def count_runs(*args: Any) -> float:
         nonlocal runs
         runs += 1
-        return measured_gmacs(*given)
+        return measured_gmacs(*args)
 
     monkeypatch.setattr(solving, "Plan", count_plan)
     monkeypatch.setattr(solving, "measured_gmacs", count_runs)
@@ -278,11 +278,11 @@ def test_a_budget_of_nothing_is_answered_at_once(
 
 
 def test_shipped_schedules_cost_what_they_say() -> None:
-    for each in tuned.all_tuned():
-        side = {197: 224, 257: 224}[each.tokens]
-        model = outline(each.model, img_size=side)
-        assert ztp.gmacs(model, each.schedule) == pytest.approx(each.gmacs, rel=0.01)
-        assert each.provenance["data"] == "tune"
+    for entry in tuned.all_tuned():
+        side = {197: 224, 257: 224}[entry.tokens]
+        model = outline(entry.model, img_size=side)
+        assert ztp.gmacs(model, entry.schedule) == pytest.approx(entry.gmacs, rel=0.01)
+        assert entry.provenance["data"] == "tune"
 
 
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
@@ -307,27 +307,27 @@ def test_what_keeps_a_method_from_a_budget_or_a_model() -> None:
 
 
 @given(st.floats(0, 50), st.integers(1, 40))
-def test_spread_counts_add_up(each: float, blocks: int) -> None:
-    counts = spread_evenly(each, blocks)
-    assert sum(counts) == int(each * blocks + 1e-9)
+def test_spread_counts_add_up(per_block: float, blocks: int) -> None:
+    counts = spread_evenly(per_block, blocks)
+    assert sum(counts) == int(per_block * blocks + 1e-9)
     assert max(counts) - min(counts) <= 1
 
 
 @given(st.floats(0, 50), st.integers(2, 40), st.floats(-1, 1))
-def test_inflected_counts_go_along_a_line(each: float, blocks: int, inflect: float) -> None:
-    counts = spread_evenly(each, blocks, inflect)
-    assert sum(counts) == int(each * blocks + 1e-9)
+def test_inflected_counts_go_along_a_line(per_block: float, blocks: int, inflect: float) -> None:
+    counts = spread_evenly(per_block, blocks, inflect)
+    assert sum(counts) == int(per_block * blocks + 1e-9)
     for block, count in enumerate(counts):
-        assert abs(count - each * (1 + inflect * (2 * block / (blocks - 1) - 1))) < 1 + 1e-6
+        assert abs(count - per_block * (1 + inflect * (2 * block / (blocks - 1) - 1))) < 1 + 1e-6
 
 
 def test_tome_spreads_its_r_as_it_is_told() -> None:
     model = outline("deit_tiny_patch16_224")
     for inflect, costs in ((1, (0.85, 0.7)), (0, (0.62, 0.55)), (-1, (0.45, 0.4))):
         for cost in costs:
-            told = ztp.schedule_for(model, cost=cost, method=ztp.methods.ToMe(inflect=inflect))
-            own = ztp.schedule_for(model, cost=cost, method="tome")
-            assert own.stages == told.stages
+            explicit = ztp.schedule_for(model, cost=cost, method=ztp.methods.ToMe(inflect=inflect))
+            default = ztp.schedule_for(model, cost=cost, method="tome")
+            assert default.stages == explicit.stages
     falling = ztp.schedule_for(model, cost=0.7, method=ztp.methods.ToMe(inflect=-1)).stages
     assert [stage.similar for stage in falling] == sorted(
         (stage.similar for stage in falling), reverse=True

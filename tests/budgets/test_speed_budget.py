@@ -11,7 +11,7 @@ import torch
 
 import zerotprune as ztp
 from tests.families import build
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune import Schedule, Stage
 from zerotprune.backbones import backbone
 from zerotprune.budgets import speed
@@ -40,15 +40,17 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
     full = Plan(Schedule(), geometry).gmacs()
 
     def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
-        return [timed(100, 20 + 80 * Plan(each, geometry).gmacs() / full) for each in schedules]
+        return [
+            timed(100, 20 + 80 * Plan(schedule, geometry).gmacs() / full) for schedule in schedules
+        ]
 
     monkeypatch.setattr(speed, "time_schedules", fake)
     images = torch.zeros(4, 3, 96, 96)
-    cost, found = cost_for(model, TimeBudget(speedup=1.25), images)
-    assert found.speedup == pytest.approx(1.25, rel=0.05)
+    cost, timing = cost_for(model, TimeBudget(speedup=1.25), images)
+    assert timing.speedup == pytest.approx(1.25, rel=0.05)
     assert cost == pytest.approx(0.75, abs=0.03)
-    cost, found = cost_for(model, TimeBudget(latency_ms=70), images, "tome")
-    assert found.pruned == pytest.approx(70, rel=0.05)
+    cost, timing = cost_for(model, TimeBudget(latency_ms=70), images, "tome")
+    assert timing.pruned == pytest.approx(70, rel=0.05)
     assert cost == pytest.approx(50 / 80, abs=0.05)
     with pytest.raises(ValueError, match=r"speedup of 9 at batch 4.*100 ms"):
         cost_for(model, TimeBudget(speedup=9), images)
@@ -57,7 +59,7 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("budget", "found", "says"),
+    ("budget", "timing", "message"),
     [
         (TimeBudget(speedup=1.5), timed(30, 20), None),
         (TimeBudget(speedup=1.5), timed(30, 17), r"1.76 times as fast.*5%"),
@@ -68,17 +70,17 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
     ],
 )
 def test_a_time_that_is_missed_or_cannot_be_told_is_refused(
-    budget: TimeBudget, found: Timed, says: str | None
+    budget: TimeBudget, timing: Timed, message: str | None
 ) -> None:
-    if says is None:
-        budget.check(found)
+    if message is None:
+        budget.check(timing)
         return
-    with pytest.raises(ValueError, match=f"expected {budget}, .*{says}.*; wait"):
-        budget.check(found, "wait")
+    with pytest.raises(ValueError, match=f"expected {budget}, .*{message}.*; wait"):
+        budget.check(timing, "wait")
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("budget", "message"),
     [
         ({}, "either speedup"),
         ({"speedup": 1.5, "latency_ms": 3.0}, "either speedup"),
@@ -86,9 +88,9 @@ def test_a_time_that_is_missed_or_cannot_be_told_is_refused(
         ({"latency_ms": -1.0}, "latency_ms must be above 0"),
     ],
 )
-def test_time_budgets_that_make_no_sense(given: dict[str, float], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        TimeBudget(**given)
+def test_time_budgets_that_make_no_sense(budget: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TimeBudget(**budget)
 
 
 def test_calls_are_sampled_in_turn() -> None:
@@ -130,7 +132,7 @@ def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     full, calls = Plan(Schedule(), geometry).gmacs(), cycle([0.9, 1.0, 1.1])
 
     def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
-        shares = [Plan(each, geometry).gmacs() / full for each in schedules]
+        shares = [Plan(schedule, geometry).gmacs() / full for schedule in schedules]
         noise = [next(calls) if rounds < 10 else 1.0 for _ in schedules]
         return [timed(100, n * (20 + 80 * share)) for n, share in zip(noise, shares, strict=True)]
 
@@ -152,22 +154,26 @@ def test_methods_are_set_to_speeds_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
         turns.append(len(schedules))
-        shares = [Plan(each, geometry).gmacs() / full for each in schedules]
+        shares = [Plan(schedule, geometry).gmacs() / full for schedule in schedules]
         return [timed(100, 10 + (90 if rounds > 10 else 70) * share) for share in shares]
 
     monkeypatch.setattr(speed, "time_schedules", fake)
     dials = [SpeedDial(model, resolve(name), images) for name in ("fold", "tome", "zero-tprune")]
     budgets = [TimeBudget(speedup=1.2), TimeBudget(speedup=1.5), TimeBudget(speedup=50)]
-    found = reach(budgets, dials)
-    assert [name_of(each.schedule.method) for each in found] == ["fold", "tome", "zero-tprune"] * 3
+    results = reach(budgets, dials)
+    assert [name_of(result.schedule.method) for result in results] == [
+        "fold",
+        "tome",
+        "zero-tprune",
+    ] * 3
     assert turns[:2] == [6, 6]  # two costs of each, then all that may be met, in one turn
-    for each in found[:6]:
-        assert not each.failure
-        assert each.timed.speedup == pytest.approx(each.budget.speedup, rel=0.05)
-        share = Plan(each.schedule, geometry).gmacs() / full
-        assert 100 / (10 + 90 * share) == pytest.approx(each.budget.speedup, rel=0.05)
-    assert all("speedup of 50 at batch 2 cannot be reached by" in each.failure
-               for each in found[6:])  # fmt: skip
+    for result in results[:6]:
+        assert not result.failure
+        assert result.timed.speedup == pytest.approx(result.budget.speedup, rel=0.05)
+        share = Plan(result.schedule, geometry).gmacs() / full
+        assert 100 / (10 + 90 * share) == pytest.approx(result.budget.speedup, rel=0.05)
+    assert all("speedup of 50 at batch 2 cannot be reached by" in result.failure
+               for result in results[6:])  # fmt: skip
 
 
 COMPILED = """
@@ -185,20 +191,20 @@ def backend(graph, inputs):
     return graph.forward
 
 schedules = [Schedule((Stage(1, 0.3 + at / 20),), Slicing()) for at in range(9)]
-for each in (model, torch.compile(model, backend=backend)):
-    time_schedules(each, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
+for vit in (model, torch.compile(model, backend=backend)):
+    time_schedules(vit, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
     print(len(graphs))
 """
 
 
 def test_copies_are_compiled_as_the_model_is() -> None:
     """By the model's own backend, and more of them than torch compiles of one forward."""
-    assert said_by(COMPILED) == ["0", "10"]
+    assert run_script(COMPILED) == ["0", "10"]
 
 
 def test_a_timed_model_is_left_alone() -> None:
     model = build("deit")
-    found = time_schedule(model, Schedule((Stage(1, 0.5),)), torch.zeros(2, 3, 96, 96), rounds=2)
-    assert found.unpruned > 0
-    assert found.pruned > 0
+    timing = time_schedule(model, Schedule((Stage(1, 0.5),)), torch.zeros(2, 3, 96, 96), rounds=2)
+    assert timing.unpruned > 0
+    assert timing.pruned > 0
     assert "pruned" not in repr(model)

@@ -25,7 +25,7 @@ def test_the_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     SOME.save(path)
     assert Calibration.load(path) == SOME
-    assert [each.name for each in tmp_path.iterdir()] == ["c.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
     assert '"rounds": [30, 10, 5, 1]' in path.read_text()
 
 
@@ -37,7 +37,7 @@ MODEL = json.loads(SOME.to_json())["model"]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "bad JSON"),
         ("[]", "is a JSON object"),
@@ -59,12 +59,12 @@ MODEL = json.loads(SOME.to_json())["model"]
         (b"\xff\xfe\x00", "not a text file"),
     ],
 )
-def test_bad_files_get_one_sentence(text: str | bytes, says: str, tmp_path: Path) -> None:
+def test_bad_files_get_one_sentence(text: str | bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=r"c\.json") as raised:
         Calibration.load(path)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -85,13 +85,13 @@ def test_one_that_no_schedule_uses_is_refused() -> None:
     merging, plain = Schedule(stages, ToMe()), Schedule(stages, ZeroTPrune(vhf=None))
     used = SOME.applied_to([unpruned, merging, Schedule(stages)])
     assert used == [SOME.applied(unpruned), merging, SOME.applied(Schedule(stages))]
-    for schedules, says in (
+    for schedules, message in (
         ([unpruned], "nothing is pruned"),
         ([unpruned, merging], "is not used by tome"),
         ([merging, Schedule(stages, Fold())], "is not used by tome, fold"),
         ([plain], "is not used by zero-tprune"),
     ):
-        with pytest.raises(ValueError, match=f"{says}.*--calibration"):
+        with pytest.raises(ValueError, match=f"{message}.*--calibration"):
             SOME.applied_to(schedules)
 
 

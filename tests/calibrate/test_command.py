@@ -36,26 +36,26 @@ def calibrated(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_calibrate_writes_a_calibration_and_three_figures(calibrated: Path) -> None:
     names = ["c.json", "kl-by-block.png", "score-distributions.png", "vhf-ranges.png"]
-    assert sorted(each.name for each in calibrated.iterdir()) == names
+    assert sorted(path.name for path in calibrated.iterdir()) == names
     for name in names[1:]:
         assert (calibrated / name).read_bytes().startswith(b"\x89PNG")
-    found = Calibration.load(calibrated / "c.json")
-    assert found.model == fingerprint_model("demo", demo.model())
-    assert set(found.rounds) <= set(ROUNDS)
-    assert found.provenance["images"] == 12
-    assert found.provenance["seed"] == 0
-    assert found.search["searched_on"] == found.search["judged_on"] == 6
-    assert len(found.search["trials"]) == 6
-    assert found.search["trials"][0][:2] == list(DEFAULT_VHF)
-    assert found.vhf == DEFAULT_VHF  # six images can show nothing
-    blocks = found.kl["blocks"]
-    assert [row["needed"] for row in blocks] == list(found.rounds)
+    calibration = Calibration.load(calibrated / "c.json")
+    assert calibration.model == fingerprint_model("demo", demo.model())
+    assert set(calibration.rounds) <= set(ROUNDS)
+    assert calibration.provenance["images"] == 12
+    assert calibration.provenance["seed"] == 0
+    assert calibration.search["searched_on"] == calibration.search["judged_on"] == 6
+    assert len(calibration.search["trials"]) == 6
+    assert calibration.search["trials"][0][:2] == list(DEFAULT_VHF)
+    assert calibration.vhf == DEFAULT_VHF  # six images can show nothing
+    blocks = calibration.kl["blocks"]
+    assert [row["needed"] for row in blocks] == list(calibration.rounds)
     for row in blocks:
         assert row["kl"]["1"][0] > row["kl"]["30"][0] >= 0
         assert row["kl"]["1"][1] > 0
-    assert [len(block) for block in found.variances["blocks"]] == [found.model["heads"]] * len(
-        blocks
-    )
+    assert [len(block) for block in calibration.variances["blocks"]] == [
+        calibration.model["heads"]
+    ] * len(blocks)
 
 
 def test_without_labels_the_search_goes_by_the_outputs(digits: Path, tmp_path: Path) -> None:
@@ -68,17 +68,25 @@ def test_without_labels_the_search_goes_by_the_outputs(digits: Path, tmp_path: P
                         "--evaluations", "3", "--no-labels", "--seed", "5",
                         "--out", str(tmp_path / name))  # fmt: skip
         assert done.returncode == 0, done.stderr
-        found = Calibration.load(tmp_path / name)
-        values.append((found.rounds, found.vhf, found.kl, found.variances, found.search))
+        calibration = Calibration.load(tmp_path / name)
+        values.append(
+            (
+                calibration.rounds,
+                calibration.vhf,
+                calibration.kl,
+                calibration.variances,
+                calibration.search,
+            )
+        )
     assert values[0] == values[1]
     assert values[0][4]["objective"].startswith("-KL")
     assert all(value < 0 for *_, value in values[0][4]["trials"])
 
 
 def test_evaluate_compare_and_info_use_it(calibrated: Path, digits: Path, tmp_path: Path) -> None:
-    own = Calibration.load(calibrated / "c.json")
+    calibration = Calibration.load(calibrated / "c.json")
     path = str(tmp_path / "c.json")
-    replace(own, rounds=(17, *own.rounds[1:]), vhf=(0.25, 1.75)).save(path)
+    replace(calibration, rounds=(17, *calibration.rounds[1:]), vhf=(0.25, 1.75)).save(path)
     Schedule((Stage(1, 0.8), Stage(3, 0.8, rounds=2))).save(tmp_path / "s.json")
     use = ("--schedule", str(tmp_path / "s.json"), "--calibration", path)
     data = ("--model", "demo", "--data", str(digits), "--workers", "0", "--limit", "4")
@@ -99,9 +107,9 @@ def test_evaluate_compare_and_info_use_it(calibrated: Path, digits: Path, tmp_pa
 
 
 def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_path: Path) -> None:
-    own = Calibration.load(calibrated / "c.json")
+    calibration = Calibration.load(calibrated / "c.json")
     path = tmp_path / "c.json"
-    replace(own, model={**own.model, "weights": "0" * 64}).save(path)
+    replace(calibration, model={**calibration.model, "weights": "0" * 64}).save(path)
     for command in ("evaluate", "compare"):
         done = quickly(command, "--model", "demo", "--data", str(digits),
                         "--calibration", str(path))  # fmt: skip
@@ -119,7 +127,7 @@ def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "says"),
+    ("option", "value", "message"),
     [
         ("--out", "no/folder/c.json", "no folder"),
         ("--out", ".", "is a folder"),
@@ -132,12 +140,12 @@ def test_that_of_another_model_is_refused(calibrated: Path, digits: Path, tmp_pa
         ("--data", "no/such/folder", "no data at"),
     ],
 )
-def test_mistakes(option: str, value: str, says: str, digits: Path, tmp_path: Path) -> None:
-    given = {"--data": str(digits), "--out": "c.json"} | {option: value}
-    words = [word for pair in given.items() for word in pair]
+def test_mistakes(option: str, value: str, message: str, digits: Path, tmp_path: Path) -> None:
+    options = {"--data": str(digits), "--out": "c.json"} | {option: value}
+    words = [word for pair in options.items() for word in pair]
     done = quickly("calibrate", "--model", "demo", "--workers", "0", *words, cwd=tmp_path)
     assert done.returncode == 2, done
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -145,11 +153,11 @@ def test_mistakes(option: str, value: str, says: str, digits: Path, tmp_path: Pa
 def test_one_that_nothing_uses_is_refused(calibrated: Path, digits: Path) -> None:
     use = ("--calibration", str(calibrated / "c.json"))
     data = ("--model", "demo", "--data", str(digits), "--limit", "4")
-    for call, says in (
+    for call, message in (
         (("evaluate", *data, "--cost", "0.7"), "is not used by fold"),
         (("info", "demo", "--cost", "0.7", "--method", "tome"), "is not used by tome"),
         (("search", *data, "--cost", "0.7", "--method", "tome"), "is not used by tome"),
     ):
         done = quickly(*call, *use)
         assert done.returncode == 2, done
-        assert f"{says}: leave --calibration out" in done.stderr
+        assert f"{message}: leave --calibration out" in done.stderr

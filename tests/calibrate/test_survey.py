@@ -24,32 +24,32 @@ def graphs(images: int, heads: int, tokens: int, sharp: float = 2.0) -> Tensor:
 def twin(graph: oracle.Floats, prefix: int, rounds: int, cls: bool) -> oracle.Floats:
     """Importance scaled to sum 1, by the oracle."""
     weight = math.sqrt(graph.shape[-1]) if cls else 1.0
-    found = oracle.page_rank(graph, prefix, rounds, weight, "eir", None)
-    return np.asarray(found / found.sum())
+    importance = oracle.page_rank(graph, prefix, rounds, weight, "eir", None)
+    return np.asarray(importance / importance.sum())
 
 
 @pytest.mark.parametrize(("prefix", "cls"), [(1, True), (2, True), (0, False)])
 def test_divergences_and_variances_are_those_of_the_twin(prefix: int, cls: bool) -> None:
     drawn = graphs(5, 3, 12 + prefix)
-    found = look_at(drawn, prefix, cls)
+    actual = look_at(drawn, prefix, cls)
     for number, graph in enumerate(drawn.double().numpy()):
         settled = twin(graph, prefix, 50, cls)
         for at, rounds in enumerate(ROUNDS):
             other = twin(graph, prefix, rounds, cls)
             expected = float((settled * np.log(settled / other)).sum())
-            assert found.divergence[number, at].item() == pytest.approx(
+            assert actual.divergence[number, at].item() == pytest.approx(
                 expected, rel=1e-3, abs=1e-11
             )
         spread = float((settled * np.log(settled * len(settled))).sum())
-        assert found.spread[number].item() == pytest.approx(spread, rel=1e-4)
+        assert actual.spread[number].item() == pytest.approx(spread, rel=1e-4)
         for head in range(3):
             start = np.ones(graph.shape[-1])
             start[0] = math.sqrt(len(start)) if cls else 1.0
             score = oracle.vote(graph[head], start / start.sum(), 5)[prefix:]
             variance = ((score / score.mean() - 1) ** 2).mean()
-            assert found.variance[number, 1, head].item() == pytest.approx(variance, rel=1e-3)
-    assert found.divergence[:, 0].min() > 1e-4
-    assert found.counts.sum().item() == 5 * len(ROUNDS) * 12
+            assert actual.variance[number, 1, head].item() == pytest.approx(variance, rel=1e-3)
+    assert actual.divergence[:, 0].min() > 1e-4
+    assert actual.counts.sum().item() == 5 * len(ROUNDS) * 12
 
 
 def test_the_survey_sees_the_graph_that_the_model_attends_by() -> None:
@@ -68,8 +68,8 @@ def test_the_survey_sees_the_graph_that_the_model_attends_by() -> None:
     for block, weights in zip(blocks, caught, strict=True):
         expected = look_at(weights.clone(), model.num_prefix_tokens, cls=True)
         assert len(block.spread) == len(images)
-        for own, other in zip(block[:3], expected[:3], strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-8)
+        for actual, other in zip(block[:3], expected[:3], strict=True):
+            torch.testing.assert_close(actual, other, rtol=1e-3, atol=1e-8)
         torch.testing.assert_close(
             block.counts.sum(dim=0), expected.counts.sum(dim=0), atol=4, rtol=0
         )

@@ -123,9 +123,9 @@ def _exported(home: Path) -> None:
         "deep": {"zerotprune.schedule": DEEP},
         "notes": {"zerotprune.model": '"\\u001b[31m[/b]\\ud800"', "zerotprune.class_names": "[]"},
     }.items():
-        held = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
-        onnx.helper.set_model_props(held, notes)
-        (home / f"{name}.onnx").write_bytes(held.SerializeToString())
+        model = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
+        onnx.helper.set_model_props(model, notes)
+        (home / f"{name}.onnx").write_bytes(model.SerializeToString())
     (home / "cut.onnx").write_bytes((home / "notes.onnx").read_bytes()[:-3])
     for name, text in {"deep": DEEP, "list": "[1]", "names": '{"class_names": [1]}'}.items():
         (home / f"{name}.pte").touch()

@@ -77,7 +77,9 @@ def test_a_ratio_within_its_spread_is_inconclusive() -> None:
     quick = _speed("tome", [0.080, 0.080, 0.081, 0.082, 0.080])
     noisy = _speed("fold", [0.060, 0.174, 0.200, 0.111, 0.090])
     group = Group([unpruned, quick, noisy])
-    cells = [speedup_cell(group.speedup(each), group.speedup_range(each)) for each in group.speeds]
+    cells = [
+        speedup_cell(group.speedup(speed), group.speedup_range(speed)) for speed in group.speeds
+    ]
     assert cells == ["1.00×", "1.25×", "inconclusive\n(0.57–1.11)"]
     assert any("Inconclusive" in line for line in remarks([group], {}, None, True))
     assert not any("Inconclusive" in line for line in remarks([Group([quick])], {}, None, True))
@@ -92,7 +94,7 @@ def _speed(name: str, seconds: list[float]) -> Speed:
 
 @pytest.mark.filterwarnings("ignore:Cyclopts")  # it would rather be told its arguments in a test
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "message"),
     [
         (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
         (("--batch", "0"), "--batch must be at least 1, got 0"),
@@ -114,7 +116,7 @@ def _speed(name: str, seconds: list[float]) -> Speed:
 )
 def test_mistakes(
     extra: tuple[str, ...],
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -126,8 +128,8 @@ def test_mistakes(
     monkeypatch.setattr("sys.argv", ["zerotprune", "bench", "--model", "demo", *device, *extra])
     with pytest.raises(SystemExit) as stopped:
         main()
-    told = capsys.readouterr()
-    assert stopped.value.code == 2, told
-    assert says in told.out + told.err
-    assert "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert stopped.value.code == 2, output
+    assert message in output.out + output.err
+    assert "Traceback" not in output.err
     assert list(tmp_path.iterdir()) == []

@@ -21,23 +21,23 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "message"),
     [
         ("deit_tiny_patch16_224", "and the last block's patch tokens"),
         ("vit_base_patch16_siglip_224", "the last block is whole, the head reads the patch tokens"),
     ],
 )
-def test_info_tells_what_is_never_computed(model: str, says: str) -> None:
+def test_info_tells_what_is_never_computed(model: str, message: str) -> None:
     done = quickly("info", model, "--cost", "0.65")
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert says in said
+    output = " ".join(done.stdout.split())
+    assert message in output
     with torch.device("meta"):
         built = timm.create_model(model)
     schedule = ztp.schedule_for(built, cost=0.65)
     spared = ztp.gmacs(built, schedule) - ztp.gmacs(built, schedule, compute="needed")
-    assert f"never computed: {spared:.3f} of them" in said
-    assert "scores by: " in said
+    assert f"never computed: {spared:.3f} of them" in output
+    assert "scores by: " in output
     assert "never computed" not in quickly("info", model).stdout
 
 
@@ -51,7 +51,7 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("info", "resnet18"), "cannot prune timm's ResNet"),
         (("info", "demo", "--keep", "0.5"), "give --cost"),
@@ -72,13 +72,13 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(
-    arguments: tuple[str, ...], says: str, tmp_path: Path
+    arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     done = quickly(*arguments, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    said = done.stdout + done.stderr
-    assert says in said
-    assert "Traceback" not in said
+    output = done.stdout + done.stderr
+    assert message in output
+    assert "Traceback" not in output
     assert list(tmp_path.iterdir()) == []
 
 

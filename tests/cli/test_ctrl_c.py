@@ -107,9 +107,9 @@ def test_one_ctrl_c_ends_it(
         home = tmp_path / str(hits + misses)
         home.mkdir()
         (home / "images").symlink_to(images)
-        code, said = interrupt(forks, COMMANDS[name], home, after)
-        where = f"{name}, {after:.3f} s after its start (try {hits + misses}): {said}"
-        assert "Traceback" not in said, where
+        code, output = interrupt(forks, COMMANDS[name], home, after)
+        where = f"{name}, {after:.3f} s after its start (try {hits + misses}): {output}"
+        assert "Traceback" not in output, where
         check_whole(home, where)
         if code == 130 or (code == 0 and name in SERVING):
             hits += 1
@@ -168,13 +168,13 @@ class Ended(NamedTuple):
     after: float
     code: int
     took: float
-    said: str
+    output: str
 
     @property
     def by_python(self) -> bool:
         """In Python's own start: before it handles the signal, or while it imports `site`."""
         ours = r'zerotprune: |zerotprune/cli/__init__\.py", line \d+, in main'
-        return self.code in (1, -signal.SIGINT) and not re.search(ours, self.said)
+        return self.code in (1, -signal.SIGINT) and not re.search(ours, self.output)
 
 
 @pytest.mark.skipif(not MANY, reason="takes minutes: make fuzz")
@@ -191,20 +191,20 @@ def test_a_real_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             lambda at: press_in_demo(tmp_path / str(at), moments[at]), range(len(moments))
         ))  # fmt: skip
     ours, before, missed = list[Ended](), list[Ended](), list[Ended]()
-    for each in ended:
-        (missed if each.code == 0 else before if each.by_python else ours).append(each)
+    for run in ended:
+        (missed if run.code == 0 else before if run.by_python else ours).append(run)
     with capsys.disabled():
-        took = [each.took for each in ours]
-        latest = max((each.after for each in before), default=0)
+        took = [run.took for run in ours]
+        latest = max((run.after for run in before), default=0)
         print(
             f"\nCtrl-C in a life of {life:.1f} s, at a load of {os.getloadavg()[0]:.1f}: "
             f"{len(ours)} ended in {statistics.median(took):.2f} s, at most {max(took):.2f} s; "
             f"{len(before)} in Python's own start, the last after {latest:.2f} s; "
             f"{len(missed)} came too late"
         )
-    for each in ours:
-        assert each.code == 130, each
-        assert "Traceback" not in each.said, each
+    for run in ours:
+        assert run.code == 130, run
+        assert "Traceback" not in run.output, run
     # A life is shorter than the first one was where other work on the machine has ended since.
     assert len(missed) <= len(ended) / 4
 
@@ -221,7 +221,7 @@ def press_in_demo(home: Path, after: float | None) -> Ended:
         time.sleep(after)
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
-    said = "".join(process.communicate(timeout=LIMIT))
+    output = "".join(process.communicate(timeout=LIMIT))
     took = time.monotonic() - begun
-    check_whole(home, f"demo, {after} s after its start: {said}")
-    return Ended(after or 0, process.returncode, took, said)
+    check_whole(home, f"demo, {after} s after its start: {output}")
+    return Ended(after or 0, process.returncode, took, output)

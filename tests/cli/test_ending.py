@@ -28,7 +28,7 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "says"),
+    ("error", "code", "message"),
     [
         (ValueError("two\nlines"), 2, "zerotprune: two lines\n"),
         (FileNotFoundError(2, "No such file", "x.png"), 2, "zerotprune: x.png: No such file\n"),
@@ -45,23 +45,23 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
     ],
 )
 def test_a_mistake_is_a_sentence(
-    error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, said = ended(error, capsys)
-    assert found == code
-    assert said.startswith(says)
-    assert said.count("\n") == 1
+    status, output = ended(error, capsys)
+    assert status == code
+    assert output.startswith(message)
+    assert output.count("\n") == 1
 
 
 def test_a_fault_of_ours_is_one_line_and_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code, said = ended(ZeroDivisionError("by zero"), capsys)
+    code, output = ended(ZeroDivisionError("by zero"), capsys)
     (file,) = tmp_path.iterdir()
     assert code == 1
-    assert said.endswith(f"{file}\n")
-    assert said.count("\n") == 1
+    assert output.endswith(f"{file}\n")
+    assert output.count("\n") == 1
     assert "ZeroDivisionError: by zero" in file.read_text()
     monkeypatch.setenv("ZEROTPRUNE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError), ending(Interrupts()):
@@ -76,9 +76,9 @@ def test_a_reader_that_goes_away_is_no_mistake() -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    said = process.stderr.read()
+    output = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(), said) == (141, b"")
+    assert (process.wait(), output) == (141, b"")
 
 
 def numbers(hint: Any) -> bool:
@@ -91,11 +91,11 @@ def test_options_say_their_ranges_and_files_and_the_help_prints_the_ranges() -> 
         collection = _app([name])[name].assemble_argument_collection()
         for argument in collection:
             annotation = argument.field_info.annotation
-            said = {type(mark) for mark in marks(annotation)}
+            kinds = {type(mark) for mark in marks(annotation)}
             if numbers(argument.hint):
-                assert Range in said, (name, argument.name)
+                assert Range in kinds, (name, argument.name)
             if argument.hint in (Path, Path | None) and annotation != FigureFolder:
-                assert said & {Read, Written}, (name, argument.name)
+                assert kinds & {Read, Written}, (name, argument.name)
     printed = " ".join(quickly("search", "--help").stdout.replace("│", " ").split())
     for name in ("trials", "cost", "size", "batch", "workers"):
         assert f"[{RANGES[name]}]" in printed

@@ -48,8 +48,8 @@ def images_in(folder: Path) -> int:
 
 
 def rows_of(text: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(text)
-    return found
+    rows: list[dict[str, object]] = json.loads(text)
+    return rows
 
 
 def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_compare_puts_methods_at_equal_speed(
     from zerotprune.pruning import gmacs
 
     def fake(model: Any, schedules: list[Any], images: object, rounds: int) -> list[Timed]:
-        shares = [gmacs(model, each) / gmacs(model) for each in schedules]
-        late = [0.15 * (name_of(each.method) == "tome") for each in schedules]
+        shares = [gmacs(model, schedule) / gmacs(model) for schedule in schedules]
+        late = [0.15 * (name_of(schedule.method) == "tome") for schedule in schedules]
         times = [0.3 + 0.7 * share + extra for share, extra in zip(shares, late, strict=True)]
         return [Timed(100, 100 * time, (1 / time,) * 3) for time in times]
 
@@ -137,9 +137,9 @@ def test_compare_puts_methods_at_equal_speed(
     rows, reading = tmp_path / "rows.csv", ReadingOptions(workers=0, batch=4)
     compare("demo", str(folder), speedup=[1.25, 2.1], method=["fold", "tome"], reading=reading,
             csv=rows, plots=tmp_path)  # fmt: skip
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"speedup of 2\.1 at batch 4\b.* tome\b", said), said
-    assert "fold − tome at 1.25× and 1.25×" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"speedup of 2\.1 at batch 4\b.* tome\b", output), output
+    assert "fold − tome at 1.25× and 1.25×" in output
     with rows.open(newline="") as file:
         unpruned, *written = csv.DictReader(file)
     assert [row["name"] for row in written] == ["fold", "tome", "fold", "tome"]
@@ -174,7 +174,7 @@ def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "message"),
     [
         (("--data", "no/such/folder"), "no data at no/such/folder"),
         (("--weights", "nowhere.safetensors"), "no weights at nowhere.safetensors"),
@@ -187,11 +187,11 @@ def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Pa
         (("--limit", "0"), "limit must be at least 1"),
     ],
 )
-def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
+def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
     data = () if "--data" in extra else ("--data", str(folder))
     done = quickly("evaluate", "--model", "demo", *data, "--workers", "0", *extra, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.cli import hostile
-from tests.commands import quickly, told
+from tests.commands import describe, quickly
 
 MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
 DRAWS = MANY or 200
@@ -113,20 +113,20 @@ FOREIGN = ("Traceback", "Errno", "has no attribute", "not supported between", "c
 def calls(draw: st.DrawFn, command: str) -> list[str]:
     places, options, short = COMMANDS[command]
     # What is right most of the time comes first: else every call would end at its first word.
-    words = [draw(st.sampled_from((PLACES[each][0],) * 8 + PLACES[each])) for each in places]
+    words = [draw(st.sampled_from((PLACES[place][0],) * 8 + PLACES[place])) for place in places]
     for option in draw(st.lists(st.sampled_from(options), max_size=3, unique=True)):
         words.append(f"--{option}")
         if option not in FLAGS:
             words.append(draw(st.sampled_from(VALUES.get(option, WORDS))))
-    given = {word for word in words if word.startswith("--")}
+    used = {word for word in words if word.startswith("--")}
     # Most of the long ones are kept from work by a mistake of their own: 300 draws are to be quick.
     # `test_valid_calls` has those that work.
     if draw(st.integers(0, 3)) or command == "app" or (command in LONG and not MANY):
         short = LAST[command] + short
     for option, value in zip(short[::2], short[1::2], strict=True):
-        if option not in given:
+        if option not in used:
             words += [option, value]
-            given.add(option)
+            used.add(option)
     if draw(st.integers(0, 19)) == 0:
         odd = draw(st.sampled_from(("--", "--x", "-", "")))
         words.insert(draw(st.integers(0, len(words))), odd)
@@ -138,16 +138,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hostile.make(tmp_path_factory.mktemp("hostile"))
 
 
-def held(home: Path) -> dict[str, tuple[int, int, int]]:
+def snapshot(home: Path) -> dict[str, tuple[int, int, int]]:
     """Every file with its inode, size and time of change; folders that link to themselves once."""
-    found = {}
+    files = {}
     for root, folders, names in os.walk(home):
         for name in [*folders, *names]:
             about = os.lstat(os.path.join(root, name))  # noqa: PTH118  names may be no text
-            found[f"{root}/{name}"] = (about.st_ino, about.st_size, about.st_mtime_ns)
+            files[f"{root}/{name}"] = (about.st_ino, about.st_size, about.st_mtime_ns)
     return {
         name: value
-        for name, value in found.items()
+        for name, value in files.items()
         if not os.path.isdir(name)  # noqa: PTH112
     }
 
@@ -158,19 +158,19 @@ def held(home: Path) -> dict[str, tuple[int, int, int]]:
 @given(data=st.data())
 def test_whatever_is_typed(command: str, data: st.DataObject, home: Path) -> None:
     words = data.draw(calls(command))
-    before = held(home)
+    before = snapshot(home)
     done = quickly(*words, cwd=home)
     event(f"{words[0]} {done.returncode}")
-    about = told(words, done)
+    about = describe(words, done)
     assert done.returncode in (0, 2), about
     assert not [phrase for phrase in FOREIGN if phrase in done.stderr], about
     if done.returncode == 2:
         assert 1 <= len(done.stderr.splitlines()) <= 3, about
-        for name in held(home).keys() - before.keys():
+        for name in snapshot(home).keys() - before.keys():
             if name.endswith(".checkpoint"):  # whole epochs of a training that then diverged
                 Path(name).unlink()
-        assert held(home) == before, about
+        assert snapshot(home) == before, about
     else:
-        for name in held(home).keys() - before.keys():
+        for name in snapshot(home).keys() - before.keys():
             Path(name).unlink()
     assert not (home / "executed").exists(), about

@@ -77,9 +77,9 @@ def test_using_the_core_imports_neither_timm_nor_matplotlib() -> None:
     )
     method, modules = python(code).splitlines()
     assert method == "zero-tprune", "a schedule is the first thing that is asked for"
-    found = set(modules.split())
-    assert "torch" in found
-    assert not {"timm", "matplotlib", "torchvision"} & found
+    imported = set(modules.split())
+    assert "torch" in imported
+    assert not {"timm", "matplotlib", "torchvision"} & imported
 
 
 def test_help_does_not_import_torch() -> None:

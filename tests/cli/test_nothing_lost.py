@@ -37,12 +37,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def held(folder: Path) -> dict[str, bytes]:
-    return {str(each): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ("search demo images --cost 0.6 --out x.json --storage x.json", "are one file"),
         ("search demo images --cost 0.6 --out x.json --storage sqlite:///x.json", "are one file"),
@@ -60,13 +60,15 @@ def held(folder: Path) -> dict[str, bytes]:
         ("evaluate swin_tiny_patch4_window7_224 images", "cannot prune"),
     ],
 )
-def test_refused_before_anything_is_read_or_written(arguments: str, says: str, home: Path) -> None:
-    before = held(home)
+def test_refused_before_anything_is_read_or_written(
+    arguments: str, message: str, home: Path
+) -> None:
+    before = snapshot(home)
     done = quickly(*arguments.split(), cwd=home)
     assert done.returncode == 2, done
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert held(home) == before
+    assert snapshot(home) == before
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "demo"])
@@ -77,44 +79,44 @@ def test_a_run_cut_short_says_so_and_writes_no_row(
         yield next(stream)
         raise KeyboardInterrupt
 
-    module, own = import_module(f"zerotprune.cli.{command}"), batches
-    monkeypatch.setattr(evaluation, "batches", lambda *args, **given: cut(own(*args, **given)))
+    module, read = import_module(f"zerotprune.cli.{command}"), batches
+    monkeypatch.setattr(evaluation, "batches", lambda *args, **kwargs: cut(read(*args, **kwargs)))
     if command == "demo":
         some = module._batches
         monkeypatch.setattr(module, "_batches", lambda count: cut(some(count)))
         monkeypatch.setattr(module, "_contenders", lambda model: [UNPRUNED])
-    given = {
+    options = {
         "evaluate": ["demo", "images", "--workers", "0", "--batch", "4", "--cost", "0.7"],
         "compare": ["demo", "images", "--workers", "0", "--batch", "4", "--method", "slicing",
                     "--cost", "0.7"],
         "demo": ["--images", "50"],
     }[command]  # fmt: skip
     monkeypatch.chdir(home)
-    monkeypatch.setattr(sys, "argv", ["zerotprune", command, *given, "--csv", "rows.csv"])
+    monkeypatch.setattr(sys, "argv", ["zerotprune", command, *options, "--csv", "rows.csv"])
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert ended.value.code == 130
     seen, total = (25, 50) if command == "demo" else (4, 10)
-    assert f"stopped after {seen} of {total} images: no result, no row written" in said.err
-    assert "top-1 %" not in said.out
+    assert f"stopped after {seen} of {total} images: no result, no row written" in output.err
+    assert "top-1 %" not in output.out
     assert not (home / "rows.csv").exists()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("spoil", "message"),
     [
         (lambda weight: weight.fill_(float("nan")), "values that are not finite"),
         (lambda weight: weight.fill_(float("inf")), "values that are not finite"),
         (lambda weight: weight.to_sparse(), "not a plain dense tensor"),
     ],
 )
-def test_weights_that_nobody_should_believe(spoil: Any, says: str, tmp_path: Path) -> None:
+def test_weights_that_nobody_should_believe(spoil: Any, message: str, tmp_path: Path) -> None:
     model = demo.untrained()
     state = model.state_dict()
     name = next(key for key in state if key.endswith("qkv.weight"))
     torch.save({**state, name: spoil(state[name].clone())}, tmp_path / "w.pt")
-    with pytest.raises(ValueError, match=f"{name}.*{says}"):
+    with pytest.raises(ValueError, match=f"{name}.*{message}"):
         load("demo", weights=tmp_path / "w.pt")
 
 

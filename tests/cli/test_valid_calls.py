@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from tests.app.serving import catches, fetched, free_port
 from tests.cli import hostile
-from tests.commands import MAIN, quickly, told
+from tests.commands import MAIN, describe, quickly
 from tests.nursery import Done, nursery
 from tests.waiting import GUARD, wait_until
 from zerotprune import Schedule, Stage
@@ -58,8 +58,8 @@ def drawn(few: int, share: float) -> Callable[[Callable[..., None]], Callable[..
 
 def call(words: list[str], home: Path) -> Done:
     done = quickly(*words, cwd=home)
-    assert done.returncode == 0, told(words, done)
-    assert "Traceback" not in done.stderr, told(words, done)
+    assert done.returncode == 0, describe(words, done)
+    assert "Traceback" not in done.stderr, describe(words, done)
     return done
 
 
@@ -109,7 +109,7 @@ def test_bench(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     done = call(words + ["--json"] * as_json, home)
     wanted = sorted(product(precisions, map(str, batches), ["unpruned", "slicing", *methods]))
     rows = rows_in(home / "new.csv")
-    about = told(words, done)
+    about = describe(words, done)
     assert sorted((row["precision"], row["batch"], row["name"]) for row in rows) == wanted, about
     assert {(row["model"], row["mode"], row["failure"]) for row in rows} == {
         (model[0], "eager", "")
@@ -142,7 +142,7 @@ def test_export(target: str, data: st.DataObject, fresh: Callable[[], Path], ima
     words = ["export", *SMALL, "--to", target, "--out", out, *budget, "--batch", str(batch),
              "--samples", str(int(timed)), "--threads", "1", *shown]  # fmt: skip
     done = call(words, home)
-    about = told(words, done)
+    about = describe(words, done)
     assert f"test_vit in {RUNTIMES[target]}, batch {batch}" in done.stdout or not timed, about
     assert f"{out}: " in done.stdout, about
     assert {path.name for path in home.iterdir()} - {"own.json"} <= {
@@ -151,11 +151,11 @@ def test_export(target: str, data: st.DataObject, fresh: Callable[[], Path], ima
     logits = LOADERS[target](str(home / out))(torch.zeros(batch, 3, 160, 160))
     assert logits.shape == (batch, 1000), about
     assert bool(logits.isfinite().all()), about
-    said = call(["info", out], home).stdout
-    assert "test_vit" in said, said
-    assert f'"batch": {batch}, "shape": [3, 160, 160]' in said, said
+    output = call(["info", out], home).stdout
+    assert "test_vit" in output, output
+    assert f'"batch": {batch}, "shape": [3, 160, 160]' in output, output
     wanted = {"--cost": method, "--schedule": "fold"}.get(budget[0]) if budget else None
-    assert (f'"name": "{wanted}"' in said) == (wanted is not None), said
+    assert (f'"name": "{wanted}"' in output) == (wanted is not None), output
 
 
 def _torch(path: str) -> Run:
@@ -200,7 +200,7 @@ def test_demo(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     # ATS meets a budget on a whole batch of images: one of six will do.
     code = f"import zerotprune.cli.demo as demo; demo.BATCH = 6; {MAIN}"
     done = nursery().run(code, *words, cwd=home, strict=True, limit=GUARD)
-    about = told(words, done)
+    about = describe(words, done)
     assert done.returncode == 0, about
     assert f"{count} unseen images" in done.stdout, about
     for name in ("unpruned", "fold", "zero-tprune", "tome", "ats", "random", out):
@@ -234,7 +234,7 @@ def test_app(data: st.DataObject, fresh: Callable[[], Path]) -> None:
         with suppress(ProcessLookupError):
             os.kill(child, blow)
         done = nursery().wait(child)
-    about = told(words, done)
+    about = describe(words, done)
     assert page is not None, about
     assert "Vision Transformer" in page, about
     assert ("test_vit" in page) == bool(models), about

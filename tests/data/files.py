@@ -62,7 +62,7 @@ def saved(path: Path, label: Any = None, column: str = "label", **more: Any) -> 
     datasets = pytest.importorskip("datasets")
     kind = label or datasets.ClassLabel(names=["cat", "dog", "eel"])
     features = datasets.Features({"image": datasets.Image(), column: kind, **more})
-    cells = [{"bytes": encoded(each), "path": None} for each in (RED, GREEN)]
+    cells = [{"bytes": encoded(image), "path": None} for image in (RED, GREEN)]
     table = {"image": cells, column: [2, 0], **{key: [0, 0] for key in more}}
     datasets.Dataset.from_dict(table, features=features).save_to_disk(str(path))
     return path

@@ -140,13 +140,13 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
 
 def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
     """A few bytes that would take gigabytes, and a format that PIL hands to another program."""
-    for name, sides, says in (
+    for name, sides, message in (
         ("strip.png", (60_000, 1), "at most 20 times"),
         ("bomb.png", (50_000, 50_000), "at most 100 megapixels"),
         ("large.png", (12_000, 10_000), "= 120.0 megapixels: at most 100 megapixels"),
     ):
         (tmp_path / name).write_bytes(png(*sides))
-        with refusal(BadImage, tmp_path / name, says):
+        with refusal(BadImage, tmp_path / name, message):
             decode(tmp_path / name)
     (tmp_path / "eps.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")
     with refusal(BadImage, "is not an image"):
@@ -160,7 +160,7 @@ def test_fifos_are_left_out_and_a_folder_in_itself_is_seen_once(tmp_path: Path) 
     (tmp_path / "n02" / "round").symlink_to(tmp_path / "n02")
     images, skipped = open_data(tmp_path), list[str]()
     assert len(images) == 3
-    assert sum(len(each[0]) for each in batches(images, 2, report=skipped.append)) == 2
+    assert sum(len(batch[0]) for batch in batches(images, 2, report=skipped.append)) == 2
     assert len(skipped) == 1
     assert "regular file" in skipped[0]
 
@@ -190,16 +190,16 @@ def test_every_image_is_in_one_share(count: int, world: int, batch_size: int) ->
     dataset = in_memory(count)
     seen: list[int] = []
     for rank in range(world):
-        own: list[int] = []
+        of_rank: list[int] = []
         stream = batches(dataset, batch_size, report=pytest.fail, rank=rank, world=world)
         for number, (images, answers, indices) in enumerate(stream):
             assert len(images) == len(answers) == len(indices)
-            assert len(indices) == min(batch_size, len(range(rank, count, world)) - len(own))
-            assert number * batch_size == len(own)
+            assert len(indices) == min(batch_size, len(range(rank, count, world)) - len(of_rank))
+            assert number * batch_size == len(of_rank)
             assert answers.tolist() == [at % 3 for at in indices.tolist()]
-            own += indices.tolist()
-        assert own == list(range(rank, count, world))
-        seen += own
+            of_rank += indices.tolist()
+        assert of_rank == list(range(rank, count, world))
+        seen += of_rank
     assert sorted(seen) == list(range(count))
 
 
@@ -216,14 +216,14 @@ def damaged(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_images_are_left_out_told_and_counted(damaged: Path, workers: int) -> None:
     images = open_data(damaged)
-    told, skipped = list[str](), list[str]()
-    found = list(batches(images, 2, report=told.append, workers=workers, skipped=skipped))
-    assert [indices.tolist() for _, _, indices in found] == [[0], [2, 3], [6]]
-    assert [answers.tolist() for _, answers, _ in found] == [[0], [2, 3], [6]]
-    red = torch.cat([images[:, 0, 0, 0] for images, _, _ in found])
+    messages, skipped = list[str](), list[str]()
+    read = list(batches(images, 2, report=messages.append, workers=workers, skipped=skipped))
+    assert [indices.tolist() for _, _, indices in read] == [[0], [2, 3], [6]]
+    assert [answers.tolist() for _, answers, _ in read] == [[0], [2, 3], [6]]
+    red = torch.cat([images[:, 0, 0, 0] for images, _, _ in read])
     assert (red * 255).round().tolist() == [0, 2, 3, 6]
     assert skipped == [images.paths[at] for at in (1, 4, 5)]
-    assert all(name in message for name, message in zip(skipped, told, strict=True))
+    assert all(name in message for name, message in zip(skipped, messages, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -239,13 +239,13 @@ def test_truncated_jpeg_in_a_shard_is_named(tmp_path: Path) -> None:
         ("b.jpg", big_jpeg()[:2000]),
         ("b.cls", b"1"),
     ]
-    told: list[str] = []
+    messages: list[str] = []
     shard = write_tar(tmp_path / "x.tar", members)
-    found = list(batches(open_data(shard), 8, report=told.append))
-    assert [indices.tolist() for _, _, indices in found] == [[0]]
-    assert len(told) == 1
-    assert f"{shard}:b.jpg" in told[0]
-    assert "truncated" in told[0]
+    read = list(batches(open_data(shard), 8, report=messages.append))
+    assert [indices.tolist() for _, _, indices in read] == [[0]]
+    assert len(messages) == 1
+    assert f"{shard}:b.jpg" in messages[0]
+    assert "truncated" in messages[0]
 
 
 def test_workers_change_nothing(shards: Path) -> None:

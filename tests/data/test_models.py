@@ -15,8 +15,10 @@ from zerotprune.data.models import load, outline
 
 
 def same_weights(model: Any, state: dict[str, torch.Tensor]) -> bool:
-    own = model.state_dict()
-    return own.keys() == state.keys() and all(torch.equal(own[key], state[key]) for key in own)
+    weights = model.state_dict()
+    return weights.keys() == state.keys() and all(
+        torch.equal(weights[key], state[key]) for key in weights
+    )
 
 
 def test_lvvit_from_a_published_kind_of_checkpoint(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_torchvision_s_larger_images_from_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("torchvision:vit_b_17",), "are vit_b_16, vit_b_32, vit_h_14, vit_l_16, vit_l_32"),
         (("torchvision:vit_b_16.v9",), "give one of imagenet1k_v1"),
@@ -78,10 +80,10 @@ def test_torchvision_s_larger_images_from_the_file() -> None:
         (("open_clip:RN50",), "cannot prune open_clip's ModifiedResNet"),
     ],
 )
-def test_mistakes_get_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+def test_mistakes_get_one_sentence(arguments: tuple[str, ...], message: str) -> None:
     done = quickly("info", *arguments)
     assert done.returncode == 2
-    assert says in done.stderr.replace("\n", " ")
+    assert message in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
 
 
@@ -97,7 +99,7 @@ def test_what_needs_weights_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "message"),
     [
         ("torchvision:vit_b_16.imagenet1k_swag_e2e_v1", "24 × 24 = 576"),
         ("open_clip:ViT-B-32", "and the last block's patch tokens"),
@@ -105,7 +107,7 @@ def test_what_needs_weights_says_so(tmp_path: Path) -> None:
         ("lvvit:lvvit_s", "the last block is whole, the head reads the patch tokens"),
     ],
 )
-def test_info_of_every_library(model: str, says: str) -> None:
+def test_info_of_every_library(model: str, message: str) -> None:
     done = quickly("info", model, "--cost", "0.6")
     assert done.returncode == 0, done.stderr
-    assert says in " ".join(done.stdout.split())
+    assert message in " ".join(done.stdout.split())

@@ -15,7 +15,7 @@ from zerotprune.data.sets import SETS, images_of, set_named
 
 def test_published_numbers() -> None:
     """Categories and test instances as the paper has them (Table 5)."""
-    assert {name: (each.classes, each.test) for name, each in SETS.items()} == {
+    assert {name: (dataset.classes, dataset.test) for name, dataset in SETS.items()} == {
         "flowers": (102, 6149), "pets": (37, 3669), "dtd": (47, 1880), "indoor67": (67, 1340),
         "cub200": (200, 5794), "aircraft": (100, 3333), "cars": (196, 8041),
     }  # fmt: skip
@@ -109,9 +109,9 @@ def test_laid_out_as_the_real_one(
         images_of(name, tmp_path, train=False)
     monkeypatch.setitem(sets.SETS, name, small)
     for split, wanted in (("train", train), ("validation", test)):
-        found = open_data(f"{name}:{tmp_path}", split=split)
-        assert [(Path(item.path).name, item.label) for item in found.items] == wanted
-        assert (found.classes, found.exact) == (2, True)
+        data = open_data(f"{name}:{tmp_path}", split=split)
+        assert [(Path(item.path).name, item.label) for item in data.items] == wanted
+        assert (data.classes, data.exact) == (2, True)
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -54,9 +54,9 @@ def test_the_transform_of_deit_by_hand() -> None:
     with torch.device("meta"):
         model = timm.create_model("deit_tiny_patch16_224")
     noise = torch.randint(0, 256, (400, 300, 3), dtype=torch.uint8).numpy()
-    found = backbone(model).transform()(Image.fromarray(noise))
+    actual = backbone(model).transform()(Image.fromarray(noise))
     wanted = for_deit(Image.fromarray(noise), (248, 330))
-    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5)
+    np.testing.assert_allclose(actual.numpy(), wanted, atol=1e-5)
 
 
 def test_real_images(shared: Path) -> None:

@@ -46,12 +46,12 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [
         Block(
-            found["kind"],
-            found["text"],
-            text.count("\n", 0, found.start("text")) + 1,
-            (found["mark"] or "").strip(),
+            fence["kind"],
+            fence["text"],
+            text.count("\n", 0, fence.start("text")) + 1,
+            (fence["mark"] or "").strip(),
         )
-        for found in _FENCE.finditer(text)
+        for fence in _FENCE.finditer(text)
     ]
 
 
@@ -74,14 +74,14 @@ def run(page: Path, names: dict[str, Any], gpu: bool) -> None:
 
 
 def _doctest(block: Block, names: dict[str, Any], page: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     example = doctest.DocTestParser().get_doctest(
         block.text, names, name(page), str(page), block.line
     )
-    doctest.DocTestRunner(verbose=False).run(example, out=said.append, clear_globs=False)
+    doctest.DocTestRunner(verbose=False).run(example, out=output.append, clear_globs=False)
     names.update(example.globs)
-    if said:
-        raise AssertionError("".join(said))
+    if output:
+        raise AssertionError("".join(output))
 
 
 def main() -> None:
@@ -90,8 +90,8 @@ def main() -> None:
 
     made = timm.create_model
 
-    def create_model(name: str, pretrained: bool = False, **given: Any) -> Any:
-        return made(name, **({"depth": 3} if name == "test_vit" else {}), **given)
+    def create_model(name: str, pretrained: bool = False, **kwargs: Any) -> Any:
+        return made(name, **({"depth": 3} if name == "test_vit" else {}), **kwargs)
 
     timm.create_model = create_model
     torch.compile = partial(torch.compile, backend="eager")

@@ -25,14 +25,14 @@ TIMED = {"--speedup", "--latency-ms"}
 
 def commands(page: Path) -> list[list[str]]:
     """Every `zerotprune …` in the page's shell blocks, as the shell would split it."""
-    found = []
+    calls = []
     for block in blocks(page):
         if block.kind == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["zerotprune"]:
-                    found.append(words[1:])
-    return found
+                    calls.append(words[1:])
+    return calls
 
 
 def runs(command: list[str]) -> bool:
@@ -46,11 +46,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("commands")
     shown, digits = demo.images(80, seed=1)
     for digit in range(10):
-        each = place / "images" / str(digit)
-        each.mkdir(parents=True)
+        images = place / "images" / str(digit)
+        images.mkdir(parents=True)
         for number in (digits == digit).nonzero().flatten().tolist()[:1]:
             pixels = ((shown[number] + 1) * 127.5).round().byte().permute(1, 2, 0)
-            Image.fromarray(pixels.numpy()).save(each / f"{number}.png")
+            Image.fromarray(pixels.numpy()).save(images / f"{number}.png")
     for page in PAGES:
         for block in blocks(page):
             if block.file:
@@ -77,7 +77,7 @@ def test_every_option_exists(folder: Path) -> None:
     used: dict[str, set[str]] = {}
     for page in PAGES:
         inline = re.findall(r"(?<!`)`zerotprune ([a-z][^`]*)`", page.read_text("utf-8"))
-        for words in [*commands(page), *(each.split() for each in inline)]:
+        for words in [*commands(page), *(call.split() for call in inline)]:
             options = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
             used.setdefault(words[0], set()).update(options - {"--help"})
     for command, options in used.items():

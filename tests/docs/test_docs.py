@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, name
-from tests.nursery import nursery, said_by
+from tests.nursery import nursery, run_script
 from tests.waiting import GUARD
 
 IDS = [name(page) for page in PAGES]
@@ -19,8 +19,8 @@ IDS = [name(page) for page in PAGES]
 def python(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The pages whose Python blocks failed, and how."""
     folder = tmp_path_factory.mktemp("python")
-    said = said_by("from tests.docs import blocks; blocks.main()", str(folder))
-    failed: dict[str, str] = json.loads(said[-1])
+    lines = run_script("from tests.docs import blocks; blocks.main()", str(folder))
+    failed: dict[str, str] = json.loads(lines[-1])
     return failed
 
 

@@ -17,14 +17,14 @@ def _modules() -> list[str]:
     """Every module with an example in it."""
     files = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text("utf-8")]
     parts = [path.relative_to(SOURCE.parent).with_suffix("").parts for path in files]
-    return [".".join(part for part in each if part != "__init__") for each in parts]
+    return [".".join(part for part in path if part != "__init__") for path in parts]
 
 
 @pytest.mark.parametrize("module", _modules())
 def test_examples_run(module: str) -> None:
-    found = doctest.testmod(import_module(module))
-    assert found.attempted > 0
-    assert found.failed == 0
+    results = doctest.testmod(import_module(module))
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 @pytest.mark.parametrize("name", sorted(set(zerotprune.__all__) - {"methods"}))

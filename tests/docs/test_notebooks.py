@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT
-from tests.nursery import said_by
+from tests.nursery import run_script
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -19,9 +19,9 @@ import timm
 
 made = timm.create_model
 
-def create_model(name, pretrained=False, **given):
+def create_model(name, pretrained=False, **kwargs):
     assert not pretrained, "WEIGHTS is False"
-    return made(name, depth=3, **given)
+    return made(name, depth=3, **kwargs)
 
 timm.create_model = create_model
 warnings.simplefilter("ignore")
@@ -46,9 +46,9 @@ def test_there_are_two() -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path) -> None:
-    said = said_by(SCRIPT, str(notebook))
-    assert said[-1] == f"{len(_cells(notebook))} cells"
-    assert len(said) > 4  # it prints what it found
+    lines = run_script(SCRIPT, str(notebook))
+    assert lines[-1] == f"{len(_cells(notebook))} cells"
+    assert len(lines) > 4  # it prints what it found
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -31,4 +31,4 @@ def test_the_demos_columns_are_printed() -> None:
     printed = [str(column.header) for column in accuracy_table(evaluation, [result]).columns]
     (header,) = re.findall(r"^\| method \|.*$", PAGE, re.M)
     for column in header.strip("| ").split(" | "):
-        assert any(each.startswith(column) for each in printed), column
+        assert any(line.startswith(column) for line in printed), column

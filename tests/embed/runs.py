@@ -62,12 +62,12 @@ def rows_in(out: Path) -> dict[str, tuple[np.ndarray | None, str | None]]:
 
 def assert_same(out: Path, expected: Path) -> None:
     """Every row is there once, with its vector."""
-    found, wanted = rows_in(out), rows_in(expected)
-    assert list(found) == list(wanted)
+    actual, wanted = rows_in(out), rows_in(expected)
+    assert list(actual) == list(wanted)
     for key, (vector, error) in wanted.items():
-        assert found[key][1] == error
-        own = found[key][0]
-        assert (own is None) == (vector is None)
-        if own is not None and vector is not None:
-            np.testing.assert_allclose(own, vector, atol=1e-6)
+        assert actual[key][1] == error
+        embedding = actual[key][0]
+        assert (embedding is None) == (vector is None)
+        if embedding is not None and vector is not None:
+            np.testing.assert_allclose(embedding, vector, atol=1e-6)
     assert not list(out.glob(".zerotprune-*"))

@@ -65,15 +65,15 @@ def test_finished_shards_are_skipped_and_lost_ones_made_again(
     out = Path(shutil.copytree(whole, tmp_path / "out"))
     (out / "images-00001.parquet").unlink()
     (out / ".zerotprune-0123.tmp").write_bytes(b"left by a killed run")
-    before = {each.name: each.stat().st_mtime_ns for each in out.glob("*.parquet")}
+    before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     done = again(images, out, "--json")
     assert (done.returncode, done.stderr.strip()) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["images"], told["unreadable"], told["shards"]) == (4, 1, 1)
-    assert told["shards_in_all"] == 3
+    report = json.loads(done.stdout)
+    assert (report["images"], report["unreadable"], report["shards"]) == (4, 1, 1)
+    assert report["shards_in_all"] == 3
     assert_same(out, whole)
-    assert before.items() <= {each.name: each.stat().st_mtime_ns
-                              for each in out.glob("*.parquet")}.items()  # fmt: skip
+    assert before.items() <= {path.name: path.stat().st_mtime_ns
+                              for path in out.glob("*.parquet")}.items()  # fmt: skip
     done = again(images, out)
     assert re.search(r"\ball 3 shards\b", done.stdout), done.stdout
     assert len(done.stdout.splitlines()) == 1
@@ -82,7 +82,7 @@ def test_finished_shards_are_skipped_and_lost_ones_made_again(
 def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None:
     files = sorted(images.iterdir())
     for number in range(2):
-        members = [(each.name, each.read_bytes()) for each in files[number * 5 : number * 5 + 5]]
+        members = [(image.name, image.read_bytes()) for image in files[number * 5 : number * 5 + 5]]
         write_tar(tmp_path / "tars" / f"{number}.tar", members)
     done = again(tmp_path / "tars", tmp_path / "out", "--form", "npy")
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     (("--cost", "0.7"), "has other vectors: asked --cost 0.6 there, --cost 0.7 here"),
     (("--method", "tome"), "asked --cost 0.6 there, --cost 0.6 --method tome here"),
     (("--pool", "mean"), "has other vectors: pool own there, mean here"),
@@ -107,15 +107,15 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
     (("--images", "5"), "has vectors of another images-00000"),
 ])  # fmt: skip
 def test_other_settings_are_refused(
-    whole: Path, images: Path, options: tuple[str, ...], said: str
+    whole: Path, images: Path, options: tuple[str, ...], message: str
 ) -> None:
-    before = {each.name: each.read_bytes() for each in whole.iterdir()}
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
     done = again(images, whole, *options)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "give another --out" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert {each.name: each.read_bytes() for each in whole.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_bad_shard_is_named_and_the_others_are_finished(images: Path, tmp_path
     assert done.returncode == 2
     assert "1 of 2 shards" in done.stderr
     assert " 0: cannot index" in done.stderr
-    assert [each.name for each in out.glob("*.parquet")] == ["1.parquet"]
+    assert [path.name for path in out.glob("*.parquet")] == ["1.parquet"]
     assert "1 of 2 shards" in again(tmp_path / "tars", out).stdout
 
 
@@ -228,7 +228,7 @@ def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")
-    for data, out, more, said in (
+    for data, out, more, message in (
         (tmp_path / "empty", tmp_path / "new", (), "no images in"),
         (images, tmp_path / "file", (), "is a file: --out must be a folder"),
         (images, tmp_path / "other", (), "has mine.txt and no manifest"),
@@ -237,17 +237,17 @@ def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
     ):
         done = again(data, out, *more)
         assert done.returncode == 2, done.stderr
-        assert said in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
 
 
 def test_torchrun_splits_the_shards(whole: Path, images: Path, tmp_path: Path) -> None:
     code = "import os, sys\nos.environ.update(RANK=sys.argv.pop(), WORLD_SIZE='2')\n" + MAIN
     born = nursery()
-    given = arguments(images, tmp_path / "out")
-    running = [born.start(code, *given, rank) for rank in ("1", "0")]  # the second waits
-    for each in running:
-        done = born.wait(each)
+    words = arguments(images, tmp_path / "out")
+    running = [born.start(code, *words, rank) for rank in ("1", "0")]  # the second waits
+    for child in running:
+        done = born.wait(child)
         assert done.returncode == 0, done.stderr
     assert_same(tmp_path / "out", whole)
 
@@ -284,7 +284,7 @@ def test_a_full_disk_is_told_and_nothing_half_written_stays(
         rows = Rows(("x.png",), np.zeros((1, 2), np.float32), (None,))
         with refusal(OSError, "a.parquet: No space left on device: free some space"):
             folder.write("a", [rows])
-    assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "manifest.json"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 9}', "\x00"])

@@ -51,16 +51,16 @@ def embedder(model: Any, **options: Any) -> ztp.Embedder:
 def test_unpruned_vectors_are_the_librarys(
     model: Any, pictures: list[Image.Image], pool: Any
 ) -> None:
-    found = embedder(model, pool=pool).embed(pictures).vectors
+    actual = embedder(model, pool=pool).embed(pictures).vectors
     transform = backbone(model).transform()
     with torch.inference_mode():
-        tokens = model.forward_features(torch.stack([transform(each) for each in pictures]))
+        tokens = model.forward_features(torch.stack([transform(picture) for picture in pictures]))
         pooled = tokens[:, model.num_prefix_tokens :].mean(1) if pool == "mean" else tokens[:, 0]
         pooled = model.fc_norm(pooled)
     expected = pooled.double().numpy()
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert found.dtype == np.float32
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert actual.dtype == np.float32
     assert model.num_classes == 5, "the model itself keeps its head"
 
 
@@ -72,10 +72,10 @@ def test_every_kind_of_image_gives_the_same_vector(
     kinds = [picture, encoded(picture), np.asarray(picture), tmp_path / "a.png",
              str(tmp_path / "a.png")]  # fmt: skip
     one = embedder(model, cost=0.7)
-    found, errors = one.embed(kinds)
+    actual, errors = one.embed(kinds)
     assert errors == [None] * 5
-    np.testing.assert_allclose(found, np.repeat(found[:1], 5, axis=0), atol=1e-6)
-    images = torch.stack([one.decoder.transform(each) for each in pictures])
+    np.testing.assert_allclose(actual, np.repeat(actual[:1], 5, axis=0), atol=1e-6)
+    images = torch.stack([one.decoder.transform(picture) for picture in pictures])
     np.testing.assert_allclose(one.embed(images).vectors, one.embed(pictures).vectors, atol=1e-6)
 
 
@@ -83,7 +83,7 @@ def test_a_broken_image_has_an_error_and_the_others_go_on(
     model: Any, pictures: list[Image.Image]
 ) -> None:
     one = embedder(model, cost=0.7)
-    whole = [encoded(each) for each in pictures]
+    whole = [encoded(picture) for picture in pictures]
     broken = [whole[0], b"nothing", whole[1], whole[2][:99], whole[3], b""]
     rows = one({"name": np.arange(6), "bytes": np.array(broken, dtype=object)})
     assert set(rows) == {"name", "vector", "error"}
@@ -104,19 +104,19 @@ def test_a_pickled_one_gives_the_same_and_carries_no_model_that_was_built(
     sent = pickle.dumps(one)
     expected = one.embed(pictures).vectors
     assert len(pickle.dumps(one)) == len(sent) < 10_000
-    found = pickle.loads(sent).embed(pictures).vectors
-    assert found.dtype == np.float16
-    np.testing.assert_array_equal(found, expected)
+    actual = pickle.loads(sent).embed(pictures).vectors
+    assert actual.dtype == np.float16
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_pruned_model_stays_pruned_as_it_is(model: Any, pictures: list[Image.Image]) -> None:
     pruned = ztp.pruned(model, SCHEDULE)
-    given, own = embedder(pruned), embedder(model, schedule=SCHEDULE)
-    expected = own.embed(pictures).vectors
-    np.testing.assert_array_equal(given.embed(pictures).vectors, expected)
-    sent = pickle.loads(pickle.dumps(given))
+    first, second = embedder(pruned), embedder(model, schedule=SCHEDULE)
+    expected = second.embed(pictures).vectors
+    np.testing.assert_array_equal(first.embed(pictures).vectors, expected)
+    sent = pickle.loads(pickle.dumps(first))
     np.testing.assert_allclose(sent.embed(pictures).vectors, expected, atol=1e-6)
-    assert given.about() == own.about()
+    assert first.about() == second.about()
     assert np.abs(embedder(model).embed(pictures).vectors - expected).max() > 1e-4
     settled = embedder(model, cost=0.7).settled()
     assert settled.cost is None
@@ -209,10 +209,10 @@ def test_compiled_batches_are_all_of_one_shape(
         return run
 
     monkeypatch.setattr(torch, "compile", compiled)
-    found = embedder(model, cost=0.7, compile=True).embed(pictures).vectors
+    actual = embedder(model, cost=0.7, compile=True).embed(pictures).vectors
     assert seen == [(2, 3, SIDE, SIDE)] * 3
     expected = embedder(model, cost=0.7).embed(pictures).vectors
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_raw_vectors_keep_their_lengths(model: Any, pictures: list[Image.Image]) -> None:
@@ -238,8 +238,8 @@ def test_vectors_of_transformers(name: str, pool: Any, read: Any) -> None:
     inner = model if read.__code__.co_names[0] == "image_embeds" else _base(model)
     with torch.inference_mode():
         expected = read(inner(images)).clone()
-        found = featurize_(model, pool)(images)
-    assert torch.allclose(found, expected, atol=1e-6)
+        actual = featurize_(model, pool)(images)
+    assert torch.allclose(actual, expected, atol=1e-6)
 
 
 def _base(model: Any) -> Any:
@@ -252,24 +252,24 @@ def test_merged_tokens_of_transformers_count_by_their_patches() -> None:
     model: Any = ztp.prune_(featurize_(hf_families.build("dinov2, base"), "mean"), SCHEDULE)
     images, left = hf_families.images_for("dinov2, base")["pixel_values"], list[Any]()
     with torch.inference_mode():
-        found = model(images)
+        actual = model(images)
         base: Any = transformer(model)
         tokens = type(base).forward(base, images, left=left).last_hidden_state[:, 1:].double()
     sizes = left[-1].weight()[:, 1:].double().numpy()
     assert sizes.max() > 1
     assert (sizes.sum(axis=1) == 36).all()
     expected = np.einsum("bt,btw->bw", sizes / 36, tokens.numpy())
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-5)
     assert np.abs(tokens.mean(1).numpy() - expected).max() > 1e-4
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"cost": 0.7, "speedup": 1.2}, "give one budget, not several: cost and speedup"),
     ({"method": "tome"}, "a method needs a budget"),
     ({"pool": "max"}, "pool must be one of own, cls, mean, got 'max'"),
     ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
     ({"weights": "x.safetensors"}, "weights are for a model by name"),
 ])  # fmt: skip
-def test_refusals(model: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_refusals(model: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ztp.Embedder(model, **options)

@@ -73,7 +73,7 @@ def of_session(driver: int) -> list[int]:
 
 
 def numbers() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def parent_of(number: int) -> int:

@@ -58,10 +58,10 @@ def test_keys_and_bytes(tmp_path: Path, kind: Any) -> None:
     assert [(piece.shard, piece.number, piece.pieces, piece.total) for piece in pieces] == [
         (7, 0, 2, 3), (7, 1, 2, 3),
     ]  # fmt: skip
-    found = {
+    files = {
         key: data for piece in pieces for key, data in zip(piece.keys, piece.read(), strict=True)
     }
-    assert {key.removesuffix(".png"): data for key, data in found.items()} == IMAGES
+    assert {key.removesuffix(".png"): data for key, data in files.items()} == IMAGES
 
 
 def test_a_folder_is_cut_into_shards(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_shards_of_one_name_in_several_folders(tmp_path: Path) -> None:
 def test_images_that_cannot_be_read_are_values(tmp_path: Path) -> None:
     (shard,) = find_shards(table(tmp_path, key=["a", "b"], path=["none.png", None]))
     (piece,) = shard.cut(0, 8)
-    assert all(isinstance(each, OSError) for each in piece.read())
+    assert all(isinstance(image, OSError) for image in piece.read())
     (shard,) = find_shards(table(tmp_path, key=["a"], bytes=pa.array([None], pa.binary())))
     (piece,) = shard.cut(0, 8)
     assert str(piece.read()[0]) == "the row has no image"
@@ -109,16 +109,16 @@ def broken(kind: str, home: Path) -> str:
     return str(write_tar(home / "two.tar", [("a.png", b""), ("a.jpg", b"")]))
 
 
-@pytest.mark.parametrize(("kind", "said"), [
+@pytest.mark.parametrize(("kind", "message"), [
     ("tar", "as an uncompressed tar file"),
     ("parquet", "is not a whole parquet file"),
     ("twice in parquet", "has the key a twice: keys must be unique in a shard"),
     ("twice in tar", "it has two image files for a"),
 ])  # fmt: skip
-def test_a_broken_shard_is_one_piece_that_says_why(tmp_path: Path, kind: str, said: str) -> None:
+def test_a_broken_shard_is_one_piece_that_says_why(tmp_path: Path, kind: str, message: str) -> None:
     (shard,) = find_shards(broken(kind, tmp_path))
     (piece,) = shard.cut(0, 8)
-    assert said in piece.failure
+    assert message in piece.failure
     assert "\n" not in piece.failure
 
 

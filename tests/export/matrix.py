@@ -22,7 +22,7 @@ import zerotprune as ztp
 from tests import libraries
 from tests.families import stirred
 from tests.hf_families import build as hf_build
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.export import onnx, target_named
 from zerotprune.export.target import quiet
 from zerotprune.export.writing import facts_of, int8_facts, program_of
@@ -62,8 +62,8 @@ class Ordered(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         levels = images[0, 0, :4, :23].round()
         place = indexing.largest(levels)[1].unsqueeze(1)
-        found = (*indexing.split_top(levels, 7), indexing.descending(levels), place)
-        return torch.cat(found, dim=1).to(images.dtype)
+        parts = (*indexing.split_top(levels, 7), indexing.descending(levels), place)
+        return torch.cat(parts, dim=1).to(images.dtype)
 
 
 class Abreast(nn.Module):
@@ -79,10 +79,10 @@ class Abreast(nn.Module):
     def apart(self, images: Tensor, came: Tensor) -> dict[str, float]:
         """How far each model is from what a runtime puts out."""
         wanted = {name: model(images).flatten() for name, model in self.models.items()}
-        lines = came.split([each.numel() for each in wanted.values()])
+        lines = came.split([output.numel() for output in wanted.values()])
         return {
-            name: apart(line, each)
-            for (name, line), each in zip(wanted.items(), lines, strict=True)
+            name: apart(line, exported)
+            for (name, line), exported in zip(wanted.items(), lines, strict=True)
         }
 
 
@@ -120,30 +120,30 @@ def apart(wanted: Tensor, came: Tensor) -> float:
 def written(folder: Path) -> dict[str, Any]:
     """Two methods in files of their own, one for any batch and one that is quantised; the others
     abreast."""
-    found: dict[str, Any] = {}
+    differences: dict[str, Any] = {}
     images = images_of(6)
     models = {method: pruned(method, stages) for method, stages in METHODS.items()}
     any_size, small = models.pop(DYNAMIC), models.pop(SMALL)
     facts = facts_of(any_size, target_named("onnx"), "dynamic")
     for name, path in files(folder, program_of(any_size, "dynamic"), facts, DYNAMIC).items():
         run = target_named(name).load(path, 1)
-        found[f"{DYNAMIC}, {name}"] = apart(any_size(images[:2]), run(images[:2]))
-        found[f"dynamic, {name}"] = max(
+        differences[f"{DYNAMIC}, {name}"] = apart(any_size(images[:2]), run(images[:2]))
+        differences[f"dynamic, {name}"] = max(
             apart(any_size(images[:size]), run(images[:size])) for size in (1, 3, 6)
         )
     facts = facts_of(small, target_named("onnx"), 2)
     for name, path in files(folder, program_of(small, 2), facts, SMALL).items():
         wanted, run = small(images[:2]), target_named(name).load(path, 1)
-        found[f"{SMALL}, {name}"] = apart(wanted, run(images[:2]))
+        differences[f"{SMALL}, {name}"] = apart(wanted, run(images[:2]))
         if target_named(name).quantizer is not None:
             coarse, sizes = quantised(name, path, images, facts)
-            found[f"int8, {name}"] = [apart(wanted, coarse), *sizes]
+            differences[f"int8, {name}"] = [apart(wanted, coarse), *sizes]
     others = Abreast(models | {"ordered": Ordered()})
     for name, path in files(folder, exported(others, images[:2]), {}, "others").items():
         line = target_named(name).load(path, 1)(images[:2])
         for method, difference in others.apart(images[:2], line).items():
-            found[f"{method}, {name}"] = difference
-    return found
+            differences[f"{method}, {name}"] = difference
+    return differences
 
 
 def quantised(
@@ -154,13 +154,13 @@ def quantised(
     small.parent.mkdir(exist_ok=True)
     target_named(name).quantize(path, small, images, facts | int8_facts(full_range=False))
     ending = ".bin" if name == "openvino" else path.suffix
-    sizes = [each.with_suffix(ending).stat().st_size for each in (path, small)]
+    sizes = [file.with_suffix(ending).stat().st_size for file in (path, small)]
     return target_named(name).load(small, 1)(images[:2]), sizes
 
 
 def of_libraries(folder: Path) -> dict[str, Any]:
     """A model of each library, through the library's own function, in ONNX Runtime."""
-    found = {}
+    agreements = {}
     libraries.DEPTH = 2  # a block with a stage, and the last
     models = {name: libraries.build(name) for name in LIBRARIES}
     models["transformers"] = hf_build("vit", depth=2)
@@ -169,15 +169,15 @@ def of_libraries(folder: Path) -> dict[str, Any]:
             model.requires_grad_(False), ztp.Schedule((ztp.Stage(1, similar=9),), resolve("fold"))
         )
         report = ztp.export_model(model, folder / f"{name}.onnx", rounds=0)
-        found[name] = [report.agreement.same, report.agreement.typical]
-    return found
+        agreements[name] = [report.agreement.same, report.agreement.typical]
+    return agreements
 
 
 def lowered(folder: Path) -> dict[str, Any]:
     """The same for ExecuTorch, which takes its time: one stage in a smaller model. Fold goes
     through XNNPACK, the others by the portable kernels, which run every stage in any case."""
     images = images_of(2)
-    where, found = target_named("executorch"), {}
+    where, differences = target_named("executorch"), {}
     models = {method: pruned(method, METHODS[method][:1]) for method in LOWERED}
     xnnpack = Abreast({"fold": models.pop("fold"), "ordered": Ordered()})
     where.write(exported(xnnpack, images), folder / "fold.pte", {"method": "fold"})
@@ -190,8 +190,8 @@ def lowered(folder: Path) -> dict[str, Any]:
     for name, side in (("fold", xnnpack), ("others", portable)):
         line = where.load(folder / f"{name}.pte", 1)(images)
         for method, difference in side.apart(images, line).items():
-            found[f"{method}, executorch"] = difference
-    return found
+            differences[f"{method}, executorch"] = difference
+    return differences
 
 
 def tell() -> None:
@@ -200,7 +200,7 @@ def tell() -> None:
     print(json.dumps(wanted(Path(sys.argv[2]))))
 
 
-def told(what: str, folder: Path) -> dict[str, Any]:
+def results_of(name: str, folder: Path) -> dict[str, Any]:
     script = "from tests.export import matrix; matrix.tell()"
-    found: dict[str, Any] = json.loads(said_by(script, what, str(folder))[-1])
-    return found
+    results: dict[str, Any] = json.loads(run_script(script, name, str(folder))[-1])
+    return results

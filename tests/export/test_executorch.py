@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.export.matrix import LOWERED, told
+from tests.export.matrix import LOWERED, results_of
 from zerotprune.export import target_named
 
 
 @pytest.fixture(scope="module")
 def lowered(folder: Path) -> dict[str, Any]:
-    return told("lowered", folder)
+    return results_of("lowered", folder)
 
 
 @pytest.mark.parametrize("method", LOWERED)

@@ -18,7 +18,7 @@ from zerotprune.methods import ATS, AViT, Fold, Method
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"to": "tflite"}, "unknown target 'tflite': the targets are onnx, openvino"),
         ({"path": "model.pt"}, "onnx writes files that end in .onnx, such as"),
@@ -35,19 +35,21 @@ from zerotprune.methods import ATS, AViT, Fold, Method
     ],
 )
 def test_refusals(
-    given: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, FileNotFoundError), match=says):
-        ztp.export_model(build("deit"), **{"path": "model.onnx", **given})
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        ztp.export_model(build("deit"), **{"path": "model.onnx", **options})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("method", [ATS(), AViT()])
 def test_adaptive_methods_are_refused(method: Method, tmp_path: Path) -> None:
     model = ztp.prune_(build("deit"), ztp.Schedule((ztp.Stage(2, 0.5),), method))
-    says = f"^{method.name} keeps as many tokens as an image needs, and an exported model has fixed"
-    with pytest.raises(ValueError, match=says):
+    message = (
+        f"^{method.name} keeps as many tokens as an image needs, and an exported model has fixed"
+    )
+    with pytest.raises(ValueError, match=message):
         ztp.export_model(model, tmp_path / "model.onnx")
 
 
@@ -55,7 +57,7 @@ def test_adaptive_methods_are_refused(method: Method, tmp_path: Path) -> None:
 def test_a_missing_package_gets_its_pip_line(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "find_spec", lambda each: None if each == package else object())
+    monkeypatch.setattr(target, "find_spec", lambda name: None if name == package else object())
     with pytest.raises(ValueError, match=rf"{package}: pip install 'zerotprune\[{name}\]'"):
         target_named(name).check()
 
@@ -75,11 +77,11 @@ def test_without_agreement_nothing_is_written(
     monkeypatch.setattr(type(torch_target), "load", load)
     model: Any = build("deit")
     model.reset_classifier(5)
-    for wrong["by"], says in (
+    for wrong["by"], message in (
         (0.05, "more than rounding"),
         (1e3, "of the answers on 8 images differ"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             ztp.export_model(model, tmp_path / "m.pt2", to="torch", rounds=0)
         assert list(tmp_path.iterdir()) == []
 
@@ -89,16 +91,16 @@ def test_agreement_counts_answers_and_differences() -> None:
     came = wanted.clone()
     came[0, 1] = 2.5  # another answer
     came[1, 0] += 1e-4
-    found = agreement(wanted, came)
-    assert found.images == 3
-    assert found.largest == pytest.approx(1.5)
-    assert found.same == pytest.approx(2 / 3)
-    assert found.typical == pytest.approx(1e-4 / 3, rel=0.01)
+    result = agreement(wanted, came)
+    assert result.images == 3
+    assert result.largest == pytest.approx(1.5)
+    assert result.same == pytest.approx(2 / 3)
+    assert result.typical == pytest.approx(1e-4 / 3, rel=0.01)
     with pytest.raises(ValueError, match=r"33%.* 3 images.*10%"):
-        found.check("X")
+        result.check("X")
     with pytest.raises(ValueError, match=r"int8.*33\.3%.* 3 images.*30\.0%"):
-        found.check_int8(0.3)
-    found.check_int8(0.34)
+        result.check_int8(0.3)
+    result.check_int8(0.34)
     agreement(wanted, wanted).check("X")
 
 
@@ -125,10 +127,10 @@ def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_preprocessing_of_timm() -> None:
-    told = preprocessing(build("deit"))
-    assert told["interpolation"] == "bicubic"
-    assert told["size"] == [96, 96]
-    assert told["mean"] == pytest.approx([0.485, 0.456, 0.406])
+    settings = preprocessing(build("deit"))
+    assert settings["interpolation"] == "bicubic"
+    assert settings["size"] == [96, 96]
+    assert settings["mean"] == pytest.approx([0.485, 0.456, 0.406])
 
 
 def test_files_are_known_by_their_endings() -> None:
@@ -144,20 +146,20 @@ def test_the_command_and_info(tmp_path: Path) -> None:
         "--out", "m.pt2", "--samples", "2", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
+    output = " ".join(done.stdout.split())
     for word in ("test_vit in torch, batch 1", "unpruned", "slicing", "fold", "of limit",
                  "the same answer for 100.0%"):  # fmt: skip
-        assert word in said
+        assert word in output
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["m.pt2", "own.json"]
     assert target_named("torch").read(tmp_path / "m.pt2")["schedule"]["stages"][0]["block"] == 2
-    told = quickly("info", "m.pt2", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert '"name": "fold"' in told.stdout
+    info = quickly("info", "m.pt2", cwd=tmp_path)
+    assert info.returncode == 0, info.stderr
+    assert '"name": "fold"' in info.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
         (("export", "demo", "--out", "demo.onnx", "--full-range"), "ask for int8 as well"),
@@ -168,10 +170,10 @@ def test_the_command_and_info(tmp_path: Path) -> None:
         (("info", "nothing.onnx"), "no file nothing.onnx"),
     ],
 )
-def test_mistakes(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = quickly(*arguments, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    assert says in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -188,6 +190,6 @@ def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the same answer for 100.0%" in " ".join(done.stdout.split())
-    told = quickly("info", "deit.onnx", cwd=tmp_path)
-    assert "1000: tench, goldfish" in told.stdout
-    assert '"interpolation": "bicubic"' in told.stdout
+    info = quickly("info", "deit.onnx", cwd=tmp_path)
+    assert "1000: tench, goldfish" in info.stdout
+    assert '"interpolation": "bicubic"' in info.stdout

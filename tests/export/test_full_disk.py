@@ -11,7 +11,7 @@ import numpy as np
 
 import zerotprune as ztp
 from tests.export.matrix import tiny
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.export import ENDINGS
 from zerotprune.export.openvino import _save
 
@@ -20,13 +20,13 @@ ROOM = 50_000  # bytes that a file may have; the model needs more
 
 def tell() -> None:
     """What is said where files cannot grow, for a process of its own."""
-    folder, said = Path(sys.argv[1]), {}
+    folder, errors = Path(sys.argv[1]), {}
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     for to in ("onnx", "openvino", "torch"):
         try:
             ztp.export_model(tiny(2), folder / f"model{ENDINGS[to]}", to=to, rounds=0)
         except OSError as error:
-            said[to] = str(error)
+            errors[to] = str(error)
     import openvino
     from openvino import opset13
 
@@ -36,17 +36,17 @@ def tell() -> None:
     try:
         _save(model, folder / "own.xml", {})
     except OSError as error:
-        said["OpenVINO's own writer"] = str(error)
+        errors["OpenVINO's own writer"] = str(error)
     for file in folder.glob("own.*"):
         file.unlink()
-    print(json.dumps(said))
+    print(json.dumps(errors))
 
 
 def test_one_sentence_and_no_file(tmp_path: Path) -> None:
     script = "from tests.export.test_full_disk import tell; tell()"
-    said = json.loads(said_by(script, str(tmp_path))[-1])
-    assert said.keys() == {"onnx", "openvino", "torch", "OpenVINO's own writer"}
+    errors = json.loads(run_script(script, str(tmp_path))[-1])
+    assert errors.keys() == {"onnx", "openvino", "torch", "OpenVINO's own writer"}
     for to in ("onnx", "openvino", "torch"):
-        assert said[to].endswith(f"model{ENDINGS[to]} cannot be written: File too large")
-    assert said["OpenVINO's own writer"].endswith("is the disk full?")
+        assert errors[to].endswith(f"model{ENDINGS[to]} cannot be written: File too large")
+    assert errors["OpenVINO's own writer"].endswith("is the disk full?")
     assert list(tmp_path.iterdir()) == []

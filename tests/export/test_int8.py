@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 import zerotprune as ztp
 from tests.export.matrix import images_of, tiny
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.export import exporting, target_named
 from zerotprune.export.onnx import _layers as layers_of
 from zerotprune.export.onnx import _look_at_inputs, _widen_biases
@@ -53,7 +53,7 @@ def written() -> None:
 
 @pytest.fixture(scope="module")
 def files(folder: Path) -> Path:
-    said_by("from tests.export.test_int8 import written; written()", str(folder))
+    run_script("from tests.export.test_int8 import written; written()", str(folder))
     return folder
 
 
@@ -62,7 +62,7 @@ def onnx_weights(path: Path) -> list[np.ndarray]:
     model = onnx.load(path)
     initial = {tensor.name: tensor for tensor in model.graph.initializer}
     made_by = {node.output[0]: node for node in model.graph.node}
-    found = []
+    weights = []
     for node in model.graph.node:
         source = made_by.get(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
         if (
@@ -71,9 +71,9 @@ def onnx_weights(path: Path) -> list[np.ndarray]:
             and source.input[0] in initial
         ):
             array = numpy_helper.to_array(initial[source.input[0]])
-            turned = any(each.name == "transB" and each.i for each in node.attribute)
-            found.append(array.T if turned else array)
-    return found
+            turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+            weights.append(array.T if turned else array)
+    return weights
 
 
 def openvino_weights(path: Path) -> list[np.ndarray]:
@@ -162,11 +162,11 @@ def test_a_wide_bias_changes_no_output(rank: int) -> None:
     model = product(rank=rank)
     wide = product(rank=rank)
     _widen_biases(wide, layers_of(wide), {"images": rank})
-    (bias,) = (each for each in wide.graph.initializer if each.name == f"b_{rank}d")
+    (bias,) = (tensor for tensor in wide.graph.initializer if tensor.name == f"b_{rank}d")
     assert list(bias.dims) == [1] * (rank - 1) + [2]
     onnx.checker.check_model(wide, full_check=True)
     evaluator: Any = ReferenceEvaluator
-    outputs = [evaluator(each).run(None, {"images": images.numpy()})[0] for each in (model, wide)]
+    outputs = [evaluator(graph).run(None, {"images": images.numpy()})[0] for graph in (model, wide)]
     np.testing.assert_array_equal(*outputs)
 
 
@@ -184,7 +184,7 @@ def tell() -> None:
 def test_products_run_in_integers(files: Path) -> None:
     """What ONNX Runtime does not recognise it computes in float, and slower than before."""
     script = "from tests.export.test_int8 import tell; tell()"
-    kinds = json.loads(said_by(script, str(files / "safe.onnx"))[-1])
+    kinds = json.loads(run_script(script, str(files / "safe.onnx"))[-1])
     assert kinds.count("MatMulIntegerToFloat") + kinds.count("QGemm") == len(
         onnx_weights(files / "safe.onnx")
     )

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from tests.export.matrix import METHODS, SMALL, told
+from tests.export.matrix import METHODS, SMALL, results_of
 from zerotprune.export import ENDINGS, target_named
 
 WRITTEN = ("onnx", "openvino", "torch")
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Any]:
-    return told("written", folder)
+def differences(folder: Path) -> dict[str, Any]:
+    return results_of("written", folder)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_in_a_runtime(method: str, name: str, found: dict[str, Any]) -> None:
-    assert found[f"{method}, {name}"] < 2e-5
+def test_a_method_in_a_runtime(method: str, name: str, differences: dict[str, Any]) -> None:
+    assert differences[f"{method}, {name}"] < 2e-5
 
 
 def test_the_page_ticks_what_these_tests_hold() -> None:
@@ -34,25 +34,25 @@ def test_the_page_ticks_what_these_tests_hold() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_batches_of_any_size(name: str, found: dict[str, Any]) -> None:
-    assert found[f"dynamic, {name}"] < 2e-5
+def test_batches_of_any_size(name: str, differences: dict[str, Any]) -> None:
+    assert differences[f"dynamic, {name}"] < 2e-5
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_of_equals_the_first(name: str, found: dict[str, Any]) -> None:
-    assert found[f"ordered, {name}"] == 0
+def test_of_equals_the_first(name: str, differences: dict[str, Any]) -> None:
+    assert differences[f"ordered, {name}"] == 0
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
-def test_int8_is_smaller_and_near(name: str, found: dict[str, Any]) -> None:
-    apart, size, small = found[f"int8, {name}"]
+def test_int8_is_smaller_and_near(name: str, differences: dict[str, Any]) -> None:
+    apart, size, small = differences[f"int8, {name}"]
     assert 1e-5 < apart < 0.5
     assert small < 0.8 * size
 
 
 @pytest.mark.parametrize(("name", "ending"), [("onnx", ".onnx"), ("openvino", ".xml")])
 def test_a_file_says_what_it_is(
-    name: str, ending: str, found: dict[str, Any], folder: Path
+    name: str, ending: str, differences: dict[str, Any], folder: Path
 ) -> None:
     facts = target_named(name).read(folder / f"{SMALL}{ending}")
     assert facts["method"] == {"name": SMALL, "options": {}}

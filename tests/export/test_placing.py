@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.export.exporting import _place
 
 NAMES = ("model.bin", "model.xml")  # the one that is opened is the last
@@ -38,11 +38,11 @@ def stopping(monkeypatch: pytest.MonkeyPatch, after: int, stop: Any) -> None:
     """Stop before the step of that number; those that follow, to tidy up, are done."""
     count = [0]
 
-    def step(real: Any, *given: Any, **more: Any) -> Any:
+    def step(real: Any, *args: Any, **more: Any) -> Any:
         count[0] += 1
         if count[0] == after + 1:
             stop()
-        return real(*given, **more)
+        return real(*args, **more)
 
     for name in STEPS:
         monkeypatch.setattr(os, name, partial(step, getattr(os, name)))
@@ -93,7 +93,7 @@ def test_a_kill_leaves_one_model_or_none(tmp_path: Path) -> None:
     outcomes = []
     for after in range(12):
         script = "from tests.export.test_placing import kill; kill()"
-        outcomes.append(said_by(script, str(tmp_path / str(after)), str(after))[-1])
+        outcomes.append(run_script(script, str(tmp_path / str(after)), str(after))[-1])
     assert set(outcomes) == {"['old']", "[]", "['new']"}
     assert outcomes[0] == "['old']"
     assert outcomes[-1] == "['new']"

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import zerotprune as ztp
-from tests.nursery import said_by
+from tests.nursery import run_script
 from tests.test_real_weights import real_images, real_model
 from zerotprune.export import ENDINGS
 from zerotprune.methods import resolve
@@ -48,8 +48,12 @@ def tell() -> None:
         ztp.prune_(model, ztp.Schedule(stages, resolve(method)))
         path = Path(folder, f"{method}{ENDINGS[target]}")
         report = ztp.export_model(model, path, to=target, images=images, rounds=0, threads=1)
-        found = report.agreement
-        print(json.dumps([method, found.images, found.largest, found.typical, found.same]))
+        agreement = report.agreement
+        print(
+            json.dumps(
+                [method, agreement.images, agreement.largest, agreement.typical, agreement.same]
+            )
+        )
 
 
 @pytest.mark.parametrize(("target", "methods"), FEW if IMAGES is None else ALL)
@@ -58,7 +62,7 @@ def test_deit_answers_as_in_torch(
 ) -> None:
     script = "from tests.export.test_real_weights import tell; tell()"
     count = IMAGES or "3"
-    lines = said_by(script, str(shared), str(tmp_path), target, count, *methods)
+    lines = run_script(script, str(shared), str(tmp_path), target, count, *methods)
     assert len(lines) == len(methods)
     for line in lines:
         method, images, largest, typical, same = json.loads(line)

@@ -31,9 +31,9 @@ REASONS = {
 
 
 def onnx_with(path: Path, notes: dict[str, str]) -> Path:
-    held = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
-    onnx.helper.set_model_props(held, notes)
-    path.write_bytes(held.SerializeToString())
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
+    onnx.helper.set_model_props(model, notes)
+    path.write_bytes(model.SerializeToString())
     return path
 
 
@@ -42,9 +42,9 @@ def test_a_description_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "model.pte"
     file.touch()
     (tmp_path / "model.pte.json").write_text(text)
-    with pytest.raises(ValueError, match=r"model\.pte\.json") as said:
+    with pytest.raises(ValueError, match=r"model\.pte\.json") as raised:
         target_named("executorch").read(file)
-    assert REASONS[text] in str(said.value)
+    assert REASONS[text] in str(raised.value)
 
 
 @pytest.mark.parametrize("text", [DEEP, "", "5", '["a", null]'])
@@ -87,9 +87,9 @@ def test_facts_in_openvino_and_pt2_that_are_none(text: str, tmp_path: Path) -> N
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("model/extra/zerotprune.json", text)
     for name, file in {"openvino": xml, "torch": archive}.items():
-        with pytest.raises(ValueError, match=r"model\.\w+ ") as said:
+        with pytest.raises(ValueError, match=r"model\.\w+ ") as raised:
             target_named(name).read(file)
-        assert REASONS[text] in str(said.value)
+        assert REASONS[text] in str(raised.value)
 
 
 def test_others_models_say_nothing(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ("info a.onnx --cost 0.5", "give no options"),
         ("export test_vit --weights m.bin --to openvino --out m.xml", "are one file"),
@@ -132,17 +132,17 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
         ("export test_vit --cost 0.5 --method ats --out m.onnx", "keeps as many tokens as"),
     ],
 )
-def test_refused_before_anything_is_fetched(arguments: str, says: str, tmp_path: Path) -> None:
+def test_refused_before_anything_is_fetched(arguments: str, message: str, tmp_path: Path) -> None:
     onnx_with(tmp_path / "a.onnx", {"zerotprune.model": '"a"'})
     os.mkfifo(tmp_path / "f.pte.json")
     (tmp_path / "m.bin").write_bytes(b"weights")
     ztp.Schedule((ztp.Stage(2, keep=0.5),)).save(tmp_path / "m.pte.json")
-    before = sorted((each.name, each.lstat().st_mtime_ns) for each in tmp_path.iterdir())
+    before = sorted((path.name, path.lstat().st_mtime_ns) for path in tmp_path.iterdir())
     done = quickly(*arguments.split(), cwd=tmp_path)
     assert done.returncode == 2, done
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert sorted((each.name, each.lstat().st_mtime_ns) for each in tmp_path.iterdir()) == before
+    assert sorted((path.name, path.lstat().st_mtime_ns) for path in tmp_path.iterdir()) == before
 
 
 def test_links_and_modes_stay_and_a_full_disk_is_said(
@@ -162,11 +162,11 @@ def test_links_and_modes_stay_and_a_full_disk_is_said(
     assert (link.is_symlink(), real.read_bytes()) == (True, b"new")
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
 
-    def full(*given: object) -> None:
+    def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch_target, "write", full)
     with pytest.raises(OSError, match=r"link\.pt2.*No space left on device"):
         ztp.export_model(model, link, to="torch", rounds=0)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.pt2", "real.pt2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pt2", "real.pt2"]
     assert real.read_bytes() == b"new"

@@ -28,8 +28,8 @@ STOPPING = f"""
 import os
 from zerotprune.finetune.training import Trainer
 steps, step = [], Trainer._step
-def counted(*given):
-    step(*given)
+def counted(*args):
+    step(*args)
     steps.append(None)
     if len(steps) == {{step}}:
         os.kill(os.getpid(), {{number}})
@@ -38,12 +38,12 @@ Trainer._step = counted
 """
 
 
-def save_images(folder: Path, classes: int, each: int, seed: int = 0) -> None:
+def save_images(folder: Path, classes: int, per_class: int, seed: int = 0) -> None:
     """Noise, whose colour says the class."""
     dice = np.random.default_rng(seed)
     for label in range(classes):
         (folder / f"c{label}").mkdir(parents=True)
-        for number in range(each):
+        for number in range(per_class):
             pixels = dice.integers(0, 100, (24, 24, 3), dtype=np.uint8)
             pixels[..., label % 3] += 150
             Image.fromarray(pixels).save(folder / f"c{label}" / f"{number}.png")
@@ -103,10 +103,10 @@ def test_stopped_in_an_epoch_it_resumes_to_the_same_weights(
     code = STOPPING.format(step=STEPS_AN_EPOCH + 2, number=int(number))
     done = nursery().run(code, *PRUNED, "--out", out, cwd=home)
     assert (home / f"{out}.checkpoint").exists(), done
-    said = done.stdout + done.stderr
-    assert done.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
+    output = done.stdout + done.stderr
+    assert done.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), output
     if number == signal.SIGINT:
-        assert "same command" in said
+        assert "same command" in output
     assert not (home / out).exists()
     done = zerotprune(*PRUNED, "--out", out, cwd=home)
     assert done.returncode == 0, done
@@ -166,9 +166,9 @@ main()
 
 
 def test_in_two_processes(home: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     arguments = ("finetune", "test_vit", "train", "val", "--cost", "0.7", "--epochs", "1", "--out",
                  "two.safetensors", "--device", "cpu", *BASE[4:10])  # fmt: skip
     ranks = [nursery().start(RANKED, str(port), rank, *arguments, cwd=home) for rank in "01"]

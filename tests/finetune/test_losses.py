@@ -35,22 +35,22 @@ def test_labels_by_index_are_smoothed() -> None:
     share = np.full((5, 7), 0.1 / 7)
     share[np.arange(5), labels] += 0.9
     wanted = -(share * log_softmax(logits)).sum(axis=1).mean()
-    found = label_loss(torch.tensor(logits), torch.tensor(labels), 0.1)
-    assert float(found) == pytest.approx(wanted, rel=1e-5)
+    actual = label_loss(torch.tensor(logits), torch.tensor(labels), 0.1)
+    assert float(actual) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_labels_by_shares_are_taken_as_they_are() -> None:
     logits, shares = drawn(4, 6), np.exp(log_softmax(drawn(4, 6, seed=1)))
     wanted = -(shares * log_softmax(logits)).sum(axis=1).mean()
-    found = label_loss(torch.tensor(logits).float(), torch.tensor(shares).float(), 0.1)
-    assert float(found) == pytest.approx(wanted, rel=1e-5)
+    actual = label_loss(torch.tensor(logits).float(), torch.tensor(shares).float(), 0.1)
+    assert float(actual) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_divergence_from_the_teachers_classes() -> None:
-    own, other = drawn(5, 7), drawn(5, 7, seed=1)
-    true, ours = log_softmax(other), log_softmax(own)
+    student, other = drawn(5, 7), drawn(5, 7, seed=1)
+    true, ours = log_softmax(other), log_softmax(student)
     wanted = (np.exp(true) * (true - ours)).sum(axis=1).mean()
-    assert float(logit_loss(torch.tensor(own), torch.tensor(other))) == pytest.approx(wanted)
+    assert float(logit_loss(torch.tensor(student), torch.tensor(other))) == pytest.approx(wanted)
 
 
 def test_distance_of_the_tokens_that_are_left() -> None:
@@ -64,8 +64,8 @@ def test_distance_of_the_tokens_that_are_left() -> None:
             a, b = ((x - x.mean()) / np.sqrt(x.var() + 1e-5) for x in (a, b))
             total += weight[image, at] * ((a - b) ** 2).mean()
     tokens = FinalTokens(*map(torch.tensor, (left, source, weight)))
-    found = token_loss(tokens, torch.tensor(taught))
-    assert float(found) == pytest.approx(total / weight.sum(), rel=1e-5)
+    actual = token_loss(tokens, torch.tensor(taught))
+    assert float(actual) == pytest.approx(total / weight.sum(), rel=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,10 @@ OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--ep
            "--out": "new.safetensors", "--cost": "0.7"}  # fmt: skip
 
 
-def options(given: list[str]) -> list[str]:
+def options(words: list[str]) -> list[str]:
     """What is given, and all else that a training needs."""
-    rest = {name: value for name, value in OPTIONS.items() if name not in given}
-    return [*given, *(word for pair in rest.items() for word in pair)]
+    rest = {name: value for name, value in OPTIONS.items() if name not in words}
+    return [*words, *(word for pair in rest.items() for word in pair)]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ("train two", "the class c2 is in train but not in two"),
         ("train other", "the class c2 is in train"),
@@ -76,21 +76,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train val --out broken.safetensors", "not a checkpoint"),
     ],
 )
-def test_one_sentence_and_nothing_written(arguments: str, says: str, home: Path) -> None:
+def test_one_sentence_and_nothing_written(arguments: str, message: str, home: Path) -> None:
     before = sorted(home.iterdir())
     done = zerotprune("finetune", "test_vit", *options(arguments.split()), cwd=home)
     assert done.returncode == 2, done
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert sorted(home.iterdir()) == before
 
 
 def test_a_zero_tprune_with_s_stages_is_not_trained(home: Path, tmp_path: Path) -> None:
     Schedule((Stage(1, 0.8), Stage(3, 0.7, similar=9))).save(tmp_path / "s.json")
-    given = [word for word in options(["train", "val"]) if word not in ("--cost", "0.7")]
+    words = [word for word in options(["train", "val"]) if word not in ("--cost", "0.7")]
     before = sorted(home.iterdir())
     for named in ([], ["--method", "zero-tprune-uni"]):
-        done = zerotprune("finetune", "test_vit", *given, *named, "--schedule",
+        done = zerotprune("finetune", "test_vit", *words, *named, "--schedule",
                           str(tmp_path / "s.json"), cwd=home)  # fmt: skip
         assert done.returncode == 2, done
         assert re.search("I-stages.* block 3 .* 9 similar", done.stderr), done
@@ -137,23 +137,23 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(
     monkeypatch.setattr(Path, "write_bytes", fill_up)
     arguments = options(["test_vit", "train", "val", "--out", "full.safetensors"])
     assert run(home, monkeypatch, *arguments) == 2
-    said = capsys.readouterr().err
-    assert re.search("epoch 2.*No space left on device", said), said
-    assert "still there" in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert re.search("epoch 2.*No space left on device", output), output
+    assert "still there" in output
+    assert len(output.splitlines()) == 1
     kept = home / "full.safetensors.checkpoint"
-    held = torch.load(kept, weights_only=True)
-    assert len(held["history"]) == 1
+    checkpoint = torch.load(kept, weights_only=True)
+    assert len(checkpoint["history"]) == 1
     assert not list(home.glob(".zerotprune*"))
     monkeypatch.undo()
-    for other, says in (
+    for other, message in (
         ((*arguments, "--method", "tome"), 'method {"name": "fold"'),
         ((*arguments, "--seed", "5"), "seed 0 there, 5 here"),
     ):
         assert run(home, monkeypatch, *other) == 2
-        said = capsys.readouterr().err
-        assert kept.name in said
-        assert says in said
+        output = capsys.readouterr().err
+        assert kept.name in output
+        assert message in output
     assert run(home, monkeypatch, *arguments) == 0, "with room again it goes on"
     assert "after epoch 1 of 2" in capsys.readouterr().out
     assert not kept.exists()
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_does_not_fit(
     spoil: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All says that it is this training's, but what it holds of the model."""
-    own = Checkpoint.load
+    original = Checkpoint.load
 
     def load(path: Path, identity: dict[str, object]) -> Checkpoint:
         trained = {"model": timm.create_model("test_vit", num_classes=3).state_dict()}
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_does_not_fit(
         schedule = '{"version": 1, "stages": []}'
         history = [dict.fromkeys(ROW, 1.0)] * (9 if spoil == "epochs" else 1)
         Checkpoint(identity, schedule, {} if spoil == "empty" else state, history).save(path)
-        return own(path, identity)
+        return original(path, identity)
 
     monkeypatch.setattr(Checkpoint, "load", load)
     if spoil == "nan":  # all else fits
@@ -205,14 +205,14 @@ def test_a_checkpoint_that_does_not_fit(
     monkeypatch.chdir(home)
     file = home / "odd.safetensors.checkpoint"
     file.touch()
-    given = options(["train", "val", "--cost", "1", "--out", "odd.safetensors"])
-    monkeypatch.setattr(sys, "argv", ["zerotprune", "finetune", "test_vit", *given])
+    words = options(["train", "val", "--cost", "1", "--out", "odd.safetensors"])
+    monkeypatch.setattr(sys, "argv", ["zerotprune", "finetune", "test_vit", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     file.unlink()
-    assert ended.value.code == 2, said
-    assert file.name in said
+    assert ended.value.code == 2, output
+    assert file.name in output
     assert not (home / "odd.safetensors").exists()
 
 
@@ -226,10 +226,10 @@ def test_the_checkpoint_of_another_model(tmp_path: Path) -> None:
     file = tmp_path / "c"
     Checkpoint({"model": "a", "weights": "1"}, "{}").save(file)
     assert Checkpoint.load(file, {"model": "a", "weights": "1"}).epochs == 0
-    for here, says in (({"model": "b", "weights": "1"}, "model a there, b here"),
+    for here, message in (({"model": "b", "weights": "1"}, "model a there, b here"),
                        ({"model": "a", "weights": "2"}, "weights 1 there, 2 here"),
                        ({"model": "a"}, "weights 1 there, None here")):  # fmt: skip
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             Checkpoint.load(file, here)
 
 
@@ -244,10 +244,10 @@ def test_a_disk_that_is_full_in_the_end(
 
     model, out = timm.create_model("test_vit", num_classes=3), tmp_path / "w.safetensors"
     weights.save(out, model, Schedule(), {})
-    held = out.read_bytes()
+    before = out.read_bytes()
     assert load_file(out).keys() == model.state_dict().keys()
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match=r"w\.safetensors.*No space left on device"):
         weights.save(out, model, Schedule(), {"more": 1})
-    assert out.read_bytes() == held
-    assert [each.name for each in tmp_path.iterdir()] == [out.name]
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]

@@ -41,13 +41,13 @@ def batches_(number: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.randn(4, 3, 96, 96, generator=source), torch.tensor([0, 1, 2, 0])
 
 
-def trainer_(recipe: Recipe = RECIPE, method: str = "fold", **given: object) -> Trainer:
+def trainer_(recipe: Recipe = RECIPE, method: str = "fold", **kwargs: object) -> Trainer:
     model = model_()
     images, _ = next(batches_())
     acting = resolve(method)
     acting = form_for(acting).budgeted(acting)
     schedule = ztp.schedule_for(model.eval(), cost=0.7, method=acting, images=images)
-    options = {"teacher": model_(), **given}
+    options = {"teacher": model_(), **kwargs}
     return Trainer(model, schedule, recipe, Accelerator(cpu=True), steps=2, **options)  # type: ignore[arg-type]
 
 
@@ -85,10 +85,10 @@ def test_stopped_and_resumed_it_comes_to_the_same_weights(method: str, recipe: R
 
 
 def _copied(part: object) -> Any:
-    held = io.BytesIO()
-    torch.save(part, held)
-    held.seek(0)
-    return torch.load(held, weights_only=True)
+    buffer = io.BytesIO()
+    torch.save(part, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
 
 
 def test_it_learns_and_is_used_as_it_was_pruned() -> None:
@@ -108,7 +108,7 @@ def test_it_learns_and_is_used_as_it_was_pruned() -> None:
 
 def test_the_teacher_is_left_alone_and_counts() -> None:
     taught, alone = trainer_(), trainer_(teacher=None)
-    before = {name: held.clone() for name, held in taught.teacher.state_dict().items()}  # type: ignore[union-attr]
+    before = {name: tensor.clone() for name, tensor in taught.teacher.state_dict().items()}  # type: ignore[union-attr]
     for trainer in (taught, alone):
         trainer.epoch(0, batches_())
     assert same(before, taught.teacher.state_dict())  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ def test_the_teacher_is_left_alone_and_counts() -> None:
 
 def test_frozen_trains_the_head_alone() -> None:
     trainer = trainer_(frozen=True)
-    before = {name: held.clone() for name, held in trainer.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     trainer.epoch(0, batches_())
     after = trainer.model.state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
@@ -126,7 +126,7 @@ def test_frozen_trains_the_head_alone() -> None:
 
 def test_frozen_trains_what_a_method_has_of_its_own() -> None:
     trainer = trainer_(method="dynamicvit", frozen=True)
-    before = {name: held.clone() for name, held in trainer.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     trainer.epoch(0, batches_())
     after = trainer.model.state_dict()
     changed = {name for name in after if not torch.equal(before[name], after[name])}
@@ -149,10 +149,10 @@ def test_what_is_new_has_a_rate_of_its_own() -> None:
     assert min(map(min, seen)) > 0
     peak = [max(row) for row in seen].index(max(map(max, seen)))
     assert 5 <= peak <= 15
-    held = [id(each) for group in optimizer.param_groups for each in group["params"]]
-    assert sorted(held) == sorted(map(id, model.parameters()))
+    grouped = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(grouped) == sorted(map(id, model.parameters()))
     decaying = (group for group in optimizer.param_groups if group["weight_decay"])
-    decayed = {id(each) for group in decaying for each in group["params"]}
+    decayed = {id(parameter) for group in decaying for parameter in group["params"]}
     assert id(model.pos_embed) not in decayed
     assert id(model.head.bias) not in decayed  # type: ignore[union-attr]
     assert id(model.head.weight) in decayed  # type: ignore[union-attr]
@@ -174,8 +174,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ShownImages:
         place.mkdir(exist_ok=True)
         pixels = dice.integers(0, 255, (40, 50, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")
-    found = open_data(folder, transform=RECIPE.augmentation(model_()))
-    return ShownImages(found.name, found.items, found.classes, found.exact, found.transform, 7)
+    data = open_data(folder, transform=RECIPE.augmentation(model_()))
+    return ShownImages(data.name, data.items, data.classes, data.exact, data.transform, 7)
 
 
 def _epoch(feed: Feed, number: int = 0) -> Tensor:
@@ -184,12 +184,12 @@ def _epoch(feed: Feed, number: int = 0) -> Tensor:
 
 def test_an_epoch_is_drawn_from_its_number_alone(images: ShownImages) -> None:
     alone = _epoch(Feed(images, 4, print))
-    held = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # type: ignore[index]
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # type: ignore[index]
     assert torch.equal(alone, _epoch(Feed(images, 4, print)))
     assert torch.equal(alone, _epoch(Feed(images, 4, print, workers=2)))
-    assert random.getstate() == held[0]
-    assert np.random.get_state()[1].tolist() == held[1]  # type: ignore[index]
-    assert torch.equal(torch.get_rng_state(), held[2])
+    assert random.getstate() == states[0]
+    assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]
+    assert torch.equal(torch.get_rng_state(), states[2])
     assert not torch.equal(alone, _epoch(Feed(images, 4, print), 1))
     assert not torch.equal(alone, _epoch(Feed(replace(images, seed=8), 4, print)))
 
@@ -199,7 +199,7 @@ def test_processes_share_an_epoch(images: ShownImages) -> None:
     assert [feed.steps for feed in feeds] == [2, 2]
     shares = [_epoch(feed) for feed in feeds]
     assert [len(share) for share in shares] == [4, 4]
-    assert len({tuple(each.flatten()[:50].tolist()) for share in shares for each in share}) == 8
+    assert len({tuple(image.flatten()[:50].tolist()) for share in shares for image in share}) == 8
     small = Feed(images, 64, print, rank=1, world=3)
     assert (small.steps, small.share, len(_epoch(small))) == (1, 3, 3)
     with pytest.raises(ValueError, match="processes"):
@@ -209,7 +209,7 @@ def test_processes_share_an_epoch(images: ShownImages) -> None:
 def test_heads_of_other_sizes(tmp_path: Path) -> None:
     vit = backbone(model_())
     vit.reset_head_(7)
-    assert (vit.outputs, [len(each) for each in vit.head_parameters()]) == (7, [7, 7])
+    assert (vit.outputs, [len(parameter) for parameter in vit.head_parameters()]) == (7, [7, 7])
     torchvision = pytest.importorskip("torchvision")
     tiny = torchvision.models.VisionTransformer(32, 16, 1, 1, 8, 8, num_classes=4)
     vit = backbone(tiny)

@@ -33,7 +33,7 @@ FORMS: dict[str, Any] = {
     "decisions": lambda: Decisions(DynamicViT()),
     "halting": lambda: Halting(AViT(gamma=2, beta=-1)),
 }
-each_form = pytest.mark.parametrize("name", FORMS)
+all_forms = pytest.mark.parametrize("name", FORMS)
 
 
 def put_on(form: Any, family: str = "deit", seed: int = 0) -> tuple[Any, ztp.Schedule]:
@@ -149,7 +149,7 @@ def test_halting_in_training_is_halting_at_inference(family: str) -> None:
         torch.testing.assert_close(model(images), trained, rtol=1e-9, atol=1e-9)
 
 
-@each_form
+@all_forms
 def test_in_eval_mode_it_is_the_pruned_model(name: str) -> None:
     form = FORMS[name]()
     model, schedule = put_on(form)
@@ -216,7 +216,7 @@ def test_the_soft_mask_and_its_gradient_equal_their_twin() -> None:
         np.testing.assert_allclose(slope[at], expected, rtol=1e-10, atol=1e-14)
 
 
-@each_form
+@all_forms
 def test_everything_learns_in_half_precision_too(name: str) -> None:
     form = FORMS[name]()
     model, _ = put_on(form)
@@ -242,15 +242,15 @@ def test_decisions_are_for_good_and_drawn_anew() -> None:
     images = images_for(model, 4).double()
     torch.manual_seed(1)
     first = model(images)
-    kept = [each.detach() for each in form._noted]
-    assert all(set(each.unique().tolist()) <= {0.0, 1.0} for each in kept)
+    kept = [mask.detach() for mask in form._noted]
+    assert all(set(mask.unique().tolist()) <= {0.0, 1.0} for mask in kept)
     assert all((later <= sooner).all() for sooner, later in pairwise(kept))
     assert not torch.equal(model(images), first)
     torch.manual_seed(1)
     assert torch.equal(model(images), first)
 
 
-@each_form
+@all_forms
 def test_what_is_noted_is_not_copied(name: str) -> None:
     """A tensor with a history can be neither copied nor pickled; the average of weights copies."""
     form = FORMS[name]()
@@ -270,7 +270,7 @@ def test_masked_attention_equals_its_twin() -> None:
     q, k, v = torch.randn(3, 2, 3, 7, 4, dtype=torch.float64)
     bias = torch.randn(1, 3, 7, 7, dtype=torch.float64)
     kept = torch.tensor([[1, 1, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
-    found = masked_attention(Heads(q, k, v, 0.5, True, 0.0, bias), kept)
+    actual = masked_attention(Heads(q, k, v, 0.5, True, 0.0, bias), kept)
     for image in range(2):
         for head in range(3):
             a = (q[image, head] @ k[image, head].T / 2 + bias[0, head]).numpy()
@@ -281,7 +281,7 @@ def test_masked_attention_equals_its_twin() -> None:
                 ])  # fmt: skip
                 share = (paid + 1e-6 / 7) / (paid.sum() + 1e-6)
                 expected = share @ v[image, head].numpy()
-                np.testing.assert_allclose(found[image, head, i], expected, rtol=1e-12)
+                np.testing.assert_allclose(actual[image, head, i], expected, rtol=1e-12)
 
 
 def test_the_ratio_loss_equals_its_twin() -> None:
@@ -292,7 +292,7 @@ def test_the_ratio_loss_equals_its_twin() -> None:
     shares = [28 / 36, 16 / 36, 8 / 36]
     expected = np.mean([
         np.mean([(kept[b].mean() - share) ** 2 for b in range(3)])
-        for kept, share in zip((each.detach().numpy() for each in form._noted), shares, strict=True)
+        for kept, share in zip((mask.detach().numpy() for mask in form._noted), shares, strict=True)
     ])  # fmt: skip
     assert form.extra_loss(model).item() == pytest.approx(2 * expected, rel=1e-12)
     assert ratio_loss(form._noted, shares).item() == pytest.approx(expected, rel=1e-12)
@@ -322,13 +322,13 @@ def test_ponder_and_prior_losses_equal_their_twins() -> None:
                 total += float(h[block, image, token])
             ponder.append(used + 1 - total)
     assert float(ponder_loss(halts)) == pytest.approx(np.mean(ponder), rel=1e-12)
-    found = torch.stack([each.halting.mean() for each in halts])
-    np.testing.assert_allclose(found, where, rtol=1e-12)
+    actual = torch.stack([halt.halting.mean() for halt in halts])
+    np.testing.assert_allclose(actual, where, rtol=1e-12)
     bell = np.exp(-((np.arange(12) - 8.0) ** 2) / 2) / math.sqrt(2 * math.pi)
     wanted = bell / bell[:8].sum() * 0.98
     share = np.clip(where / where.sum(), 0.01, 0.99)
     expected = (wanted * np.log(wanted / share)).sum() / 12
-    assert float(prior_loss(found, centre=8)) == pytest.approx(expected, rel=1e-12)
+    assert float(prior_loss(actual, centre=8)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_forms_by_method() -> None:
@@ -341,11 +341,11 @@ def test_forms_by_method() -> None:
 
 
 def test_what_has_no_form_is_refused() -> None:
-    for family, method, says in (
+    for family, method, message in (
         ("deit", ztp.ZeroTPrune(ranking="accumulated"), "has no form to be trained in"),
         ("mae, average pooling", AViT(), "A-ViT mixes what CLS was in each block"),
     ):
         model: Any = build(family)
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             form_for(method).put_on(model, ztp.Schedule(STAGES, method))
         assert not any("forward" in block.__dict__ for block in model.blocks)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.tables import transfer, transfer_report
-from benchmarks.tables.held_images import HeldImages, cropped
+from benchmarks.tables.cached_images import CachedImages, cropped
 from tests.finetune.test_command import save_images
 from zerotprune import Schedule, Stage, gmacs
 from zerotprune.measure import records
@@ -43,8 +43,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[transfer.Row]:
 
 
 def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
-    told = [(str(row["name"]).split()[0], row["mode"], bool(row["train_seconds"])) for row in rows]
-    assert told == [
+    written = [
+        (str(row["name"]).split()[0], row["mode"], bool(row["train_seconds"])) for row in rows
+    ]
+    assert written == [
         ("unpruned", "off the shelf", True),
         ("fold", "off the shelf", False),
         ("zero-tprune", "off the shelf", False),
@@ -120,16 +122,16 @@ def test_crops_lie_in_the_image() -> None:
     assert float(shown.min()) >= 0
     assert float(shown.max()) <= 1
     steps = shown[:, 0, 0].diff(dim=-1)
-    assert {bool(each) for each in (steps.mean(dim=-1) > 0)} == {True, False}
+    assert {bool(moved) for moved in (steps.mean(dim=-1) > 0)} == {True, False}
     widths = (shown[:, 0, 0, -1] - shown[:, 0, 0, 0]).abs()
     assert 0.4 < float(widths.min()) < float(widths.max()) <= 1
 
 
 def test_epochs_are_drawn_by_seed_and_number() -> None:
     pixels = torch.randint(0, 255, (5, 3, 30, 30), dtype=torch.uint8)
-    held = HeldImages(pixels, torch.arange(5), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 2)
-    first, again, other = (list(held.epoch(number)) for number in (0, 0, 1))
-    assert len(first) == held.steps == 2
+    images = CachedImages(pixels, torch.arange(5), torch.zeros(3, 1, 1), torch.ones(3, 1, 1), 2)
+    first, again, other = (list(images.epoch(number)) for number in (0, 0, 1))
+    assert len(first) == images.steps == 2
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0][0], other[0][0])
     assert len({int(label) for _, labels in first for label in labels}) == 4

@@ -43,9 +43,9 @@ def test_mean_and_error_by_hand() -> None:
 
 
 def test_hits_are_those_of_the_model_run_alone(model: Any) -> None:
-    held = some_batches(model)
-    plain, pruned = compare(model, [Contender("all"), Contender("some", SCHEDULE)], held)
-    images, labels = (torch.cat(part) for part in list(zip(*held, strict=True))[:2])
+    batches = some_batches(model)
+    plain, pruned = compare(model, [Contender("all"), Contender("some", SCHEDULE)], batches)
+    images, labels = (torch.cat(part) for part in list(zip(*batches, strict=True))[:2])
     with torch.inference_mode():
         assert plain.hits == (model(images).argmax(-1) == labels).tolist()
         five = model(images).topk(5).indices
@@ -92,10 +92,10 @@ def test_measured_cost_counts_the_tokens_that_are_left(model: Any) -> None:
 
 def test_a_result_of_an_adaptive_method_has_its_measured_cost(model: Any) -> None:
     schedule = ztp.Schedule((ztp.Stage(2, 0.5),))
-    held = some_batches(model)
-    (found,) = compare(model, [Contender("ats", schedule.by(ATS(12)))], held)
-    images = torch.cat([batch[0] for batch in held])
-    assert found.gmacs() == pytest.approx(measured_gmacs(model, found.contender.schedule, images))
+    batches = some_batches(model)
+    (result,) = compare(model, [Contender("ats", schedule.by(ATS(12)))], batches)
+    images = torch.cat([batch[0] for batch in batches])
+    assert result.gmacs() == pytest.approx(measured_gmacs(model, result.contender.schedule, images))
 
 
 def features(count: int, classes: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -115,8 +115,8 @@ def test_nearest_neighbours_by_brute_force() -> None:
     train, labels = features(40, 5, 2.0)
     test, _ = features(20, 5, 2.0)
     scores = probe_scores("knn", train, labels, test)
-    for row, own in zip(scores, test, strict=True):
-        near = torch.cosine_similarity(own.unsqueeze(0), train)
+    for row, vector in zip(scores, test, strict=True):
+        near = torch.cosine_similarity(vector.unsqueeze(0), train)
         expected = torch.zeros(5)
         for at in near.argsort(descending=True)[:10]:
             expected[labels[at]] += math.exp(near[at] / 0.07)
@@ -124,11 +124,11 @@ def test_nearest_neighbours_by_brute_force() -> None:
 
 
 def test_a_probe_replaces_the_hits(model: Any) -> None:
-    held = some_batches(model)
+    batches = some_batches(model)
     setting = Setting(keep_outputs=True)
-    learned = compare(model, [Contender("all")], held, setting=setting)[0]
-    result = compare(model, [Contender("all")], held, setting=setting)[0]
-    labels = torch.cat([batch[1] for batch in held])
+    learned = compare(model, [Contender("all")], batches, setting=setting)[0]
+    result = compare(model, [Contender("all")], batches, setting=setting)[0]
+    labels = torch.cat([batch[1] for batch in batches])
     apply_probe("knn", learned, result, labels, labels)
     assert all(result.hits)  # each image is its own nearest neighbour
 

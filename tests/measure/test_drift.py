@@ -16,30 +16,32 @@ from zerotprune.measure.drift import find_neighbours, measure_drift, recall
 
 def neighbours(queries: np.ndarray, index: np.ndarray, count: int) -> list[list[int]]:
     """By cosine, an image never its own."""
-    found = []
+    nearest = []
     for number, query in enumerate(queries):
         cosines = [
             -np.inf
             if other == number
-            else query @ each / np.linalg.norm(query) / np.linalg.norm(each)
-            for other, each in enumerate(index)
+            else query @ vector / np.linalg.norm(query) / np.linalg.norm(vector)
+            for other, vector in enumerate(index)
         ]
-        found.append(sorted(range(len(index)), key=lambda at: -cosines[at])[:count])
-    return found
+        nearest.append(sorted(range(len(index)), key=lambda at: -cosines[at])[:count])
+    return nearest
 
 
-def share(found: list[list[int]], true: list[list[int]]) -> float:
-    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, true, strict=True)]))
+def share(actual: list[list[int]], true: list[list[int]]) -> float:
+    return float(
+        np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(actual, true, strict=True)])
+    )
 
 
 @pytest.mark.parametrize("moved", [0.05, 0.5, 3.0])
 def test_drift_is_that_of_its_twin(moved: float) -> None:
     rng = np.random.default_rng(0)
     true = rng.normal(size=(40, 6)) * rng.uniform(0.5, 3, size=(40, 1))
-    own = true + moved * rng.normal(size=true.shape)
-    drift = measure_drift(torch.from_numpy(own), torch.from_numpy(true))
+    drifted = true + moved * rng.normal(size=true.shape)
+    drift = measure_drift(torch.from_numpy(drifted), torch.from_numpy(true))
     cosines = [
-        a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(own, true, strict=True)
+        a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(drifted, true, strict=True)
     ]
     np.testing.assert_allclose(drift.cosines, cosines, atol=1e-12)
     assert drift.mean == pytest.approx(np.mean(cosines))
@@ -47,18 +49,20 @@ def test_drift_is_that_of_its_twin(moved: float) -> None:
     assert drift.moved(5) == np.argsort(cosines, kind="stable")[:5].tolist()
     for count in (1, 10):
         near = neighbours(true, true, count)
-        assert drift.recall[count] == pytest.approx(share(neighbours(own, own, count), near))
-        mixed = share(neighbours(own, true, count), near)
+        assert drift.recall[count] == pytest.approx(
+            share(neighbours(drifted, drifted, count), near)
+        )
+        mixed = share(neighbours(drifted, true, count), near)
         assert drift.recall_unpruned_index[count] == pytest.approx(mixed)
 
 
 def test_many_images_are_compared_in_parts() -> None:
     vectors = torch.nn.functional.normalize(torch.randn(1500, 4).double(), dim=-1)
-    found = find_neighbours(vectors, vectors, 3)
+    actual = find_neighbours(vectors, vectors, 3)
     cosines = vectors @ vectors.T
     cosines.fill_diagonal_(-2)
-    assert torch.equal(found, cosines.topk(3).indices)
-    assert recall(found, found, 3) == 1.0
+    assert torch.equal(actual, cosines.topk(3).indices)
+    assert recall(actual, actual, 3) == 1.0
 
 
 def test_few_images_have_few_neighbours() -> None:
@@ -80,7 +84,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "left out: " in done.stderr
     unpruned, fold, random = json.loads(done.stdout)
-    assert [each["name"] for each in (unpruned, fold, random)] == ["unpruned", "fold", "random"]
+    assert [row["name"] for row in (unpruned, fold, random)] == ["unpruned", "fold", "random"]
     assert unpruned["cosine"] == pytest.approx(1)
     assert unpruned["recall_at_10"] == 1
     assert fold["images"] == 6

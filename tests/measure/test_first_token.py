@@ -15,7 +15,7 @@ def test_it_runs_on_tiny_shapes(
     monkeypatch.setattr("sys.argv", ["first_token", "--tiny", "--device", "cpu", "--cost", "0.7"])
     first_token.main()
     lines = capsys.readouterr().out.splitlines()
-    counts = [int(found[1]) for line in lines if (found := re.search(r": (\d+) image", line))]
+    counts = [int(match[1]) for line in lines if (match := re.search(r": (\d+) image", line))]
     assert len(counts) == 2 * 2 * 3  # towers, measures, cases
     for whole, grid, fewer in zip(counts[::3], counts[1::3], counts[2::3], strict=True):
         assert whole == grid == 64

@@ -64,8 +64,8 @@ def test_rows_of_an_older_run_are_left_out(tmp_path: Path) -> None:
 
 def test_older_rows_of_zero_tprune_are_of_the_papers_form(tmp_path: Path) -> None:
     old, new = Schedule.preset("ablation-is"), Schedule((Stage(1, similar=9), Stage(10, 0.9)))
-    rows = [measured("off-the-shelf", model, "zero-tprune @ 0.7", -1.0, schedule=each.one_line())
-            for model, each in ((DEIT, old), (VIT, new))]  # fmt: skip
+    rows = [measured("off-the-shelf", model, "zero-tprune @ 0.7", -1.0, schedule=form.one_line())
+            for model, form in ((DEIT, old), (VIT, new))]  # fmt: skip
     names = [row["name"] for row in newest(file_of(tmp_path, rows))]
     assert names == ["zero-tprune-paper @ 0.7", "zero-tprune @ 0.7"]
 
@@ -101,7 +101,9 @@ def test_claims_stand_on_the_first_page_with_their_outcome(tmp_path: Path) -> No
         rows.append(claimed(name, model, "Zero-TP-a beats ToMe", -2.0 if model == VIT else 0.1))
         rows.append(claimed(name, model, "Zero-TP-a beats ATS, early form", 3.0))
         rows.append(claimed(name, model, "a claim that no table makes any more", 5.0))
-        rows += [measured("metric", model, each, -1.0) for each in ("unpruned", "cosine", "dot")]
+        rows += [
+            measured("metric", model, metric, -1.0) for metric in ("unpruned", "cosine", "dot")
+        ]
         rows.append(claimed("metric", model, "cosine is at least as good as dot", 0.3))
     first, appendix = pages(tmp_path, rows)
     assert "holds on both" in line_with(first, "| Zero-TP-a beats ATS |")
@@ -120,27 +122,27 @@ def test_claims_stand_on_the_first_page_with_their_outcome(tmp_path: Path) -> No
 def test_the_largest_gap_has_readings_and_what_the_paper_leaves_free(tmp_path: Path) -> None:
     rows, table = [], gap.TABLE.name
     for model in (DEIT, VIT):
-        rows += [measured(table, model, each, -9.0, schedule=form.one_line())
-                 for each, form in (("unpruned", Schedule()), ("paper's form", SAME))]  # fmt: skip
-        rows += [measured(table, model, each, -5.0) for each in ("early form", "searched")]
+        rows += [measured(table, model, name, -9.0, schedule=form.one_line())
+                 for name, form in (("unpruned", Schedule()), ("paper's form", SAME))]  # fmt: skip
+        rows += [measured(table, model, name, -5.0) for name in ("early form", "searched")]
         rows.append(measured(table, model, gap.ROUNDS, -9.5))
         rows.append(measured(table, model, gap.FREE[0], -6.0 if model == DEIT else -2.0))
         rows.append(measured(table, model, "no S-stage", 0.0))  # Sec. 4.2 has an S-stage
     first, _ = pages(tmp_path, rows)
-    told = line_with(first, "zero-tprune-paper", "-9.00 ± 0.40 (DeiT-Ti)", "-9.00 ± 0.40 (ViT-Ti)")
-    assert re.search(r"blocks 4, 8\b.*\b7 similar", told)  # as its row has them
-    assert "-0.5 to -0.5" in told
-    assert "+3.0 to +7.0" in told
+    line = line_with(first, "zero-tprune-paper", "-9.00 ± 0.40 (DeiT-Ti)", "-9.00 ± 0.40 (ViT-Ti)")
+    assert re.search(r"blocks 4, 8\b.*\b7 similar", line)  # as its row has them
+    assert "-0.5 to -0.5" in line
+    assert "+3.0 to +7.0" in line
 
 
 def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
-    rows = [measured("curve", model, each, -1.0)
-            for model in (DEIT, VIT) for each in ("unpruned", "fold @ 0.7")]  # fmt: skip
+    rows = [measured("curve", model, name, -1.0)
+            for model in (DEIT, VIT) for name in ("unpruned", "fold @ 0.7")]  # fmt: skip
     drawn = {"early form": EVEN, "setting 1": EVEN, "setting 2": UNEVEN}
-    rows += [measured(SETTINGS, model, name, -1.0, schedule=each.one_line())
-             for model in (DEIT, VIT) for name, each in drawn.items()]  # fmt: skip
-    rows += [measured("off-the-shelf", DEIT, each, -1.5)
-             for each in ("unpruned", "fold @ 0.7", "tome @ 0.7")]  # fmt: skip
+    rows += [measured(SETTINGS, model, name, -1.0, schedule=schedule.one_line())
+             for model in (DEIT, VIT) for name, schedule in drawn.items()]  # fmt: skip
+    rows += [measured("off-the-shelf", DEIT, name, -1.5)
+             for name in ("unpruned", "fold @ 0.7", "tome @ 0.7")]  # fmt: skip
     for name, rate in (("unpruned", 100.0), ("ToMe", 150.0), ("Zero-TP-a", 125.0)):
         rows.append({"table": throughput.NAME, "model": "deit_small", "name": name,
                      "command": "all", "commit": "new", "hardware": "a GPU", "measure": "speed",
@@ -159,10 +161,10 @@ def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
 def test_random_settings_are_told_with_and_without_the_papers_condition(tmp_path: Path) -> None:
     """More than two stages and rates that vary little: 1 and 3, not 2 and 4."""
     two = Schedule((Stage(3, 0.7), Stage(9, 0.7)))
-    each = {"setting 1": (EVEN, -3.0), "setting 2": (UNEVEN, -12.0), "setting 3": (EVEN, -5.0),
+    settings = {"setting 1": (EVEN, -3.0), "setting 2": (UNEVEN, -12.0), "setting 3": (EVEN, -5.0),
             "setting 4": (two, -1.0)}  # fmt: skip
     rows = [measured(SETTINGS, DEIT, name, change, schedule=schedule.one_line())
-            for name, (schedule, change) in each.items()]  # fmt: skip
+            for name, (schedule, change) in settings.items()]  # fmt: skip
     _, appendix = pages(tmp_path, rows)
     assert "| 4 | -12.00 | -4.00 | -1.00 | 4.15 | 0.40 |" in line_with(appendix, "DeiT-Ti, all")
     assert "| 2 | -5.00 | -4.00 | -3.00 | 1.00 | 0.40 |" in line_with(appendix, "σ ≤ 0.25")
@@ -188,8 +190,8 @@ def test_untrained_methods_are_held_to_random_dropping_case_by_case(tmp_path: Pa
         rows += [measured("off-the-shelf", DEIT, f"{name} @ {cost}", change)
                  for cost, change in zip((0.7, 0.55), changes, strict=True)]  # fmt: skip
     first, _ = pages(tmp_path, rows)
-    told = line_with(first, "random dropping", " 1 of 2 ")
-    assert re.search(r"A-ViT\b.* 2 of 2\b", told), told
+    line = line_with(first, "random dropping", " 1 of 2 ")
+    assert re.search(r"A-ViT\b.* 2 of 2\b", line), line
 
 
 def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:
@@ -197,8 +199,8 @@ def test_draws_are_one_row_whose_image_is_the_mean_of_the_draws() -> None:
     plan = Plan(schedule, plain_geometry(4, 4, 1, 64))
     alone = Result(Contender("alone"), plan, hits=[1, 0], hits5=[1, 1], kl=[0.0, 0.0])
     drawn = [
-        Result(each, plan, hits=[1, at % 2], hits5=[1, 1], kl=[0.1 * at, 0.2])
-        for at, each in enumerate(draws(lambda seed: Contender("random", schedule)))
+        Result(contender, plan, hits=[1, at % 2], hits5=[1, 1], kl=[0.1 * at, 0.2])
+        for at, contender in enumerate(draws(lambda seed: Contender("random", schedule)))
     ]
     assert len(drawn) == DRAWS == 5
     one, many = pooled([alone, *drawn])

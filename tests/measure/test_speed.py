@@ -12,7 +12,7 @@ import torch
 import zerotprune as ztp
 from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.families import build
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.clock import Call
 from zerotprune.measure import records
@@ -159,7 +159,7 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
     model: Any = build("deit")
     images = bench.noise(model, 3, "cpu", torch.float32)
     entered = bench.entrants(model, SCHEDULE, ["zero-tprune", "tome"], images)
-    assert [each.contender.name for each in entered] == [
+    assert [entrant.contender.name for entrant in entered] == [
         "unpruned", "slicing", "zero-tprune", "tome"
     ]  # fmt: skip
     outputs: list[Any] = []
@@ -172,14 +172,14 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
     group = bench.measure(model, entered, "float32", 3, setup, clock)
     assert [speed.seconds for speed in group.speeds] == [[1.0]] * 4
     assert all("forward" not in block.__dict__ for block in model.blocks)
-    for entrant, found in zip(entered, outputs[:4], strict=True):
+    for entrant, actual in zip(entered, outputs[:4], strict=True):
         ztp.prune_(model, entrant.contender.schedule)
         with torch.inference_mode():
-            torch.testing.assert_close(found, model(images))
+            torch.testing.assert_close(actual, model(images))
     ztp.restore_(model)
     copied = sharing_copy(model)
-    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
-        assert own is other
+    for weight, other in zip(model.parameters(), copied.parameters(), strict=True):
+        assert weight is other
 
 
 def counts(schedule: ztp.Schedule) -> list[int]:
@@ -207,7 +207,7 @@ def test_all_contenders_cost_the_same_and_slicing_keeps_as_many_tokens() -> None
     schedule = ztp.schedule_for(model, cost=0.7)
     names = ["fold", "zero-tprune", "tome", "ats", "fold"]
     entered = bench.entrants(model, schedule, names, demo.images(8, seed=3)[0])
-    by_name = {each.contender.name: each for each in entered}
+    by_name = {entrant.contender.name: entrant for entrant in entered}
     assert list(by_name) == ["unpruned", "slicing", "fold", "zero-tprune", "tome", "ats"]
     ours = by_name["fold"]
     assert ours.gmacs == pytest.approx(0.7 * by_name["unpruned"].gmacs, rel=0.01)
@@ -217,8 +217,8 @@ def test_all_contenders_cost_the_same_and_slicing_keeps_as_many_tokens() -> None
     assert counts(by_name["slicing"].contender.schedule) == counts(schedule)
     # Fold leaves tokens out before the MLP, slicing after it: what runs is before it for both.
     needed = [
-        ztp.gmacs(model, each.contender.schedule, compute="needed")
-        for each in (by_name["slicing"], ours)
+        ztp.gmacs(model, entrant.contender.schedule, compute="needed")
+        for entrant in (by_name["slicing"], ours)
     ]
     assert needed[0] < needed[1]
     at_the_end = by_name["zero-tprune"].contender.schedule
@@ -279,7 +279,7 @@ for group in bench.sweep(model, entered, ["float32"], [2], setup):
 
 def test_compiled_cases_and_one_that_does_not_compile_as_one_graph() -> None:
     """In a process of its own: run-time type checks would break the graph."""
-    rows = [line.split("|") for line in said_by(COMPILED)]
+    rows = [line.split("|") for line in run_script(COMPILED)]
     assert len(rows) == 2 * 10
     for _, name, mode, samples, failure in rows:
         broken = (name, mode) == ("breaks", "compile")

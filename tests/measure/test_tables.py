@@ -62,14 +62,14 @@ def test_ablations_and_their_speed_run_on_any_classifier(
         monkeypatch.setattr(sys, "argv", command(module.__name__, shared, out, *speed))
         table.main(module.__doc__, tables)
     rows = rows_of(out)
-    for each in (contribution.TABLE, *ablations.TABLES):
-        own = [row for row in rows if row["table"] == each.name]
-        assert {row["images"] for row in own} == {"10"}
-        assert {row["data"] for row in own} == {"val"}
-        assert {claim.text for claim in each.claims} <= {row["name"] for row in own}
-        timed = [row for row in rows if row["table"] == each.speeds]
-        measured = [row["name"] for row in own if " − " not in row["measure"]]
-        assert [row["name"] for row in timed] == (measured if each.timed else [])
+    for planned in (contribution.TABLE, *ablations.TABLES):
+        of_table = [row for row in rows if row["table"] == planned.name]
+        assert {row["images"] for row in of_table} == {"10"}
+        assert {row["data"] for row in of_table} == {"val"}
+        assert {claim.text for claim in planned.claims} <= {row["name"] for row in of_table}
+        timed = [row for row in rows if row["table"] == planned.speeds]
+        measured = [row["name"] for row in of_table if " − " not in row["measure"]]
+        assert [row["name"] for row in timed] == (measured if planned.timed else [])
         assert all(float(row["images_per_second"]) > 0 for row in timed)
     report.write(out, tmp_path)
     page = (tmp_path / "results-appendix.md").read_text("utf-8")
@@ -156,13 +156,13 @@ def test_a_share_less_is_judged_by_what_remains() -> None:
 
 def test_no_partition_is_tested_as_the_paper_words_it() -> None:
     """All tokens in both groups; every claim of Tables 8 to 10 and 13 has both its cells."""
-    partition = next(each for each in ablations.TABLES if each.name == "partition")
+    partition = next(table for table in ablations.TABLES if table.name == "partition")
     assert ("sequential-u", "none-both") in {(c.first, c.second) for c in partition.claims}
-    for each in ablations.TABLES:
-        for claim in each.claims:
-            assert claim.ours or each.printed is not None
-            if each.printed is not None:
-                assert {claim.first, claim.second} <= each.printed.cells.keys()
+    for ablation in ablations.TABLES:
+        for claim in ablation.claims:
+            assert claim.ours or ablation.printed is not None
+            if ablation.printed is not None:
+                assert {claim.first, claim.second} <= ablation.printed.cells.keys()
 
 
 def test_each_setting_of_the_papers_search_has_its_own_images() -> None:

@@ -117,12 +117,14 @@ NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
-ONE_EACH = [
+ONE_PER_METHOD = [
     CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 35, 37, 39, 41, 43)
 ]
-ONE_EACH_NAMES = [str(method) for method, _ in ONE_EACH]
+ONE_PER_METHOD_NAMES = [str(method) for method, _ in ONE_PER_METHOD]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
-one_each = pytest.mark.parametrize(("method", "schedule"), ONE_EACH, ids=ONE_EACH_NAMES)
+one_per_method = pytest.mark.parametrize(
+    ("method", "schedule"), ONE_PER_METHOD, ids=ONE_PER_METHOD_NAMES
+)
 
 
 def all_cases_in(first: str, *others: str) -> pytest.MarkDecorator:
@@ -131,7 +133,7 @@ def all_cases_in(first: str, *others: str) -> pytest.MarkDecorator:
     cases += [
         (family, name, case)
         for family in others
-        for name, case in zip(ONE_EACH_NAMES, ONE_EACH, strict=True)
+        for name, case in zip(ONE_PER_METHOD_NAMES, ONE_PER_METHOD, strict=True)
     ]
     return pytest.mark.parametrize(
         ("family", "method", "schedule"),
@@ -189,12 +191,12 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
 
 def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
     """The features of a pruned model, and the tokens that left its blocks but the last."""
-    found: dict[int, Tokens] = {}
+    tokens: dict[int, Tokens] = {}
 
     def look(block: int) -> Any:
         def hook(module: nn.Module, args: Any, out: Any) -> None:
             if isinstance(out, Tokens):
-                found[block] = out
+                tokens[block] = out
 
         return hook
 
@@ -206,7 +208,7 @@ def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
         features = model.forward_features(images)
     for hook in hooks:
         hook.remove()
-    return features, found
+    return features, tokens
 
 
 def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> dict[int, int]:
@@ -235,7 +237,7 @@ def spared(method: Method, schedule: ztp.Schedule, prefix: int) -> int:
     MCTF needs q and k of all tokens and v of the fused ones; here both have all three."""
     left, total, width = PATCHES, 0, SMALL["embed_dim"]
     if isinstance(method, EarlyMCTF):
-        for stage in (each for each in schedule.stages if each.similar):
+        for stage in (staged for staged in schedule.stages if staged.similar):
             kept = left - min(stage.similar, left // 2)
             total += width * width * ((prefix + left) + 2 * (prefix + kept))
             left = kept

@@ -20,14 +20,14 @@ from zerotprune.scoring.graph import DenseGraph
 from zerotprune.tokens import Reduction, Tokens, reduce_tokens
 
 
-def told(
+def make_seen(
     keys: list[list[float]] | None = None,
     cls: list[float] | None = None,
     values: list[float] | None = None,
     x: list[list[float]] | None = None,
 ) -> Seen:
     """One head and one prefix token, CLS; what is not told is all ones."""
-    count = next(len(given) for given in (keys, cls, values, x) if given is not None)
+    count = next(len(rows) for rows in (keys, cls, values, x) if rows is not None)
     ones = torch.ones(1, 1, 1 + count, 2, dtype=torch.float64)
     k, v, stream = ones.clone(), ones.clone(), ones[0].clone()
     graph = torch.full((1, 1, 1 + count, 1 + count), 1 / (1 + count), dtype=torch.float64)
@@ -53,14 +53,14 @@ def test_tome_by_hand() -> None:
     # CLS is first, so patches 1 and 3 are in A, and 0, 2, 4 in B.
     keys = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0], [1.0, 1.0]]
     x = [[0.0, 2.0], [4.0, 6.0], [1.0, 1.0], [3.0, 5.0], [9.0, 9.0]]
-    reduction, left = left_by(ToMe(), told(keys, x=x), ztp.Stage(1, similar=2))
+    reduction, left = left_by(ToMe(), make_seen(keys, x=x), ztp.Stage(1, similar=2))
     assert reduction.similar is not None
     assert sorted(reduction.similar.tolist()[0]) == [1, 3]
     assert left.source.tolist() == [[0, 2, 4]]
     assert left.x.tolist() == [[[1, 1], [2, 4], [2, 3], [9, 9]]]
     assert left.size is not None
     assert left.size.tolist() == [[1, 2, 2, 1]]
-    seen = told(keys, x=x)
+    seen = make_seen(keys, x=x)
     seen = seen._replace(tokens=seen.tokens._replace(size=torch.tensor([[1.0, 3, 1, 1, 1, 1]])))
     _, left = left_by(ToMe(), seen, ztp.Stage(1, similar=2))
     assert left.x[0, 1].tolist() == [1.0, 3.0]  # three parts of patch 0, one of patch 1
@@ -68,11 +68,11 @@ def test_tome_by_hand() -> None:
 
 def test_tome_merges_the_most_similar_edge_first_and_several_into_one() -> None:
     keys = [[1.0, 0.0], [1.0, 0.3], [0.0, 1.0], [1.0, 0.1], [-1.0, -1.0]]
-    one, left = left_by(ToMe(), told(keys), ztp.Stage(1, similar=1))
+    one, left = left_by(ToMe(), make_seen(keys), ztp.Stage(1, similar=1))
     assert one.similar is not None
     assert one.similar.tolist() == [[3]]
     assert left.source.tolist() == [[1, 0, 2, 4]]
-    both, left = left_by(ToMe(), told(keys), ztp.Stage(1, similar=2))
+    both, left = left_by(ToMe(), make_seen(keys), ztp.Stage(1, similar=2))
     assert both.partner is not None
     assert both.partner.tolist() == [[0, 0]]
     assert left.size is not None
@@ -81,7 +81,7 @@ def test_tome_merges_the_most_similar_edge_first_and_several_into_one() -> None:
 
 def test_evit_by_hand() -> None:
     x = [[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 8.0]]
-    seen = told(cls=[0.25, 0.125, 0.375, 0.0625], x=x)
+    seen = make_seen(cls=[0.25, 0.125, 0.375, 0.0625], x=x)
     reduction, left = left_by(EViT(), seen, ztp.Stage(1, 0.3))  # ⌈1.2⌉ = 2 stay
     assert reduction.keep.tolist() == [[2, 0]]
     assert left.x.tolist() == [[[1, 1], [2, 2], [1, 0], [0.25, 0.625]]]
@@ -91,7 +91,7 @@ def test_evit_by_hand() -> None:
 
 def test_diffrate_by_hand() -> None:
     x = [[1.0, 0.0], [0.0, 1.0], [0.25, 4.0], [4.0, 8.0], [7.0, 7.0]]
-    seen = told(cls=[0.3, 0.2, 0.1, 0.05, 0.15], x=x)
+    seen = make_seen(cls=[0.3, 0.2, 0.1, 0.05, 0.15], x=x)
     reduction, left = left_by(DiffRate(), seen, ztp.Stage(1, 0.85, 1))  # ⌊4.25⌋ = 4, 1 merged
     assert reduction.keep.tolist() == [[0, 1, 4]]
     assert reduction.similar is not None
@@ -105,7 +105,7 @@ def test_diffrate_by_hand() -> None:
 def test_diffrate_merges_by_a_plain_mean_whatever_the_sizes() -> None:
     """A host of five patches and two guests: a third each; sizes add by their likeness."""
     x = [[3.0, 0.0], [0.0, 3.0], [6.0, 6.0], [-1.0, -1.0]]
-    seen = told(cls=[0.4, 0.1, 0.05, 0.2], x=x)
+    seen = make_seen(cls=[0.4, 0.1, 0.05, 0.2], x=x)
     size = torch.tensor([[1.0, 5.0, 2.0, 4.0, 7.0]], dtype=torch.float64)
     seen = seen._replace(tokens=seen.tokens._replace(size=size))
     _, left = left_by(DiffRate(), seen, ztp.Stage(1, 1.0, 3))
@@ -117,7 +117,7 @@ def test_diffrate_merges_by_a_plain_mean_whatever_the_sizes() -> None:
 
 def test_ats_by_hand() -> None:
     # Significance 1 : 2 : 3 : 4, cumulated 0.1, 0.3, 0.6, 1.
-    seen = told(cls=[0.1, 0.1, 0.3, 0.05], values=[1.0, 2.0, 1.0, 8.0])
+    seen = make_seen(cls=[0.1, 0.1, 0.3, 0.05], values=[1.0, 2.0, 1.0, 8.0])
     drawn = {1: [2], 2: [1, 3], 4: [1, 2, 3], 40: [0, 1, 2, 3]}
     for samples, expected in drawn.items():
         reduction, left = left_by(ATS(samples), seen, ztp.Stage(1, 0.5))
@@ -129,7 +129,7 @@ def test_ats_by_hand() -> None:
 
 
 def test_ats_with_one_token_that_matters() -> None:
-    seen = told(cls=[0.0, 0.0, 0.75, 0.0])
+    seen = make_seen(cls=[0.0, 0.0, 0.75, 0.0])
     reduction, _ = left_by(ATS(3), seen, ztp.Stage(1, 0.5))
     assert reduction.valid is not None
     assert reduction.keep[reduction.valid].tolist() == [2]
@@ -137,7 +137,7 @@ def test_ats_with_one_token_that_matters() -> None:
 
 @pytest.mark.parametrize("by", ["cls", "average"])
 def test_top_k_by_hand(by: Any) -> None:
-    seen = told(cls=[0.05, 0.4, 0.1, 0.2])
+    seen = make_seen(cls=[0.05, 0.4, 0.1, 0.2])
     reduction, left = left_by(TopK(by), seen, ztp.Stage(1, 0.5))
     assert reduction.keep.tolist() == [[1, 3]]
     assert left.source.tolist() == [[1, 3]]
@@ -193,15 +193,15 @@ def test_tome_down_to_the_last_patch(name: str, size: int) -> None:
     schedule, image = merging(99, 99, 99, 99, 99), images_for(model, 1)
     ztp.prune_(model, schedule.by(ToMe()))
     with torch.inference_mode():
-        found = model(image)[0]
+        actual = model(image)[0]
     expected = twin(model, image[0], schedule, ToMe())
     assert len(expected.left[5]) == 1
-    np.testing.assert_allclose(found, expected.logits, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected.logits, rtol=1e-6)
 
 
 def test_equal_tokens_are_merged_all_the_same() -> None:
     """A flat image: every edge of ToMe is equally good, and none may be taken twice."""
-    seen = told(keys=[[1.0, 1.0]] * 9)
+    seen = make_seen(keys=[[1.0, 1.0]] * 9)
     for r in (1, 3, 4):
         reduction, left = left_by(ToMe(), seen, ztp.Stage(1, similar=r))
         assert reduction.similar is not None

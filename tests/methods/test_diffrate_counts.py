@@ -91,7 +91,7 @@ def test_a_larger_budget_never_leaves_fewer_tokens(width: int) -> None:
     assert counts[-1][-1] == 2
     for gmacs in PUBLISHED[width]:
         wanted = published(width, gmacs)
-        assert min(sum(map(abs, map(int.__sub__, wanted, found))) for found in counts) < 24
+        assert min(sum(map(abs, map(int.__sub__, wanted, row))) for row in counts) < 24
     costs = [Plan(schedule, geometry).price() for schedule in schedules if schedule is not None]
     for high, low in pairwise(costs):
         assert high is not None
@@ -113,13 +113,13 @@ def test_budgets_between_and_beyond_are_met(width: int, cost: float) -> None:
 def test_below_the_published_counts_it_goes_on_by_a_power_law(width: int, cost: float) -> None:
     """Twin: 196 · (n / 196)^t for the one t at which closed-form costs meet the budget."""
     lowest = np.array(published(width, min(PUBLISHED[width])), dtype=np.float64) - 1
-    found = tokens(
+    counts = tokens(
         ztp.schedule_for(outline(width), cost=cost, method="diffrate"), GEOMETRIES[width]
     )
     powers = np.linspace(1, 8, 100_001)[:, None]
     rows = 1 + np.maximum(1, np.rint(196 * (lowest / 196) ** powers))
-    assert (rows == found).all(axis=1).any()
-    near = closed_form(width, found) / ztp.gmacs(outline(width))
+    assert (rows == counts).all(axis=1).any()
+    near = closed_form(width, counts) / ztp.gmacs(outline(width))
     assert near == pytest.approx(cost, rel=0.03)
 
 

@@ -22,7 +22,7 @@ def test_votes_and_rounds_equal_the_twin(epsilon: float) -> None:
         torch.manual_seed(seed)
         graph = sight(13, 1, spread=4.0, batch=1).graph
         assert isinstance(graph, DenseGraph)
-        found, rounds = vote_until(graph, graph.start(), epsilon)
+        scores, rounds = vote_until(graph, graph.start(), epsilon)
         weights = graph.weights[0].numpy()
         score, taken = np.full((3, 13), 1 / 13), 0
         while True:
@@ -32,7 +32,7 @@ def test_votes_and_rounds_equal_the_twin(epsilon: float) -> None:
             if change <= epsilon or taken == MOST:
                 break
         assert rounds == taken
-        np.testing.assert_allclose(found[0], score, rtol=1e-9)
+        np.testing.assert_allclose(scores[0], score, rtol=1e-9)
 
 
 def test_it_is_a_stage_with_as_many_rounds() -> None:

@@ -101,17 +101,17 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
     model = build("deit")  # 36 patches
     half = ztp.Schedule((ztp.Stage(2, similar=18), ztp.Stage(4, similar=9)), Fold())
     ztp.prune_(model, half)
-    for stages, says in (
+    for stages, message in (
         ([(2, 19)], "block 2 .*36 .*got 19"),
         ([(2, 18), (4, 10)], "block 4 .*18 .*got 10"),
     ):
         schedule = ztp.Schedule(tuple(ztp.Stage(b, similar=n) for b, n in stages), Fold())
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             ztp.prune_(ztp.restore_(model), schedule)
 
 
 @pytest.mark.parametrize(
-    ("depth", "share", "says"),
+    ("depth", "share", "message"),
     [
         (
             3,
@@ -131,13 +131,17 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
         (1, 0.9, "fold has no schedule for this model"),  # its only block is the last one
     ],
 )
-def test_budgets_that_nine_tokens_cannot_meet(depth: int, share: float, says: str) -> None:
+def test_budgets_that_nine_tokens_cannot_meet(depth: int, share: float, message: str) -> None:
     """That nothing folded is nearest to a budget does not mean that nothing can be folded."""
     geometry = plain_geometry(depth, 3, 1, 64)
     unpruned = Plan(ztp.Schedule(), geometry).gmacs()
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         solve(
-            Fold(), geometry, share * unpruned, unpruned, lambda each: Plan(each, geometry).price()
+            Fold(),
+            geometry,
+            share * unpruned,
+            unpruned,
+            lambda schedule: Plan(schedule, geometry).price(),
         )
 
 

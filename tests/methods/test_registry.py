@@ -15,7 +15,7 @@ from tests.commands import quickly
 from zerotprune.method import REGISTERED
 from zerotprune.methods import from_data, name_of, names, resolve, to_data
 
-OWN = '''
+METHOD_FILE = '''
 """Keep every other patch: a method of one's own."""
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class EveryOther(ztp.Method):
 @pytest.fixture
 def own(tmp_path: Path) -> str:
     path = tmp_path / "every_other_patch.py"
-    path.write_text(OWN)
+    path.write_text(METHOD_FILE)
     return f"{path}:EveryOther"
 
 
@@ -76,7 +76,7 @@ def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ("tome", 'exactly "name" and "options"'),
         ({"name": "tome"}, 'exactly "name" and "options"'),
@@ -88,9 +88,9 @@ def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
         ({"name": "zero-tprune", "options": {"vhf": [2.0, 1.0]}}, "vhf must be two variances"),
     ],
 )
-def test_bad_descriptions_of_a_method(data: Any, says: str) -> None:
+def test_bad_descriptions_of_a_method(data: Any, message: str) -> None:
     text = json.dumps({"version": 2, "method": data, "stages": []})
-    with pytest.raises(ValueError, match=says) as raised:
+    with pytest.raises(ValueError, match=message) as raised:
         ztp.Schedule.from_json(text)
     assert "\n" not in str(raised.value)
 
@@ -113,10 +113,10 @@ def test_a_method_with_further_names_can_be_subclassed() -> None:
         del REGISTERED["hasty"]
 
 
-def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_file_is_all_that_a_method_needs(custom: str, folder: Path, tmp_path: Path) -> None:  # noqa: F811
     """`evaluate`, `compare`, `search`, `show` and the page's catalog know it."""
     data = ("demo", str(folder), "--workers", "0", "--limit", "12")
-    done = quickly("evaluate", *data, "--cost", "0.7", "--method", own, "--json")
+    done = quickly("evaluate", *data, "--cost", "0.7", "--method", custom, "--json")
     assert done.returncode == 0, done.stderr
     unpruned, pruned = json.loads(done.stdout)
     assert pruned["name"] == "every-other"
@@ -125,23 +125,23 @@ def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Pat
         "options": {},
     }
     assert pruned["gmacs"] == pytest.approx(0.7 * unpruned["gmacs"], rel=0.01)
-    done = quickly("compare", *data, "--cost", "0.7", "--method", own, "random")
+    done = quickly("compare", *data, "--cost", "0.7", "--method", custom, "random")
     assert done.returncode == 0, done.stderr
     assert "every-other" in done.stdout
-    done = quickly("search", *data[:2], "--cost", "0.7", "--method", own, "--trials", "3",
+    done = quickly("search", *data[:2], "--cost", "0.7", "--method", custom, "--trials", "3",
                    "--limit", "12", cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     written = json.loads((tmp_path / "schedule.json").read_text())
     assert written["method"] == {"name": "every_other_patch.py:EveryOther", "options": {}}
-    done = quickly("show", "--model", "demo", "--limit", "1", "--method", own, cwd=tmp_path)
+    done = quickly("show", "--model", "demo", "--limit", "1", "--method", custom, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "show.png").is_file()
-    assert resolve(own).adaptive is False
+    assert resolve(custom).adaptive is False
     assert "every-other" in names()  # which is what the page offers
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("nowhere.py:Mine", "nowhere.py"),
         ("{here}:Missing", "Missing.*zerotprune.Method"),
@@ -149,16 +149,16 @@ def test_a_file_is_all_that_a_method_needs(own: str, folder: Path, tmp_path: Pat
         ("{json}:Mine", "json.py"),
     ],
 )
-def test_mistakes_in_a_file_of_ones_own(text: str, says: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_file_of_ones_own(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "methods_of_mine.py").write_text("Missing = 3\n")
     (tmp_path / "broken_method.py").write_text("def (\n")
-    (tmp_path / "json.py").write_text(OWN)
+    (tmp_path / "json.py").write_text(METHOD_FILE)
     places = {
         "here": tmp_path / "methods_of_mine.py",
         "broken": tmp_path / "broken_method.py",
         "json": tmp_path / "json.py",
     }
-    with pytest.raises(ValueError, match=says) as raised:
+    with pytest.raises(ValueError, match=message) as raised:
         resolve(text.format(**places))
     assert "\n" not in str(raised.value)
 

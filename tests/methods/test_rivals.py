@@ -14,19 +14,19 @@ import zerotprune as ztp
 from tests.families import build, images_for
 from tests.methods.rivals import (
     DEPTH,
-    ONE_EACH,
+    ONE_PER_METHOD,
     PATCHES,
     PLAIN,
     all_cases,
     all_cases_in,
     every,
     merging,
-    one_each,
+    one_per_method,
     promised,
     spared,
     twin,
 )
-from tests.nursery import said_by
+from tests.nursery import run_script
 from tests.test_cost import counted_by_torch
 from zerotprune.method import Method
 from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, ToMe, TopK
@@ -87,7 +87,7 @@ def test_ats_samples_at_every_stage_whatever_its_numbers() -> None:
         assert torch.equal(model(images), expected)
 
 
-@one_each
+@one_per_method
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
 def test_an_image_does_not_depend_on_its_batch(
     family: str, method: Method, schedule: ztp.Schedule
@@ -114,7 +114,7 @@ def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.
         assert closed == counted_by_torch(model) - extra
 
 
-@one_each
+@one_per_method
 def test_copy_and_pickle(method: Method, schedule: ztp.Schedule) -> None:
     model: Any = ztp.prune_(build("deit"), schedule.by(method))
     images = images_for(model)
@@ -175,7 +175,7 @@ def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> No
 
 
 @pytest.mark.parametrize(
-    ("family", "method", "stage", "says"),
+    ("family", "method", "stage", "message"),
     [
         ("siglip, no cls", EViT(), ztp.Stage(2, 0.5), "EViT .* CLS"),
         ("siglip, no cls", DiffRate(), ztp.Stage(2, 0.5), "DiffRate .* CLS"),
@@ -195,10 +195,10 @@ def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> No
     ],
 )
 def test_what_a_method_cannot_do_is_refused(
-    family: str, method: Method, stage: ztp.Stage, says: str
+    family: str, method: Method, stage: ztp.Stage, message: str
 ) -> None:
     model: Any = build(family)
-    with pytest.raises(ValueError, match=says) as refusal:
+    with pytest.raises(ValueError, match=message) as refusal:
         ztp.prune_(model, ztp.Schedule((stage,)).by(method))
     assert "\n" not in str(refusal.value)
     assert ". " not in str(refusal.value)
@@ -209,16 +209,16 @@ SCRIPT = """
 import torch, zerotprune as ztp
 from dataclasses import replace
 from tests.families import SMALL, build, images_for
-from tests.methods.rivals import ONE_EACH
+from tests.methods.rivals import ONE_PER_METHOD
 from zerotprune.methods import AViT, DiffRate
 
-for method, schedule in ONE_EACH:
+for method, schedule in ONE_PER_METHOD:
     if method == DiffRate(proportional=False):
         continue  # its steps are DiffRate's, and attention that knows no sizes is ToMe's without
     # A second stage finds what the first has left: sizes, a history, who has halted.
     leaves = method.merges or method.wants_history() or isinstance(method, AViT)
     stages = schedule.stages[: 2 if leaves else 1]
-    stages = [replace(each, block=at) for at, each in enumerate(stages, start=1)]
+    stages = [replace(stage, block=at) for at, stage in enumerate(stages, start=1)]
     SMALL["depth"] = len(stages) + 1
     model = ztp.prune_(build("deit distilled"), ztp.Schedule(tuple(stages), method))
     images, others = images_for(model, 3), images_for(model, 3)
@@ -229,15 +229,15 @@ for method, schedule in ONE_EACH:
     with torch.inference_mode():
         expected = model(images)
         compiled = torch.compile(model, fullgraph=True, backend=backend)
-        found = compiled(images)
+        actual = compiled(images)
         compiled(others)
     assert len(graphs) == 1, (method, len(graphs))
     torch._dynamo.reset()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     print("same:", method)
 """
 
 
 def test_one_graph() -> None:
     """In a process of its own: the run-time type checks would break the graph."""
-    assert len(said_by(SCRIPT)) == len(ONE_EACH) - 1
+    assert len(run_script(SCRIPT)) == len(ONE_PER_METHOD) - 1

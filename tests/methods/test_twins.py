@@ -36,9 +36,9 @@ def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedu
     ztp.prune_(model, schedule.by(method))
     with torch.inference_mode():
         logits = model(images)
-    for image, found in zip(images, logits, strict=True):
+    for image, actual in zip(images, logits, strict=True):
         expected = twin(model, image, schedule, method).logits
-        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-10)
 
 
 @all_cases_in("deit", "deit distilled")
@@ -47,13 +47,13 @@ def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.
     model: Any = build(family, seed=2).double()
     images, prefix = images_for(model), model.num_prefix_tokens
     ztp.prune_(model, schedule.by(method))
-    features, found = travelling(model, images)
+    features, traced = travelling(model, images)
     counts = promised(method, schedule)
     assert features.shape[1] == prefix + counts[DEPTH]
     for at, image in enumerate(images):
         expected = twin(model, image, schedule, method)
         alive = torch.ones(features.shape[1], dtype=torch.bool)
-        for block, tokens in found.items():
+        for block, tokens in traced.items():
             left = expected.left[block]
             source = tokens.source[at]
             assert tokens.x.shape[1] == prefix + len(source) == prefix + counts[block]
@@ -77,9 +77,9 @@ def test_sizes_in_float64_models_are_not_rounded(method: Method) -> None:
     model: Any = ztp.prune_(build("deit").double(), schedule.by(method))
     image = images_for(model, 1)
     with torch.inference_mode():
-        found = model(image)[0]
+        actual = model(image)[0]
     expected = twin(model, image[0], schedule, method).logits
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5, 12, 36, 100, 1000])

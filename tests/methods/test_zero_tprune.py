@@ -217,18 +217,18 @@ def test_counts_are_those_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "message"),
     [
         ({"metric": "euclid"}, "metric must be one of cosine, dot"),
         ({"vhf": (0.7, 0.01)}, "vhf must be two variances"),
         ({"cls_weight": 0.0}, "cls_weight must be a positive number"),
     ],
 )
-def test_unknown_options_are_named(option: dict[str, Any], says: str) -> None:
+def test_unknown_options_are_named(option: dict[str, Any], message: str) -> None:
     method = ZeroTPrune()
     for name, value in option.items():
         object.__setattr__(method, name, value)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         method.__post_init__()
 
 

@@ -29,7 +29,7 @@ def test_a_link_stays_a_link_and_a_mode_a_mode(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "target"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
 
 
 def test_what_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ def test_code_that_an_extension_module_runs_does_not_change_the_exit_code(run: R
 import ctypes
 ctypes.pythonapi.PyRun_SimpleString(b"import os; os.kill(os.getpid(), 2)")
 """
-    code, _, said = run(body + FOREVER)
-    assert (code, said.splitlines()[-1]) == (130, "zerotprune: stopped")
+    code, _, output = run(body + FOREVER)
+    assert (code, output.splitlines()[-1]) == (130, "zerotprune: stopped")
 
 
 def test_it_waits_where_it_is_deferred() -> None:

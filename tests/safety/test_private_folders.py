@@ -31,15 +31,15 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "zerotprune-of-somebody-else").mkdir()
     child = forks.start(HOLD, str(tmp_path))
-    held = wait_until(lambda: list(tmp_path.glob("zerotprune-*/images.pt")), "its folder")
-    with private_folder() as own, private_folder() as another:
-        assert held[0].exists()
-        assert own != another
-        (own / "x").touch()
+    files = wait_until(lambda: list(tmp_path.glob("zerotprune-*/images.pt")), "its folder")
+    with private_folder() as folder, private_folder() as another:
+        assert files[0].exists()
+        assert folder != another
+        (folder / "x").touch()
         os.kill(child, signal.SIGKILL)
         forks.wait()
-        assert held[0].exists()
+        assert files[0].exists()
         with private_folder():
-            assert not held[0].parent.exists()
-            assert (own / "x").exists()
-    assert [each.name for each in tmp_path.iterdir()] == ["zerotprune-of-somebody-else"]
+            assert not files[0].parent.exists()
+            assert (folder / "x").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["zerotprune-of-somebody-else"]

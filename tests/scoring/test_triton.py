@@ -56,8 +56,8 @@ def graphs(
     return fused.FusedGraph(q, k, scale, sums.log_sums(q, k, scale)), DenseGraph(exact)
 
 
-def error(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact).norm() / exact.norm())
+def error(actual: Tensor, exact: Tensor) -> float:
+    return float((actual.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -65,9 +65,9 @@ def error(found: Tensor, exact: Tensor) -> float:
 def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
     for rounds in ROUNDS:
-        found = ours.vote(ours.start(3.0), rounds)
-        assert error(found, exact.vote(exact.start(3.0), rounds)) < 5e-6
-        torch.testing.assert_close(found.sum(-1), torch.ones_like(found.sum(-1)))
+        actual = ours.vote(ours.start(3.0), rounds)
+        assert error(actual, exact.vote(exact.start(3.0), rounds)) < 5e-6
+        torch.testing.assert_close(actual.sum(-1), torch.ones_like(actual.sum(-1)))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -79,9 +79,9 @@ def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
         dropped = torch.stack(drawn).to(DEVICE)
         small, part = ours.without(dropped), exact.without(dropped)
         for rounds in (1, 3):
-            found = small.vote(small.start(), rounds)
-            assert error(found, part.vote(part.start(), rounds)) < 5e-6
-            assert (found.gather(2, dropped.unsqueeze(1).expand(-1, HEADS, -1)) == 0).all()
+            actual = small.vote(small.start(), rounds)
+            assert error(actual, part.vote(part.start(), rounds)) < 5e-6
+            assert (actual.gather(2, dropped.unsqueeze(1).expand(-1, HEADS, -1)) == 0).all()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy
@@ -89,11 +89,11 @@ def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
 def test_extreme_logits(precision: torch.dtype) -> None:
     ours, exact = graphs(50, precision, spread=100.0)
     dropped = torch.arange(1, 21, device=DEVICE).expand(BATCH, -1)
-    for own, other in ((ours, exact), (ours.without(dropped), exact.without(dropped))):
+    for graph, other in ((ours, exact), (ours.without(dropped), exact.without(dropped))):
         for rounds in (1, 5):
-            found = own.vote(own.start(), rounds)
-            assert found.isfinite().all()
-            assert error(found, other.vote(other.start(), rounds)) < 1e-3
+            actual = graph.vote(graph.start(), rounds)
+            assert actual.isfinite().all()
+            assert error(actual, other.vote(other.start(), rounds)) < 1e-3
 
 
 def test_rows_that_lose_nearly_all_their_attention() -> None:
@@ -103,10 +103,10 @@ def test_rows_that_lose_nearly_all_their_attention() -> None:
     assert (exact.weights[:, :, :, 5] > 1 - 1e-9).all()
     ours = fused.FusedGraph(q, k, 1.0, sums.log_sums(q, k, 1.0))
     dropped = torch.full((BATCH, 1), 5, device=DEVICE)
-    found, expected = (
+    actual, expected = (
         graph.without(dropped).vote(graph.without(dropped).start(), 3) for graph in (ours, exact)
     )
-    assert error(found, expected) < 2e-5
+    assert error(actual, expected) < 2e-5
 
 
 @pytest.mark.parametrize("width", [8, 64, 72, 128])
@@ -187,14 +187,14 @@ def test_a_layer_decides_as_with_the_reference(method: Any) -> None:
     ours = Seen(tokens, tokens.x, [heads], graph, seen.geometry, who)
     seen = seen._replace(graph=plain, x_pre=seen.tokens.x)
     for stage in (Stage(3, 0.7, 0 if method == EViT() else 9, 4), Stage(11, 0.5)):
-        found, expected = method.reduce(ours, stage), method.reduce(seen, stage)
-        assert found.keep.sort().values.tolist() == expected.keep.sort().values.tolist()
+        actual, expected = method.reduce(ours, stage), method.reduce(seen, stage)
+        assert actual.keep.sort().values.tolist() == expected.keep.sort().values.tolist()
         if expected.similar is not None:
-            assert found.similar is not None
-            assert found.partner is not None
-            assert found.similar.tolist() == expected.similar.tolist()
+            assert actual.similar is not None
+            assert actual.partner is not None
+            assert actual.similar.tolist() == expected.similar.tolist()
             assert expected.partner is not None
-            assert found.partner.tolist() == expected.partner.tolist()
+            assert actual.partner.tolist() == expected.partner.tolist()
 
 
 FAMILIES = ["deit", "dinov2, registers", "eva-02, rotary", "qk norm", "siglip, no cls"]
@@ -221,25 +221,25 @@ def test_a_broken_image_disturbs_no_other() -> None:
     with torch.inference_mode():
         alone = model(images[1:])
         images[0] = torch.nan
-        found = model(images)
-    assert found[0].isnan().all()
-    torch.testing.assert_close(found[1:], alone, atol=1e-5, rtol=1e-5)
+        actual = model(images)
+    assert actual[0].isnan().all()
+    torch.testing.assert_close(actual[1:], alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("family", "says"),
+    ("family", "message"),
     [("beit, relative bias", "attention has a bias"), ("parallel things", "parallel attentions")],
 )
-def test_what_the_kernels_cannot_score(family: str, says: str) -> None:
+def test_what_the_kernels_cannot_score(family: str, message: str) -> None:
     model = build(family).to(DEVICE).float()
     images = images_for(model, 2).to(DEVICE).float()
     prune_(model, SCHEDULE, backend="triton")
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         model(images)
     prune_(model, SCHEDULE, backend="auto")
-    found = model(images)
+    actual = model(images)
     prune_(model, SCHEDULE, backend="reference")
-    assert torch.equal(found, model(images))
+    assert torch.equal(actual, model(images))
 
 
 def test_a_backend_that_is_none() -> None:
@@ -255,11 +255,11 @@ def test_a_backend_that_is_none() -> None:
 def test_sums_are_those_of_torch(attention: SDPBackend, width: int, precision: torch.dtype) -> None:
     q, k, v = vectors(197, precision, width)
     with sdpa_kernel([attention, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        out, found = fused._attention(q, k, v, 0.1)
+        out, log_sums = fused._attention(q, k, v, 0.1)
     exact = reference.attention_graph(q.double(), k.double(), 0.1)
     assert error(out, exact @ v.double()) < 1e-2
-    if found is not None:
-        torch.testing.assert_close(found, sums.log_sums(q, k, 0.1), atol=1e-4, rtol=1e-5)
+    if log_sums is not None:
+        torch.testing.assert_close(log_sums, sums.log_sums(q, k, 0.1), atol=1e-4, rtol=1e-5)
 
 
 @on_a_gpu
@@ -275,7 +275,7 @@ def test_other_token_counts_need_no_new_code(precision: torch.dtype) -> None:
         with torch.inference_mode():
             model(images)
         counts.append(
-            [sum(len(held[0]) for held in each.device_caches.values()) for each in kernels]
+            [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in kernels]
         )
     assert sum(counts[0]) > 3
     assert counts[1:] == counts[:1] * 3

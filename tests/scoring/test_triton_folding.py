@@ -81,12 +81,12 @@ def test_attention_of_sampled_rows(
         size[:, -3:] = 0  # padding
     heads = Heads(q, k, v, 0.2, True, 0.0, size=size)
     scorer = fused.FusedScorer(strict=True)
-    found = scorer.sampled_attention([heads], 9, prefix=2, cls=cls)
+    actual = scorer.sampled_attention([heads], 9, prefix=2, cls=cls)
     bias = None if size is None else size.double().log()[:, None, None]
     exact = reference.attention_graph(q.double(), k.double(), 0.2, bias).mean(dim=1)
     step = (tokens - 2) // 9
     expected = [exact[:, 0]] * cls + [exact[:, 2 + step // 2 :: step].mean(dim=1)]
-    for row, precise in zip(found, expected, strict=True):
+    for row, precise in zip(actual, expected, strict=True):
         assert error(row, precise) < 5e-6
 
 
@@ -98,29 +98,33 @@ def test_sizes_as_more_width_of_queries_and_keys(precision: torch.dtype) -> None
     size[:, 280:] = 0
     wide_q, wide_k = fused.with_sizes(q, k, 0.2, size)
     assert wide_q.shape == wide_k.shape == (*q.shape[:3], 32)
-    found = reference.attention_graph(wide_q, wide_k, 0.2)
+    actual = reference.attention_graph(wide_q, wide_k, 0.2)
     exact = reference.attention_graph(
         q.double(), k.double(), 0.2, size.double().log()[:, None, None]
     )
-    assert error(found, exact) < LOOSE[precision]
-    assert not found[..., 280:].any()
+    assert error(actual, exact) < LOOSE[precision]
+    assert not actual[..., 280:].any()
 
 
 def test_only_the_row_of_cls_is_kept() -> None:
     q, k, v = vectors(20, torch.float32)
-    _, found = fused.FusedScorer(strict=True).attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
+    _, actual = fused.FusedScorer(strict=True).attention_sums([Heads(q, k, v, 0.2, True, 0.0)])
     with pytest.raises(ValueError, match="only the row of token 0"):
-        found.row(1)
+        actual.row(1)
 
 
-def costs_of(found: Folding, features: Tensor, weight: Tensor | None, of_partner: float) -> Tensor:
+def costs_of(
+    folding: Folding, features: Tensor, weight: Tensor | None, of_partner: float
+) -> Tensor:
     """What folding each into its partner costs, in float64."""
     unit = F.normalize(features.double(), dim=-1)
-    alike = (take(unit, found.gone) * take(unit, found.partner)).sum(-1)
+    cosine = (take(unit, folding.gone) * take(unit, folding.partner)).sum(-1)
     if weight is None:
-        return 1 - alike
-    own, other = (weight.double().gather(1, each) for each in (found.gone, found.partner))
-    return (1 - alike) * (own + of_partner * other)
+        return 1 - cosine
+    gone, other = (
+        weight.double().gather(1, indices) for indices in (folding.gone, folding.partner)
+    )
+    return (1 - cosine) * (gone + of_partner * other)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -140,14 +144,14 @@ def test_the_same_are_folded(
         for count in {1, most // 2, most} - {0}:
             wide = None if weight is None else weight.double()
             exact = REFERENCE.fold(features.double(), count, wide, part, first)
-            found = fused.FusedScorer().fold(tokens, count, weight, part, first, prefix=1)
+            plan = fused.FusedScorer().fold(tokens, count, weight, part, first, prefix=1)
             expected = costs_of(exact, features, weight, part)
-            torch.testing.assert_close(costs_of(found, features, weight, part), expected, **CLOSE)
-            assert (found.gone % 2 == first).all()
-            assert torch.equal(found.keep.gather(1, found.into), found.partner)
-            everyone = torch.cat((found.keep, found.gone), dim=1).sort().values
+            torch.testing.assert_close(costs_of(plan, features, weight, part), expected, **CLOSE)
+            assert (plan.gone % 2 == first).all()
+            assert torch.equal(plan.keep.gather(1, plan.into), plan.partner)
+            everyone = torch.cat((plan.keep, plan.gone), dim=1).sort().values
             assert torch.equal(everyone, torch.arange(patches, device=DEVICE).expand(BATCH, -1))
-            assert (found.keep[:, : most - count].diff() > 0).all()
+            assert (plan.keep[:, : most - count].diff() > 0).all()
 
 
 @pytest.mark.parametrize("one_tile", [256, 16])
@@ -157,10 +161,10 @@ def test_equal_tokens_are_folded_in_their_order(
     monkeypatch.setattr(folding, "ONE_TILE", one_tile)
     features = torch.ones(BATCH, 21, 16, device=DEVICE)
     weight = torch.ones(BATCH, 21, device=DEVICE)
-    found = fused.FusedScorer().fold(features, 4, weight, 0.25, 1)
-    assert found.gone[0].tolist() == [1, 3, 5, 7]
-    assert found.partner[0].tolist() == [0, 0, 0, 0]
-    assert found.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]
+    plan = fused.FusedScorer().fold(features, 4, weight, 0.25, 1)
+    assert plan.gone[0].tolist() == [1, 3, 5, 7]
+    assert plan.partner[0].tolist() == [0, 0, 0, 0]
+    assert plan.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
@@ -177,9 +181,9 @@ def test_merged_tokens_are_weighted_means(
     into[:, : count // 2] = 0  # many into one
     wide = None if size is None else size.double()
     exact, masses = REFERENCE.merge(x.double(), wide, keep, gone, into)
-    found, total = folding.merge(x, size, keep, gone, into)
+    actual, total = folding.merge(x, size, keep, gone, into)
     assert torch.equal(total, masses.float())
-    assert error(found, exact) < LOOSE[precision]
+    assert error(actual, exact) < LOOSE[precision]
 
 
 @pytest.mark.parametrize("method", [Fold(), ToMe(), Fold(features="x"), Fold(importance="cls")])
@@ -189,10 +193,10 @@ def test_a_model_follows_the_reference(method: Method) -> None:
     schedule = Schedule((Stage(1, similar=3), Stage(3, similar=4), Stage(4, similar=2)), method)
     with torch.inference_mode():
         prune_(model, schedule, backend="triton")
-        ours, found = model(images), trace(model, images)
+        ours, actual = model(images), trace(model, images)
         prune_(model, schedule, backend="reference")
         assert error(ours, model(images).double()) < 1e-5
-        for one, other in zip(found, trace(model, images), strict=True):
+        for one, other in zip(actual, trace(model, images), strict=True):
             assert torch.equal(one.fate, other.fate)
 
 

@@ -68,8 +68,10 @@ class Server:
 
     def __init__(self) -> None:
         places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-        found = [shutil.which("initdb")] + [str(place / "initdb") for place in places]
-        binaries = next((Path(each).parent for each in found if each and Path(each).exists()), None)
+        candidates = [shutil.which("initdb")] + [str(place / "initdb") for place in places]
+        binaries = next(
+            (Path(path).parent for path in candidates if path and Path(path).exists()), None
+        )
         if binaries is None:
             pytest.skip("no PostgreSQL server is installed here (initdb is not to be found)")
         # Not in pytest's folder, which another run may close to all users but its own.

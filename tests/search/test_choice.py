@@ -68,8 +68,8 @@ def test_the_default_stays_where_nothing_better_is_found(
     choice = choose(unpruned, default, candidates)
     assert choice.chosen.name == chosen
     assert choice.lost == pytest.approx(0.35)  # of those ranked on the first half
-    trials = [FinishedTrial(at, each.schedule, 1.0, None, each.first.mean_kl)
-              for at, each in enumerate(candidates)]  # fmt: skip
+    trials = [FinishedTrial(at, candidate.schedule, 1.0, None, candidate.first.mean_kl)
+              for at, candidate in enumerate(candidates)]  # fmt: skip
     drawn = search_figure(trials, choice, "title")
     star: Any = next(
         line for line in drawn.axes[0].lines if line.get_label() == "chosen, second half"
@@ -86,7 +86,7 @@ def trial(number: int, gmacs: float, top1: float, kl: float = 0.0) -> FinishedTr
 def test_finalists_are_distinct_and_the_front_is_undominated() -> None:
     trials = [trial(0, 1, 70), trial(1, 2, 80, 0.2), trial(2, 2, 80, 0.1), trial(3, 3, 75),
               trial(4, 4, 90)]  # fmt: skip
-    assert [each.number for each in pick_finalists(trials, 3)] == [4, 2, 3]
-    assert [each.number for each in front(trials)] == [0, 2, 4]
-    assert [each.number for each in thin_out(trials, 3)] == [0, 2, 4]
-    assert [each.number for each in thin_out(trials, 9)] == [0, 1, 2, 3, 4]
+    assert [trial.number for trial in pick_finalists(trials, 3)] == [4, 2, 3]
+    assert [trial.number for trial in front(trials)] == [0, 2, 4]
+    assert [trial.number for trial in thin_out(trials, 3)] == [0, 2, 4]
+    assert [trial.number for trial in thin_out(trials, 9)] == [0, 1, 2, 3, 4]

@@ -51,9 +51,9 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
     assert surface.price(schedule) == pytest.approx(0.4 * surface.unpruned, rel=0.005)
     assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "rows.csv").read_text().count("\n") == 4
-    held = {path.name for path in tmp_path.iterdir()}
+    names = {path.name for path in tmp_path.iterdir()}
     kept = {"schedule.json", "schedule.trials.db", "search.png", "rows.csv"}
-    assert {name for name in held if not name.endswith(("-wal", "-shm"))} == kept
+    assert {name for name in names if not name.endswith(("-wal", "-shm"))} == kept
     assert len(_values(tmp_path / "schedule.trials.db")) == 5
     again = quickly("search", "--model", "demo", *common, "--trials", "5", "--sampler", "tpe",
                     cwd=tmp_path)  # fmt: skip
@@ -115,10 +115,10 @@ def _wait_for_trials(path: Path, count: int, child: int) -> None:
     def finished() -> int:
         if not path.exists():
             return 0
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as held:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             try:
                 select = "SELECT COUNT(*) FROM trials WHERE state = 'COMPLETE'"
-                [[trials]] = held.execute(select)
+                [[trials]] = database.execute(select)
             except sqlite3.OperationalError:
                 return 0  # the file is there, the table not yet
         return int(trials)
@@ -181,14 +181,14 @@ MISTAKES: list[tuple[tuple[str, ...], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("extra", "says"), MISTAKES)
-def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], says: str) -> None:
+@pytest.mark.parametrize(("extra", "message"), MISTAKES)
+def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("not a database, but long enough to be read as one" * 40)
     data = () if "--data" in extra else ("--data", str(folder))
     done = quickly("search", "--model", "demo", *data, *extra, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]

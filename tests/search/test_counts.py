@@ -106,12 +106,12 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
     whole = run("whole.db", 12)
     assert whole == run("parts.db", *stops)
     if budget is not None:
-        assert len({each.schedule for each in whole}) == 12
+        assert len({trial.schedule for trial in whole}) == 12
         start = SMALL.start(budget)
         assert start is not None
         assert whole[0].schedule == SMALL.propose(start, budget)
-        for each in whole:
-            assert each.gmacs == pytest.approx(budget, rel=0.01)
+        for trial in whole:
+            assert trial.gmacs == pytest.approx(budget, rel=0.01)
 
 
 @pytest.mark.parametrize("method", [Fold(), ToMe()], ids=str)
@@ -123,9 +123,9 @@ def test_it_never_ends_worse_than_it_starts(opened: Opener, method: Fold | ToMe)
     config = SearchConfig(4, 0.6 * surface.unpruned, "top1")
     study = opened(config)
     run_trials(study, config, surface, objective)
-    own = objective(schedule_for(model, cost=0.6, method=method))
+    even = objective(schedule_for(model, cost=0.6, method=method))
     trials = read_trials(study, config)
-    assert rank_key(trials[0]) == pytest.approx(rank_key(own))
+    assert rank_key(trials[0]) == pytest.approx(rank_key(even))
     assert rank_key(best_first(trials)[0]) <= rank_key(trials[0])
 
 

@@ -80,7 +80,9 @@ def assert_killed_trials_were_retried(trials: list[optuna.trial.FrozenTrial], wo
     assert len(killed) + len(unborn) <= KILLS
     assert not any(trial.user_attrs for trial in unborn)
     for trial in killed:
-        again = [each for each in complete if each.system_attrs.get("failed_trial") == trial.number]
+        again = [
+            other for other in complete if other.system_attrs.get("failed_trial") == trial.number
+        ]
         assert len(again) == 1
         assert trial.params.items() <= again[0].params.items()
 

@@ -45,7 +45,7 @@ def search(location: StudyLocation, fate: Callable[[], None] = lambda: None) -> 
 
 def assert_exact(study: optuna.Study) -> None:
     """All trials are there, none failed, and none was written twice."""
-    assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
+    assert {trial.state for trial in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
     assert len(finished(study, CONFIG)) == len(study.get_trials()) == 12
 
 
@@ -129,10 +129,10 @@ def test_two_searches_that_share_a_process_number(server: Server) -> None:
     location = StudyLocation(server.url(), "twins")
     with ThreadPoolExecutor(2) as both:
         done = [both.submit(search, location) for _ in range(2)]
-        for each in done:
-            each.result()
+        for future in done:
+            future.result()
     study = open_study(location, {"a": "b"}, CONFIG.directions)
-    assert {each.state for each in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
+    assert {trial.state for trial in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
     assert len(finished(study, CONFIG)) == 12
 
 
@@ -145,10 +145,10 @@ def test_the_command_says_so_in_one_sentence(server: Server, folder: Path, tmp_p
 
     def begun() -> list[optuna.trial.FrozenTrial]:
         assert nursery().lives(searching), nursery().wait(searching)
-        held = _trials(server, "command")
-        return held if len(held) >= 3 else []
+        trials = _trials(server, "command")
+        return trials if len(trials) >= 3 else []
 
-    held = wait_until(begun, "three trials", pause=0.05)
+    trials = wait_until(begun, "three trials", pause=0.05)
     server.stop()
     done = nursery().wait()
     server.start()
@@ -156,7 +156,7 @@ def test_the_command_says_so_in_one_sentence(server: Server, folder: Path, tmp_p
     assert done.stderr.startswith("zerotprune: the storage of the trials was lost: "), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert len(_trials(server, "command")) >= len(held)
+    assert len(_trials(server, "command")) >= len(trials)
 
 
 def _trials(server: Server, study: str) -> list[optuna.trial.FrozenTrial]:

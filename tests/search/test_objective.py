@@ -61,11 +61,11 @@ def test_plain_families_are_entered_in_the_middle_and_rotary_ones_are_not() -> N
 def test_memory_bounds_what_is_kept() -> None:
     model = build("deit")
     stack, geometry = stack_of(model), backbone(model).geometry
-    each = len(stack) * geometry.tokens * geometry.dim * 4
+    per_block = len(stack) * geometry.tokens * geometry.dim * 4
     schedule = Schedule((Stage(4, 0.5, 3),))
     outputs = []
     for blocks in (0, 2, 4):
-        objective = Objective(model, ZeroTPrune(), stack, memory=(blocks + 0.5) * each)
+        objective = Objective(model, ZeroTPrune(), stack, memory=(blocks + 0.5) * per_block)
         assert objective.cached_blocks == blocks
         outputs.append(torch.cat(objective.outputs(schedule)))
     assert torch.equal(outputs[0], outputs[1])
@@ -96,15 +96,15 @@ def test_a_model_without_a_head_is_read_by_its_neighbours() -> None:
         return values / np.linalg.norm(values, axis=1, keepdims=True)
 
     with torch.inference_mode():
-        held = unit(restore_(model)(images))
+        unpruned = unit(restore_(model)(images))
         pruned = unit(prune_(model, schedule)(images))
     others = ~np.eye(5, dtype=bool)
 
     def shares(vectors: Any) -> Any:
-        powers = np.where(others, np.exp(vectors @ held.T / 0.07), 0.0)
+        powers = np.where(others, np.exp(vectors @ unpruned.T / 0.07), 0.0)
         return powers / powers.sum(axis=1, keepdims=True)
 
-    wanted, came = shares(held), shares(pruned)
+    wanted, came = shares(unpruned), shares(pruned)
     ratio = np.where(others, wanted, 1) / np.where(others, came, 1)
     kl = (wanted * np.log(ratio)).sum(axis=1)
     np.testing.assert_allclose(outcome.kl.numpy(), kl, rtol=1e-3, atol=1e-5)

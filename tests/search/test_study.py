@@ -160,7 +160,7 @@ def test_tpe_learns_from_the_trials_before() -> None:
         config = config_for(60, sampler, surface)
         study = optuna.create_study(directions=config.directions)
         run_trials(study, config, surface, by_stages)
-        means[sampler] = np.mean([each.mean_kl for each in read_trials(study, config)[30:]])
+        means[sampler] = np.mean([trial.mean_kl for trial in read_trials(study, config)[30:]])
     assert means["tpe"] < 0.6 * means["random"]
 
 
@@ -178,7 +178,7 @@ def test_nsga2_breeds_from_stored_generations(opened: Opener) -> None:
     assert generations == sorted(generations)
     assert len(generations) == 60
     assert generations[-1] >= 5
-    kl = [each.mean_kl for each in read_trials(study, config)]
+    kl = [trial.mean_kl for trial in read_trials(study, config)]
     assert np.mean(kl[40:]) < np.mean(kl[:14])
 
 
@@ -190,7 +190,7 @@ def test_samplers_on_the_smallest_model(sampler: SamplerName) -> None:
     study = optuna.create_study(directions=config.directions)
     run_trials(study, config, surface, easy_outcome)
     finished = read_trials(study, config)
-    assert {len(each.schedule.stages) for each in finished} <= {0, 1}
+    assert {len(trial.schedule.stages) for trial in finished} <= {0, 1}
     assert len(finished) == 16
 
 

@@ -95,10 +95,10 @@ def test_images_from_files_and_folders(
                  "--lines", "--names", str(tmp_path / "names.txt"),
                  "--out", str(tmp_path / "a.svg")]  # fmt: skip
     assert run(*arguments, monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
-    assert "single.png: 65 of 196 patches left; " in said
+    output = capsys.readouterr().out
+    assert "single.png: 65 of 196 patches left; " in output
     digit = demo.images(1, seed=1)[1].item()
-    assert f"{'abcdefghij'[int(digit)]} 9" in said
+    assert f"{'abcdefghij'[int(digit)]} 9" in output
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 4
 
 
@@ -147,9 +147,9 @@ def test_photographs_for_a_model_that_knows_them(
     arguments = ["--model", "deit_tiny_patch16_224", "--weights", weights, "--method", "tome"]
     arguments += ["--limit", "2", "--grid", "--out", str(tmp_path / "a.svg")]
     assert run(*arguments, monkeypatch=monkeypatch) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"cat: \d+ of 196 tokens left; Egyptian cat .* → Egyptian cat", said)
-    assert re.search(r"espresso: \d+ of 196 tokens left; espresso .* → espresso", said)
+    output = capsys.readouterr().out
+    assert re.search(r"cat: \d+ of 196 tokens left; Egyptian cat .* → Egyptian cat", output)
+    assert re.search(r"espresso: \d+ of 196 tokens left; espresso .* → espresso", output)
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("data:image/jpeg") == 2
 
 
@@ -161,7 +161,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("no.png", "--model", "demo"), "no image at no.png"),
         (("text.png", "--model", "demo"), "text.png is not a"),
@@ -200,7 +200,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mistakes_get_one_sentence_and_write_nothing(
     arguments: tuple[str, ...],
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -216,12 +216,14 @@ def test_mistakes_get_one_sentence_and_write_nothing(
     Schedule((Stage(40, 0.5),)).save("deep.json")
     Schedule((Stage(3, 1.0, 150),)).save("none.json")
     Schedule((Stage(3, 1.0, 20),), ToMe()).save("tome.json")
-    held = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     assert run(*arguments, monkeypatch=monkeypatch) == 2
-    said = capsys.readouterr().err.strip()
-    assert says in said
-    assert len(said.splitlines()) == 1
-    assert held == {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    output = capsys.readouterr().err.strip()
+    assert message in output
+    assert len(output.splitlines()) == 1
+    assert before == {
+        path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()
+    }
 
 
 def test_a_failure_while_drawing_leaves_nothing(

@@ -167,8 +167,8 @@ def test_an_overlay_tints_and_outlines_tokens(merged: Story) -> None:
             in_row[y:v, x - 1] = True
         else:
             in_column[y - 1, x:u] = True
-    for found, expected in zip((in_row, in_column), find_borders(view.token), strict=True):
-        np.testing.assert_array_equal(found, expected.numpy())
+    for actual, expected in zip((in_row, in_column), find_borders(view.token), strict=True):
+        np.testing.assert_array_equal(actual, expected.numpy())
     assert not any(f'class="{mark}"' in drawn for mark in ("similar", "gone", "unimportant"))
 
 

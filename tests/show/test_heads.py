@@ -28,10 +28,10 @@ def test_heads_against_the_numpy_twin(
         model(images)
     hook.remove()
     schedule = Schedule((Stage(4, 0.5, rounds=6),), ZeroTPrune(vhf=vhf))
-    told = tell(model, images, schedule, heads=True)
+    stories = tell(model, images, schedule, heads=True)
     with torch.inference_mode():
         qkv = block.get_submodule("attn.qkv")(seen[0]).double().reshape(6, 197, 3, 3, 32)
-    for at, story in enumerate(told):
+    for at, story in enumerate(stories):
         q, k = (qkv[at, :, which].transpose(0, 1).numpy() for which in (0, 1))
         logits = np.exp(q @ k.transpose(0, 2, 1) / np.sqrt(32))
         graph = logits / logits.sum(-1, keepdims=True)

@@ -51,17 +51,17 @@ def test_the_page_needs_nothing_else_and_trusts_no_name(scene: Scene) -> None:
     assert "default-src 'none'" in text
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
-    held = json.loads(data[1])
+    page = json.loads(data[1])
     letters = {mark[0]: mark for mark in Mark}
-    assert held["marks"] == {letter: MARKS[mark] for letter, mark in letters.items()}
-    for story, told in zip(scene.stories, held["stories"], strict=True):
-        for view, stage in zip(story.stages, told["stages"], strict=True):
+    assert page["marks"] == {letter: MARKS[mark] for letter, mark in letters.items()}
+    for story, written in zip(scene.stories, page["stories"], strict=True):
+        for view, stage in zip(story.stages, written["stages"], strict=True):
             fates = [Fate[letters[letter].name] for letter in stage["marks"]]
             assert fates == view.fate.flatten().tolist()
             assert stage["token"] is None
             partner = {at: to for at, to in enumerate(view.partner.flatten().tolist()) if to >= 0}
             assert stage["partner"] == {str(at): to for at, to in partner.items()}
-            shares = [math.nan if each is None else each for each in stage["importance"]]
+            shares = [math.nan if value is None else value for value in stage["importance"]]
             exact = view.importance.flatten() / view.importance.nanmean()
             assert shares == pytest.approx(exact.tolist(), rel=0.06, nan_ok=True)
 

@@ -53,9 +53,11 @@ def test_a_story_is_the_trace_and_the_logits(
             exact = np.exp(logits[at].double().numpy())
             exact /= exact.sum()
             best = np.argsort(-exact)[:5]
-            said = getattr(story, name)
-            assert [each.label for each in said] == [f"digit {number}" for number in best]
-            assert [each.share for each in said] == pytest.approx(exact[best].tolist(), rel=1e-4)
+            answers = getattr(story, name)
+            assert [answer.label for answer in answers] == [f"digit {number}" for number in best]
+            assert [answer.share for answer in answers] == pytest.approx(
+                exact[best].tolist(), rel=1e-4
+            )
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "diffrate"])
@@ -67,10 +69,10 @@ def test_every_method_has_a_story_and_leaves_the_model_alone(
     schedule = ztp.schedule_for(model, cost=0.7, method=name, images=some)
     with torch.inference_mode():
         before = model(images)
-        told = tell(model, images, schedule)
+        stories = tell(model, images, schedule)
         assert torch.equal(model(images), before)
     assert not any("forward" in module.__dict__ for module in model.modules())
-    for story in told:
+    for story in stories:
         left = story.patches
         for view in story.stages:
             assert view.kept <= left
@@ -85,8 +87,8 @@ def test_two_at_once_do_not_disturb_each_other(model: nn.Module, images: Tensor)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(3):
             together = list(pool.map(lambda way: tell(model, images, way), ways))
-            for told, wanted in zip(together, alone, strict=True):
-                for one, other in zip(told, wanted, strict=True):
+            for batched, wanted in zip(together, alone, strict=True):
+                for one, other in zip(batched, wanted, strict=True):
                     assert (one.before, one.after) == (other.before, other.after)
                     for view, same in zip(one.stages, other.stages, strict=True):
                         assert torch.equal(view.fate, same.fate)

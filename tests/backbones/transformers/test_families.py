@@ -29,7 +29,7 @@ def calls_of_blocks(model: Any, inputs: dict[str, Any]) -> list[tuple[Any, tuple
     calls: list[tuple[Any, tuple[Any, ...], Any]] = []
     hooks = [
         block.register_forward_pre_hook(
-            lambda block, args, given: calls.append((block, args, given)), with_kwargs=True
+            lambda block, args, kwargs: calls.append((block, args, kwargs)), with_kwargs=True
         )
         for block in blocks_of(model)
     ]
@@ -49,14 +49,14 @@ def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
     with torch.inference_mode():
         calls = calls_of_blocks(model, images_for(family))
         assert len(calls) == vit.geometry.depth == 5
-        for block, args, given in calls:
+        for block, args, kwargs in calls:
             if family.startswith("siglip2"):  # its mask masks nothing
                 args = (args[0], None)
-            x, others = vit.call.read(args, given)
+            x, others = vit.call.read(args, kwargs)
             pruned = PrunedBlock(block, vit.parts(block), task, plan, vit.call)
             out = pruned.run(x, others)
             assert isinstance(out, Tensor)
-            assert torch.equal(out, block(*args, **given))
+            assert torch.equal(out, block(*args, **kwargs))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,17 +76,19 @@ def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
 
 def hidden(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[int, Tensor]]:
     """What leaves the last block, and for each stage the patches that it left."""
-    found: dict[int, Any] = {}
+    outputs: dict[int, Any] = {}
     blocks = list(blocks_of(model))
     hooks = [
-        block.register_forward_hook(lambda block, _, out: found.update({blocks.index(block): out}))
+        block.register_forward_hook(
+            lambda block, _, out: outputs.update({blocks.index(block): out})
+        )
         for block in blocks
     ]
     model(**inputs)
     for hook in hooks:
         hook.remove()
-    left = {at + 1: each.source for at, each in found.items() if isinstance(each, Tokens)}
-    return found[4], left
+    left = {at + 1: out.source for at, out in outputs.items() if isinstance(out, Tokens)}
+    return outputs[4], left
 
 
 def masked(model: Any, inputs: dict[str, Any], left: dict[int, Tensor], image: int) -> Tensor:
@@ -94,12 +96,14 @@ def masked(model: Any, inputs: dict[str, Any], left: dict[int, Tensor], image: i
     x, prefix = calls[0][1][0], backbone(model).geometry.prefix
     alive = torch.ones(x.shape[1], dtype=torch.bool)
     order = torch.arange(x.shape[1])
-    for number, (block, _, given) in enumerate(calls, start=1):
+    for number, (block, _, kwargs) in enumerate(calls, start=1):
         mask = torch.zeros(1, 1, len(alive), len(alive), dtype=x.dtype)
         mask = mask.masked_fill(~alive, -torch.inf)
-        held = given.get("attention_mask")
-        given = {name: value for name, value in given.items() if name != "attention_mask"}
-        x = block(x, attention_mask=mask if held is None else held + mask, **given)
+        attention_mask = kwargs.get("attention_mask")
+        kwargs = {name: value for name, value in kwargs.items() if name != "attention_mask"}
+        x = block(
+            x, attention_mask=mask if attention_mask is None else attention_mask + mask, **kwargs
+        )
         if number in left:
             order = torch.cat((torch.arange(prefix), left[number][image] + prefix))
             alive = torch.zeros_like(alive).index_fill(0, order, True)
@@ -119,9 +123,9 @@ def test_methods_run_and_restoring_leaves_no_trace(family: str) -> None:
         assert equal(answers(ztp.prune_(model, ztp.Schedule())(**inputs)), expected)
         for method, schedule in METHODS:
             ztp.prune_(model, schedule.by(method))
-            found = answers(model(**inputs))
-            assert all(each.isfinite().all() for each in found)
-            assert not equal(found, expected)
+            actual = answers(model(**inputs))
+            assert all(answer.isfinite().all() for answer in actual)
+            assert not equal(actual, expected)
             assert set(model.state_dict()) == before
             assert "pruned by" in repr(model)
         ztp.restore_(model)
@@ -143,7 +147,7 @@ def test_hidden_states_are_recorded_with_what_is_left(family: str) -> None:
         alone = answers(model(**inputs))
         out = model(**inputs, output_hidden_states=True)
     prefix = backbone(model).geometry.prefix
-    lengths = [each.shape[1] - prefix for each in out.hidden_states]
+    lengths = [state.shape[1] - prefix for state in out.hidden_states]
     assert lengths == [36, 36, 24, 24, 15, 15]
     assert torch.equal(out.hidden_states[1], plain[1])
     for one, other in zip(alone, answers(out), strict=True):
@@ -154,15 +158,23 @@ def test_hidden_states_are_recorded_with_what_is_left(family: str) -> None:
 def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
     model, inputs = build(family), images_for(family)
     ztp.prune_(model, MERGING.by("fold")).train()
-    found = []
+    gradients = []
     for checkpointing in (False, True):
         if checkpointing:
             model.gradient_checkpointing_enable()
         model.zero_grad()
-        torch.cat([each.flatten() for each in answers(model(**inputs))]).square().sum().backward()
-        found.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
-    assert len(found[0]) > 50
-    for one, other in zip(*found, strict=True):
+        torch.cat(
+            [answer.flatten() for answer in answers(model(**inputs))]
+        ).square().sum().backward()
+        gradients.append(
+            [
+                parameter.grad.clone()
+                for parameter in model.parameters()
+                if parameter.grad is not None
+            ]
+        )
+    assert len(gradients[0]) > 50
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -179,10 +191,10 @@ def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() ->
 def test_reentrant_checkpointing_is_refused() -> None:
     model = ztp.prune_(build("vit"), MERGING.by("fold")).train()
     model.gradient_checkpointing_enable({"use_reentrant": True})
-    says = "use_reentrant"
+    message = "use_reentrant"
     with (
         pytest.warns(UserWarning, match="None of the inputs"),
-        pytest.raises(ValueError, match=says),
+        pytest.raises(ValueError, match=message),
     ):
         model(torch.randn(2, 3, 96, 96, requires_grad=True))
 
@@ -194,11 +206,11 @@ def test_the_last_block_for_the_prefix_tokens_alone(family: str, attention: str)
     inputs = images_for(family, dtype=torch.float64)
     seen: list[int] = []
     last = blocks_of(model)[-1].mlp
-    own = type(last).forward
+    forward = type(last).forward
 
     def fed(x: Tensor) -> Any:
         seen.append(x.shape[1])
-        return own(last, x)
+        return forward(last, x)
 
     last.forward = fed
     with torch.inference_mode():
@@ -220,7 +232,7 @@ def test_the_last_block_for_the_prefix_tokens_alone(family: str, attention: str)
         assert seen[-1] == prefix
 
 
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each not in CLASSIFIERS])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in CLASSIFIERS])
 def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
     """Their last hidden states are what users read, in the order of `patches_left`."""
     model = ztp.prune_(build(family), MERGING.by("fold"))
@@ -231,7 +243,7 @@ def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "config", "says"),
+    ("kind", "config", "message"),
     [
         ("SwinModel", "SwinConfig", "SwinModel.*windows"),
         ("ViTForMaskedImageModeling", "ViTConfig", "ViTForMaskedImageModeling.*every patch"),
@@ -241,20 +253,20 @@ def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
         ("Qwen2VLModel", "Qwen2VLConfig", "Qwen2VLModel.*packs"),
     ],
 )
-def test_what_cannot_be_right_is_refused(kind: str, config: str, says: str) -> None:
+def test_what_cannot_be_right_is_refused(kind: str, config: str, message: str) -> None:
     with torch.device("meta"):
         model = getattr(transformers, kind)(getattr(transformers, config)())
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(TypeError, match=message):
         ztp.prune_(model, SCHEDULE)
 
 
 def test_subclasses_and_replaced_blocks_are_refused() -> None:
-    class Own(transformers.ViTModel):  # type: ignore[misc]
+    class Custom(transformers.ViTModel):  # type: ignore[misc]
         def forward(self, pixel_values: Tensor) -> Tensor:
             return pixel_values
 
-    with pytest.raises(TypeError, match=r"Own.*forward"):
-        ztp.prune_(Own(transformers.ViTConfig(**SMALL)), SCHEDULE)
+    with pytest.raises(TypeError, match=r"Custom.*forward"):
+        ztp.prune_(Custom(transformers.ViTConfig(**SMALL)), SCHEDULE)
     model = build("vit")
     model.vit.layers[1].attention = nn.Linear(3, 3)
     with pytest.raises(TypeError, match=r"block 2.*Linear"):
@@ -277,7 +289,7 @@ def test_old_versions_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "given", "says"),
+    ("family", "options", "message"),
     [
         ("vit, base", {"bool_masked_pos": torch.zeros(2, 36)}, "bool_masked_pos"),
         ("vit", {"attention_mask": torch.ones(2, 37)}, "attention mask"),
@@ -287,10 +299,10 @@ def test_old_versions_are_refused() -> None:
         ("smolvlm", {"patch_attention_mask": PARTLY}, "padded images"),
     ],
 )
-def test_calls_that_cannot_be_served(family: str, given: dict[str, Any], says: str) -> None:
+def test_calls_that_cannot_be_served(family: str, options: dict[str, Any], message: str) -> None:
     model = ztp.prune_(build(family), SCHEDULE)
-    with pytest.raises(ValueError, match=says):
-        model(**images_for(family) | given)
+    with pytest.raises(ValueError, match=message):
+        model(**images_for(family) | options)
 
 
 def test_a_mask_to_the_transformer_inside_is_refused() -> None:

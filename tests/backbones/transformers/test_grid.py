@@ -14,7 +14,7 @@ from tests.counting import macs_of
 from tests.equal_patches import equal_patches
 from tests.hf_families import BACKBONES, FEW, SMALL, TOWERS, answers, build, images_for
 from tests.keep_all import EVERYWHERE
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers.families import blocks_of
 from zerotprune.tokens import Tokens
@@ -49,8 +49,8 @@ def test_blocks_that_add_nothing_show_the_input_in_order(family: str) -> None:
         assert (expected[1][0, -1] - expected[1][0, -2]).abs().max() > 0.1
         for schedule in SCHEDULES.values():
             ztp.prune_(model, schedule, outputs="grid")
-            found = states(model, inputs)
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+            actual = states(model, inputs)
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", [*FEW, *TOWERS])
@@ -59,7 +59,7 @@ def test_prefix_and_surviving_patches_are_those_without_the_grid(family: str) ->
     prefix = backbone(model).geometry.prefix
     left: list[Any] = []
     hooks = [
-        block.register_forward_hook(lambda _, given, out: left.append(out))
+        block.register_forward_hook(lambda _, inputs, out: left.append(out))
         for block in blocks_of(model)
     ]
     with torch.inference_mode():
@@ -69,8 +69,8 @@ def test_prefix_and_surviving_patches_are_those_without_the_grid(family: str) ->
             hook.remove()
         ztp.prune_(model, SCHEDULES["zero-tprune"], outputs="grid")
         whole = model(**inputs, output_hidden_states=True).hidden_states
-    assert [each.shape[1] - prefix for each in short] == [36, 28, 19, 19, 9, 9]
-    assert [each.shape[1] - prefix for each in whole] == [36] * 6
+    assert [state.shape[1] - prefix for state in short] == [36, 28, 19, 19, 9, 9]
+    assert [state.shape[1] - prefix for state in whole] == [36] * 6
     for one, other, tokens in zip(whole[1:-1], short[1:-1], left, strict=False):
         assert isinstance(tokens, Tokens)
         places = tokens.source.unsqueeze(-1).expand(-1, -1, one.shape[-1])
@@ -85,8 +85,8 @@ def test_nothing_pruned_is_bit_for_bit_the_model(family: str) -> None:
         expected = states(model, inputs) + answers(model(**inputs))
         ztp.prune_(model, EVERYWHERE, outputs="grid")
         assert all("forward" in vars(block) for block in blocks_of(model))
-        found = states(model, inputs) + answers(model(**inputs))
-        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+        actual = states(model, inputs) + answers(model(**inputs))
+        assert all(torch.equal(*pair) for pair in zip(actual, expected, strict=True))
         ztp.prune_(model, MERGED.by("fold"), outputs="grid")
         assert not torch.equal(states(model, inputs)[-1], expected[-1])
         ztp.restore_(model)
@@ -95,7 +95,7 @@ def test_nothing_pruned_is_bit_for_bit_the_model(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "method"), [*((each, "fold") for each in ALL), ("vit", "tome"), ("siglip", "tome")]
+    ("family", "method"), [*((name, "fold") for name in ALL), ("vit", "tome"), ("siglip", "tome")]
 )
 def test_pairs_of_equal_patches_merged_pair_by_pair_change_nothing(
     family: str, method: str
@@ -105,8 +105,8 @@ def test_pairs_of_equal_patches_merged_pair_by_pair_change_nothing(
         expected = states(model, inputs) + answers(model(**inputs))
         schedule = ztp.Schedule((ztp.Stage(2, similar=18),)).by(method)
         ztp.prune_(model, schedule, outputs="grid")
-        found = states(model, inputs) + answers(model(**inputs))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        actual = states(model, inputs) + answers(model(**inputs))
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", BACKBONES)
@@ -161,7 +161,7 @@ def test_a_head_on_the_feature_maps_stays_as_it_is() -> None:
 
 
 def test_gradients_pass_through_the_grid_and_checkpoints() -> None:
-    model, found = build("dinov2, maps").double(), []
+    model, gradients = build("dinov2, maps").double(), []
     ztp.prune_(model, SCHEDULES["zero-tprune"], outputs="grid").train()
     inputs = images_for("dinov2, maps", dtype=torch.float64)
     for checkpointing in (False, True):
@@ -169,9 +169,9 @@ def test_gradients_pass_through_the_grid_and_checkpoints() -> None:
             model.gradient_checkpointing_enable()
         model.zero_grad()
         model(**inputs).feature_maps[-1].square().sum().backward()
-        found.append(model.embeddings.patch_embeddings.projection.weight.grad.clone())
-    torch.testing.assert_close(found[1], found[0])
-    assert found[0].abs().min() > 0
+        gradients.append(model.embeddings.patch_embeddings.projection.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert gradients[0].abs().min() > 0
 
 
 ONE_GRAPH = """
@@ -189,12 +189,12 @@ ztp.prune_(model, schedule, outputs="grid")
 images = torch.randn(2, 3, 96, 96)
 with torch.no_grad():
     expected = model(images).feature_maps
-    found = torch.compile(model, fullgraph=True, backend="aot_eager")(images).feature_maps
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-print("same", len(found))
+    actual = torch.compile(model, fullgraph=True, backend="aot_eager")(images).feature_maps
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+print("same", len(actual))
 """
 
 
 def test_one_graph() -> None:
     """In a process of its own: run-time type checks would break the graph."""
-    assert said_by(ONE_GRAPH)[-1] == "same 2"
+    assert run_script(ONE_GRAPH)[-1] == "same 2"

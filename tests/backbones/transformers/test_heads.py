@@ -20,7 +20,7 @@ from tests.backbones.test_pooling import at_block
 from tests.counting import macs_of
 from tests.equal_patches import equal_patches
 from tests.hf_families import CLASSIFIERS, FAMILIES, FEW, TOWERS, answers, build, images_for
-from tests.nursery import said_by
+from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers.families import base_of
 from zerotprune.methods import ATS, Fold, ToMe
@@ -50,8 +50,8 @@ def test_merging_equal_patches_changes_nothing(family: str) -> None:
         expected = pooled(model(**inputs))
         assert expected
         for method, schedule in pruning:
-            found = pooled(ztp.prune_(model, schedule.by(method))(**inputs))
-            for one, other in zip(found, expected, strict=True):
+            actual = pooled(ztp.prune_(model, schedule.by(method))(**inputs))
+            for one, other in zip(actual, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -64,7 +64,7 @@ def test_padding_does_not_count(family: str) -> None:
     with torch.inference_mode():
         together = pooled(model(**inputs))[0]
         for at in range(4):
-            alone = pooled(model(**{name: each[at : at + 1] for name, each in inputs.items()}))[0]
+            alone = pooled(model(**{name: value[at : at + 1] for name, value in inputs.items()}))[0]
             torch.testing.assert_close(together[at], alone[0], rtol=1e-9, atol=1e-9)
 
 
@@ -115,8 +115,8 @@ for family in FEW:
         assert list(exported.graph_signature.user_inputs) == ["pixel_values"]
         torch.testing.assert_close(answers(exported.module()(**images)), expected)
 
-    found = torch.compile(model, fullgraph=True, backend="eager")(**images)
-    torch.testing.assert_close(answers(found), expected)
+    outputs = torch.compile(model, fullgraph=True, backend="eager")(**images)
+    torch.testing.assert_close(answers(outputs), expected)
     print(family)
 """
 
@@ -124,7 +124,7 @@ for family in FEW:
 def test_counts_of_fvcore_export_and_one_graph() -> None:
     """In a process of its own: fvcore traces, and shapes that are traced are no integers; the
     run-time type checks of the other tests would break the graph."""
-    assert said_by(ALONE) == FEW
+    assert run_script(ALONE) == FEW
 
 
 @pytest.mark.parametrize("family", FAMILIES)

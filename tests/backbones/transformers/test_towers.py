@@ -24,13 +24,13 @@ def generate(model: Any, prompt: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "attention"), [*((each, "sdpa") for each in LANGUAGES), ("smolvlm", "eager")]
+    ("name", "attention"), [*((name, "sdpa") for name in LANGUAGES), ("smolvlm", "eager")]
 )
 def test_with_the_grid_the_prompt_stays_as_it_is(name: str, attention: str) -> None:
     model, tower = build(name, attention)
     prompt = prompt_for(name)
     with torch.inference_mode():
-        before, said = model(**prompt).logits, generate(model, prompt)
+        before, text = model(**prompt).logits, generate(model, prompt)
         ztp.prune_(tower, EVERYWHERE, outputs="grid")  # nothing goes: to the last bit
         assert torch.equal(model(**prompt).logits, before)
         ztp.prune_(tower, cost=0.6, outputs="grid")
@@ -38,10 +38,10 @@ def test_with_the_grid_the_prompt_stays_as_it_is(name: str, attention: str) -> N
         assert after.shape == before.shape
         assert after.isfinite().all()
         assert not torch.allclose(after, before, atol=1e-3)
-        assert generate(model, prompt).shape == said.shape
+        assert generate(model, prompt).shape == text.shape
         ztp.restore_(tower)
         assert torch.equal(model(**prompt).logits, before)
-        assert torch.equal(generate(model, prompt), said)
+        assert torch.equal(generate(model, prompt), text)
 
 
 def test_a_whole_model_is_refused_and_told_of_its_tower() -> None:
@@ -64,7 +64,7 @@ def test_llava_reads_as_many_tokens_as_are_counted(layer: Any, patches: int, str
     assert count == patches + extra
     with torch.inference_mode():
         read = model.get_image_features(prompt_for("llava")["pixel_values"])
-        assert [len(each) for each in read.pooler_output] == [count] * 2
+        assert [len(features) for features in read.pooler_output] == [count] * 2
         states = torch.cat([read.hidden_states[at] for at in np.atleast_1d(layer)], dim=-1)
         assert states.shape[1] == patches + 1
         expected = model.model.multi_modal_projector(states[:, 1 - extra :])
@@ -111,10 +111,10 @@ def test_the_processor_of_llava_puts_in_as_many() -> None:
     image = np.random.default_rng(0).integers(0, 255, (120, 120, 3), dtype=np.uint8)
     for wanted in (before, 18):
         processor.num_additional_image_tokens += ztp.image_tokens(model) - before
-        given = processor(images=image, text="<image> see", return_tensors="pt")
-        assert int((given["input_ids"] == IMAGE).sum()) == wanted
+        inputs = processor(images=image, text="<image> see", return_tensors="pt")
+        assert int((inputs["input_ids"] == IMAGE).sum()) == wanted
         with torch.inference_mode():
-            assert model(**given).logits.isfinite().all()
+            assert model(**inputs).logits.isfinite().all()
         ztp.prune_(tower, MERGED.by("fold"))
 
 

@@ -50,8 +50,8 @@ def test_the_same_tokens_and_answers_as_timm(name: str, method: str) -> None:
         assert torch.equal(here.fate, there.fate)
     with torch.inference_mode():
         out = other(images)
-        found = out.pooler_output if "dinov2" in name else out.logits
-        torch.testing.assert_close(found, one(images), rtol=1e-4, atol=1e-4)
+        actual = out.pooler_output if "dinov2" in name else out.logits
+        torch.testing.assert_close(actual, one(images), rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_folder_brings_its_preprocessing_and_class_names(folder: Path, images:
     assert backbone(model).name == "tiny"
     assert backbone(model).normalization == backbone(other).normalization
     with Image.open(images / "3" / "one.png") as image:
-        ours, timm_s = (backbone(each).transform()(image) for each in (model, other))
+        ours, timm_s = (backbone(vit).transform()(image) for vit in (model, other))
         assert torch.equal(ours, timm_s)
         assert backbone(model).transform(48)(image).shape == (3, 48, 48)
     with torch.inference_mode():
@@ -104,11 +104,11 @@ def test_a_folder_brings_its_preprocessing_and_class_names(folder: Path, images:
 
 
 def test_weights_on_top_of_a_folder(folder: Path, tmp_path: Path) -> None:
-    own = folder / "model.safetensors"
+    weights = folder / "model.safetensors"
     fresh = load(f"hf:{folder}")
-    given = load(f"hf:{folder}", weights=own)
-    assert weights_hash(given) == weights_hash(load(f"hf:{folder}", pretrained=True))
-    assert weights_hash(given) != weights_hash(fresh)
+    loaded = load(f"hf:{folder}", weights=weights)
+    assert weights_hash(loaded) == weights_hash(load(f"hf:{folder}", pretrained=True))
+    assert weights_hash(loaded) != weights_hash(fresh)
     with pytest.raises(ValueError, match=r"blocks\.0\.attn"):
         load(f"hf:{folder}", weights=folder.with_name("timm.safetensors"))
 
@@ -130,7 +130,7 @@ def test_a_processor_without_a_crop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         (None, "config.json"),
         ({"model_type": "swin", "architectures": ["SwinModel"]}, "SwinModel"),
@@ -143,18 +143,18 @@ def test_a_processor_without_a_crop(tmp_path: Path) -> None:
         ({"model_type": "vit", "architectures": ["ViTModel"]}, "cannot create"),
     ],
 )
-def test_folders_that_cannot_be_used(tmp_path: Path, config: Any, says: str) -> None:
+def test_folders_that_cannot_be_used(tmp_path: Path, config: Any, message: str) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         load(f"hf:{tmp_path}", pretrained=True)
 
 
 def test_a_siglip_without_its_head_has_no_one_answer(tmp_path: Path) -> None:
     build("siglip, no head").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"SigLIP without a head.*Python") as said:
+    with pytest.raises(ValueError, match=r"SigLIP without a head.*Python") as raised:
         load(f"hf:{tmp_path}", pretrained=True)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_name_on_the_hub_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **given: Any) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError
 
     monkeypatch.setattr("zerotprune.backbones.urlopen", refuse)

@@ -20,7 +20,7 @@ LEAST, STRETCH = 0.35, 4 / 3
 
 
 @dataclass(frozen=True)
-class HeldImages:
+class CachedImages:
     """The batches of every epoch, as `zerotprune.finetune.images.Feed` reads them from files."""
 
     pixels: Tensor  # bytes: images, channels, height, width
@@ -60,14 +60,14 @@ def cropped(images: Tensor, dice: np.random.Generator) -> Tensor:
     return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
-def held(
+def load_cached(
     model: nn.Module, folder: Path, device: str, batch: int, limit: int | None, seed: int
-) -> HeldImages:
+) -> CachedImages:
     """Decode the images of a folder once; all must have one size."""
     images = open_data(folder, limit=limit)
-    found = list(batches(images, 256, strict=True, report=print))
-    pixels = torch.cat([(shown * 255).round().byte() for shown, _, _ in found]).to(device)
-    labels = torch.cat([labels for _, labels, _ in found]).to(device)
-    mean, std = (torch.tensor(each, device=device)[:, None, None]
-                 for each in backbone(model).normalization)  # fmt: skip
-    return HeldImages(pixels, labels, mean, std, min(batch, len(labels)), seed)
+    read = list(batches(images, 256, strict=True, report=print))
+    pixels = torch.cat([(shown * 255).round().byte() for shown, _, _ in read]).to(device)
+    labels = torch.cat([labels for _, labels, _ in read]).to(device)
+    mean, std = (torch.tensor(values, device=device)[:, None, None]
+                 for values in backbone(model).normalization)  # fmt: skip
+    return CachedImages(pixels, labels, mean, std, min(batch, len(labels)), seed)
