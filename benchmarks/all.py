@@ -78,8 +78,8 @@ def main() -> None:
 
 
 def ready(name: str, chosen: argparse.Namespace) -> list[Bench]:
-    """With its images decoded, by processes: none may be forked once CUDA is up. No bench, where
-    the weights or images are not there."""
+    """Load a bench and decode its images in processes, which cannot be forked once CUDA is up.
+    Return an empty list if weights or images are missing."""
     benches = []
     with timed(f"decoding, {name}"):
         bench = Bench(name, chosen)
@@ -89,7 +89,7 @@ def ready(name: str, chosen: argparse.Namespace) -> list[Bench]:
 
 
 def on_model(bench: Bench, parts: list[str]) -> None:
-    """All that runs on one of the ImageNet models."""
+    """Run all tables and figures of one ImageNet model."""
     if "tables" in parts:
         for table in TABLES:
             if bench.name in table.models and table.name in bench.chosen.tables:
@@ -108,7 +108,7 @@ FAILED: list[str] = []
 
 @contextmanager
 def timed(name: str) -> Iterator[None]:
-    """A part that fails is told, and the others go on: a GPU may be lent by the minute."""
+    """Time a part; note one that fails and go on, since a GPU may be lent by the minute."""
     started = time.perf_counter()
     try:
         yield

@@ -35,7 +35,7 @@ _NAMES = {
 
 
 def convert(model: Any) -> Any:
-    """The same model, with the same weights, as one of transformers."""
+    """Return the same model, with the same weights, as one of transformers."""
     vit, scaled = backbone(model), hasattr(model.blocks[0].ls1, "gamma")
     block, (_, height, width) = model.blocks[0], vit.input_shape
     shape: dict[str, Any] = {
@@ -74,7 +74,7 @@ def convert(model: Any) -> Any:
 
 
 def renamed(state: dict[str, Tensor], **words: str) -> dict[str, Tensor]:
-    """q, k and v each by itself, all under transformers' names."""
+    """Split q, k and v, and rename all weights as transformers does."""
     converted: dict[str, Tensor] = {}
     for key, value in state.items():
         if ".attn.qkv." in key:
@@ -93,7 +93,7 @@ def _rename(key: str, words: dict[str, str]) -> str:
 
 
 def save(model: Any, folder: Path) -> None:
-    """The converted model with timm's preprocessing."""
+    """Save the converted model with timm's preprocessing."""
     folder.mkdir(parents=True, exist_ok=True)
     convert(model).save_pretrained(folder)
     vit = backbone(model)

@@ -30,12 +30,12 @@ TUNE = "imagenet/tune"  # others, on which schedules and forms are chosen
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
-    """Bare, but described by the first line of a module's docstring."""
+    """Return a parser described by the first line of a module's docstring."""
     return argparse.ArgumentParser(description=(about or "").partition("\n")[0])
 
 
 def measuring(about: str | None) -> argparse.ArgumentParser:
-    """With the options of all that is measured and written down."""
+    """Return a parser with the options of everything that is measured and written down."""
     made = parser(about)
     made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     made.add_argument("--csv", type=Path, default=RESULTS, help="add the rows to this file")
@@ -43,7 +43,7 @@ def measuring(about: str | None) -> argparse.ArgumentParser:
 
 
 def measuring_images(about: str | None) -> argparse.ArgumentParser:
-    """With the options of all that runs real models on real images."""
+    """Return a parser with the options of everything that runs real models on real images."""
     made = measuring(about)
     add_shared(made)
     made.add_argument("--batch", type=int, default=100)
@@ -68,14 +68,14 @@ def add_any_model(to: argparse.ArgumentParser) -> None:
 
 
 def parsed(by: argparse.ArgumentParser) -> argparse.Namespace:
-    """What was asked for, once it is sure that the rows can be written."""
+    """Parse the arguments and check that the rows can be written."""
     chosen = by.parse_args()
     records.check_rows_fit(chosen.csv)
     return chosen
 
 
 def real_model(name: str, chosen: argparse.Namespace) -> nn.Module:
-    """One of those that --shared has weights for, at the size of images that all are run at."""
+    """Load a model whose weights are in --shared, at the image size that all share."""
     return load(name, weights=weights_of(name, chosen), size=SIZE)
 
 
@@ -85,7 +85,7 @@ def weights_of(name: str, chosen: argparse.Namespace) -> Path:
 
 
 class Bench:
-    """An ImageNet model on its device, and its images, each folder of which is decoded once."""
+    """An ImageNet model on its device and its images; each folder is decoded once."""
 
     def __init__(self, name: str, chosen: argparse.Namespace) -> None:
         self.name, self.chosen = name, chosen
@@ -97,11 +97,11 @@ class Bench:
 
     @property
     def model(self) -> nn.Module:
-        """On its device from the first time on: whoever decodes first forks before CUDA is up."""
+        """The model, on its device from the first access on: decoding forks before CUDA is up."""
         return self._model.to(self.chosen.device)
 
     def batches(self, *folders: str) -> list[Batch]:
-        """Batches of all these folders of --shared."""
+        """Return the batches of these folders of --shared, decoded once."""
         for folder in folders:
             if folder not in self._batches:
                 say(f"{self.name}: decoding {folder}")
@@ -113,21 +113,21 @@ class Bench:
         return decoded(self._model, chosen.shared / folder, chosen.batch, chosen.limit)
 
     def read(self, *folders: str) -> Iterable[Batch]:
-        """The same for one pass."""
+        """Return the same batches for one pass."""
         return self.batches(*folders)
 
     def some(self, count: int, *folders: str) -> Tensor:
-        """Some of the images, on the device: for methods whose cost depends on them."""
+        """Return some images on the device, for methods whose cost depends on them."""
         return spread(self.batches(*folders), count).to(self.chosen.device)
 
     def data(self, *folders: str) -> str:
-        """What the rows call these images."""
+        """Return the name of these images in the rows."""
         return " + ".join(folders)
 
 
 class CustomBench(Bench):
-    """Any classifier on a folder of images (--model, --weights, --data): for all tables the same
-    images, read anew for each, since there may be 50,000."""
+    """Any classifier on a folder of images (--model, --weights, --data). All tables see the same
+    images, read anew for each table: there may be 50,000."""
 
     IN_MEMORY = 4096  # images for what needs them in memory
 
@@ -174,14 +174,14 @@ class CustomBench(Bench):
 
 
 def benches(names: Iterable[str], chosen: argparse.Namespace) -> Iterable[Bench]:
-    """The model of --model, or those of --shared, one after the other."""
+    """Yield the model of --model, or those of --shared one after the other."""
     if getattr(chosen, "model", None) is not None:
         return [CustomBench(chosen)]
     return (Bench(name, chosen) for name in names)
 
 
 def say(line: str) -> None:
-    """At once, also where the output goes to a file."""
+    """Print at once, even into a file."""
     print(line, flush=True)
 
 
@@ -192,7 +192,7 @@ def decoded(
     limit: int | None = None,
     workers: int | None = None,
 ) -> list[Batch]:
-    """Images of a folder through the model's own transform, by a process for each core."""
+    """Decode a folder's images by the model's own transform, with one process per core."""
     images = open_data(folder, transform=backbone(model).transform(), limit=limit)
     if workers is None:
         workers = min(16, os.cpu_count() or 1)
@@ -200,7 +200,7 @@ def decoded(
 
 
 def spread(batches: list[Batch], count: int) -> Tensor:
-    """Some of the images, from all over the data: one class alone would mislead ATS's budget."""
+    """Pick images from all over the data: one class alone would mislead ATS's budget."""
     images = [image for batch, _, _ in batches for image in batch]
     step = max(1, len(images) // count)
     return torch.stack(images[::step][:count])

@@ -100,7 +100,7 @@ def write(path: Path, docs: Path) -> None:
 
 
 def _appendix(rows: Sequence[Row], recent: Sequence[Row], path: Path, docs: Path) -> str:
-    """The tables in their order, then transfer, the paper's figures and what is only quoted."""
+    """Return the tables in order, then transfer, the paper's figures and what is only quoted."""
     parts = [APPENDIX, sections.runs(rows), _counts(rows)]
     special: dict[str, Callable[[list[Row], Path], list[str]]] = {
         settings.SETTINGS: sections.sensitive,

@@ -57,7 +57,7 @@ def models(shared: Path) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def digests(shared: Path) -> Iterator[tuple[str, str]]:
-    """A digest of the logits of every model by every method, or the sentence that refuses it."""
+    """Yield a digest of the logits of every model by every method, or the error that refuses it."""
     torch.set_num_threads(1)
     for name, model, images in models(shared):
         for method in ("", *ztp.methods.names()):

@@ -42,7 +42,7 @@ def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] =
 
 
 def quoted(table: Quoted) -> list[str]:
-    """A table of the paper, and the command that would measure it."""
+    """List a table of the paper and the command that would measure it."""
     return [
         f"### The paper's {table.title}\n",
         f"{table.conditions}.",
@@ -66,7 +66,7 @@ def _headed(model: str, rows: Sequence[Row]) -> list[str]:
 def _measured(
     rows: Sequence[Row], printed: Printed | None, speeds: Sequence[Row] = ()
 ) -> list[str]:
-    """The measured rows; features have no divergence, so no such column."""
+    """List the measured rows; features have no divergence, so no such column."""
     has_kl = any(row["kl"] for row in rows)
     ways = dict.fromkeys((row["precision"], row["mode"]) for row in speeds)
     rates = {(row["name"], row["precision"], row["mode"]): float(row["images_per_second"])
@@ -102,7 +102,7 @@ def _rate(rates: dict[tuple[str, str, str], float], name: str, way: tuple[str, s
 
 
 def _timed(rows: Sequence[Row]) -> list[str]:
-    """Where the images/s come from."""
+    """Say where the images/s come from."""
     if not rows:
         return []
     one = rows[0]
@@ -111,7 +111,7 @@ def _timed(rows: Sequence[Row]) -> list[str]:
 
 
 def _claims(rows: Sequence[Row], papers: Collection[str]) -> list[str]:
-    """The paired differences; the paper can agree or disagree with its own claims alone."""
+    """List the paired differences; the paper can only agree or disagree with its own claims."""
     claims = [row for row in rows if is_claim(row)]
     if not claims:
         return []
@@ -131,7 +131,8 @@ def _verdict(row: Row, papers: Collection[str], value: str = "change") -> str:
 
 
 def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
-    """Accuracy against GMACs; off the shelf against the images/s of the same run too (Fig. 19)."""
+    """Plot accuracy against GMACs; off the shelf also against the images/s of the same run (Fig.
+    19)."""
     measured = [row for row in rows if not is_claim(row)]
     title = f"{model}, {measured[0]['images']} images"
     lines = []
@@ -155,7 +156,7 @@ def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
 
 
 def curved(rows: list[Row], docs: Path) -> list[str]:
-    """How far models can be pruned, in one figure for all of them."""
+    """Plot how far models can be pruned, in one figure for all of them."""
     save(curve.drawn(rows), docs / "curve.png")
     lines = [f"## {scaling.TABLE.name}\n", scaling.TABLE.about, ""]
     lines += ["![Change in accuracy against cost, both models and methods](curve.png)", ""]
@@ -166,14 +167,14 @@ def curved(rows: list[Row], docs: Path) -> list[str]:
 
 
 def sensitive(rows: list[Row], docs: Path) -> list[str]:
-    """How much depends on the schedule, as a figure and in numbers."""
+    """Show how much depends on the schedule, as a figure and in numbers."""
     save(sensitivity.drawn(rows), docs / "sensitivity.png")
     lines = [f"## {settings.SETTINGS}\n", *sensitivity.described(rows), ""]
     return [*lines, "![Change in accuracy of 100 random settings, by rank](sensitivity.png)", ""]
 
 
 def fast(rows: list[Row], docs: Path) -> list[str]:
-    """Images/s in every precision and mode, and the speed-up over the unpruned model there."""
+    """List images/s in every precision and mode, and the speed-up over the unpruned model there."""
     cases = list(dict.fromkeys((row["precision"], row["mode"]) for row in rows))
     by_case = {(row["name"], row["precision"], row["mode"]): row for row in rows}
     cells = []

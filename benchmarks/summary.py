@@ -71,7 +71,7 @@ def first_page(rows: Sequence[Row], tables: Mapping[str, Table]) -> str:
 
 
 def is_paper_claim(row: Row, tables: Mapping[str, Table]) -> bool:
-    """Does the paper make this claim, and not only we?"""
+    """Is this a claim of the paper, not only of ours?"""
     return claim_of(row, tables) is not None
 
 
@@ -92,7 +92,7 @@ def judged(rows: Sequence[Row], of_the_paper: Callable[[Row], bool]) -> list[Jud
 
 
 def _claims(claims: Sequence[Judged]) -> Iterator[str]:
-    """The claims that at least one model decides."""
+    """List the claims that at least one model decides."""
     yield f"| claim | {' | '.join(SHORT.values())} | |"
     yield "|---" * (2 + len(SHORT)) + "|"
     order = ("holds on both", "holds on one", "**fails on one**", "**fails on both**")
@@ -179,7 +179,7 @@ def _stages_of(rows: Sequence[Row]) -> str:
 
 
 def _methods(rows: Sequence[Row]) -> Iterator[str]:
-    """What each method loses, and how far it diverges."""
+    """List what each method loses and how far it diverges."""
     by_name = {(row["model"], row["name"]): row for row in rows if row["table"] == "off-the-shelf"}
     heads = [f"{name} at {cost}" for name in SHORT.values() for cost in COSTS]
     yield f"| change (KL) | {' | '.join(heads)} |"
@@ -192,7 +192,7 @@ def _methods(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _fold(rows: Sequence[Row]) -> Iterator[str]:
-    """Who diverges least, at how many costs and models."""
+    """Say which method diverges least, and in how many cases."""
     cases: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         if row["table"] == "off-the-shelf" and row["kl"] and " @ " in row["name"]:
@@ -227,7 +227,7 @@ def _tome(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _untrained(rows: Sequence[Row]) -> Iterator[str]:
-    """Whether methods that are made to be trained are worth anything before it."""
+    """Say whether methods made for training are worth anything without it."""
     changes: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         if row["table"] == "off-the-shelf" and " @ " in row["name"]:
@@ -272,7 +272,7 @@ def _plots(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed(rows: Sequence[Row]) -> Iterator[str]:
-    """Table 2's throughput, in the slowest and the fastest way to run."""
+    """List Table 2's throughput, in the slowest and in the fastest way to run."""
     timed = [row for row in rows if row["table"] == "Table 2's throughput"]
     rates = {(row["name"], row["precision"], row["mode"]): float(row["images_per_second"])
              for row in timed if row["images_per_second"]}  # fmt: skip

@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _train(asked: argparse.Namespace) -> nn.Module:
-    """The running average of the weights over a training of ``asked.steps`` steps."""
+    """Train for ``asked.steps`` steps and return the running average of the weights."""
     net = untrained()
     _start(net)
     net.to(asked.device).train()
@@ -98,7 +98,7 @@ def _train(asked: argparse.Namespace) -> nn.Module:
 
 
 def _batches(asked: argparse.Namespace) -> Iterator[tuple[Tensor, Tensor]]:
-    """Never-repeating training batches whose clutter rises to full strength early on.
+    """Yield training batches that never repeat; their clutter rises to full strength early on.
 
     Begun in full clutter, the network stays at chance for long before it finds the digits.
     """
@@ -121,7 +121,7 @@ def _batches(asked: argparse.Namespace) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def _start(net: nn.Module) -> None:
-    """Start values for a narrow network: timm's spread of 0.02 suits wide ones."""
+    """Initialize a narrow network: timm's deviation of 0.02 suits wide ones."""
     for name, part in net.named_modules():
         if isinstance(part, nn.Linear) and name != "head":
             nn.init.trunc_normal_(part.weight, std=part.in_features**-0.5)
@@ -137,7 +137,7 @@ def _start(net: nn.Module) -> None:
 
 
 def _groups(net: nn.Module) -> list[dict[str, object]]:
-    """Weight decay for matrices alone: on norms, biases and tokens it does harm."""
+    """Decay the weights of matrices only: on norms, biases and tokens it does harm."""
     matrices = [weight for weight in net.parameters() if weight.ndim in (2, 4)]
     others = [weight for weight in net.parameters() if weight.ndim not in (2, 4)]
     return [
@@ -147,7 +147,7 @@ def _groups(net: nn.Module) -> list[dict[str, object]]:
 
 
 def _rate(step: int, steps: int) -> float:
-    """Share of the peak learning rate: a straight rise, then half a cosine down to nothing."""
+    """Return the share of the peak learning rate: a linear rise, then half a cosine to 0."""
     warm = max(1, round(WARM_SHARE * steps))
     if step < warm:
         return (step + 1) / warm

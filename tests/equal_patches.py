@@ -23,7 +23,7 @@ def repeat_first(rows: Tensor, group: int) -> Tensor:
 
 @contextmanager
 def equal_patches(model: Any, group: int) -> Iterator[None]:
-    """While it is open, every so many patch tokens in a row are one and the same to the model."""
+    """Make every `group` patch tokens in a row equal to the model, inside a `with` block."""
     vit = backbone(model)
     prefix = vit.geometry.prefix
 
@@ -47,7 +47,7 @@ def equal_patches(model: Any, group: int) -> Iterator[None]:
 
 
 def _replace_rotary(model: Any, group: int) -> list[tuple[Any, str]]:
-    """Rotary positions, in timm and in transformers: what was replaced, to be taken off again."""
+    """Replace rotary positions, of timm and of transformers; return what to restore."""
     turned = []
     for place, name in (("rope", "get_embed"), ("rope_embeddings", "forward")):
         module = getattr(model, place, None)

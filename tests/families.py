@@ -82,7 +82,8 @@ def build(family: str, seed: int = 0) -> nn.Module:
 
 
 def stirred(model: nn.Module) -> nn.Module:
-    """Fresh models are too tame: zero biases, layer scales near 0, attention near uniform."""
+    """Randomize a fresh model: zero biases, layer scales near 0 and uniform attention test
+    little."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if any(part in name for part in ("gamma", "ls1", "ls2", "norm")):
@@ -93,7 +94,7 @@ def stirred(model: nn.Module) -> nn.Module:
 
 
 def plain_geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
-    """That of a plain ViT with CLS pooling, patch 16 and 10 classes."""
+    """Return the geometry of a plain ViT with CLS pooling, patch 16 and 10 classes."""
     block = BlockShape(4 * dim * dim, 2 * dim * dim, 8 * dim * dim, dim, 4, dim, 0, dim)
     return Geometry(
         blocks=(block,) * depth,
@@ -113,7 +114,7 @@ def plain_geometry(depth: int, side: int, prefix: int, dim: int) -> Geometry:
 
 
 def precise(model: nn.Module) -> nn.Module:
-    """In float64, for those that timm itself can run in it."""
+    """Convert to float64, if timm can run the model in it."""
     stem, rope = getattr(model.patch_embed, "backbone", None), getattr(model, "rope_mixed", False)
     return model if stem is not None or rope else model.double()
 
@@ -124,8 +125,8 @@ def images_for(model: Any, count: int = 2) -> Tensor:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """What two copies of a model put out: equal to the last bit. Before torch 2.15 a matrix product
-    on a CPU was rounded by where its memory begins, and copies agree to rounding."""
+    """Are two copies' outputs equal to the last bit? Before torch 2.15 a CPU's matrix product was
+    rounded by where its memory begins, and copies agree to rounding."""
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15):
         return torch.equal(one, other)
     return torch.allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -96,7 +96,7 @@ FEW = ["vit", "deit, teacher", "dinov2", "registers", "dinov3", "clip", "siglip"
 
 
 def images_for(family: str, count: int = 2, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """What the model is called with."""
+    """Return the inputs of a call."""
     images = torch.randn(count, 3, 96, 96, dtype=dtype)
     if not family.startswith("siglip2"):
         return {"pixel_values": images}
@@ -109,5 +109,5 @@ def images_for(family: str, count: int = 2, dtype: torch.dtype = torch.float32) 
 
 
 def answers(out: Any) -> list[Tensor]:
-    """All tensors in a model's output."""
+    """Return all tensors in a model's output."""
     return [value for value in out.values() if isinstance(value, Tensor)]

@@ -49,7 +49,7 @@ LANGUAGES = {
 
 
 def build(name: str, attention: str = "sdpa", **options: Any) -> tuple[Any, Any]:
-    """The model and its tower."""
+    """Build the model; return it and its tower."""
     kind, vision, text, tower, _, extra = LANGUAGES[name]
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
@@ -66,7 +66,7 @@ def build(name: str, attention: str = "sdpa", **options: Any) -> tuple[Any, Any]
 
 
 def prompt_for(name: str, tokens: int | None = None) -> dict[str, Tensor]:
-    """Two images, each with a prompt that holds so many image tokens."""
+    """Return two images, each with a prompt of `tokens` image tokens."""
     count = LANGUAGES[name].tokens if tokens is None else tokens
     ids = torch.tensor([[1, *[IMAGE] * count, 5, 6, 7]] * 2)
     images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(1))

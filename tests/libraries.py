@@ -42,7 +42,7 @@ def _lvvit() -> nn.Module:
 
 
 def tlt() -> Any:
-    """The module of LV-ViT's first implementation, which runs on today's timm with warnings."""
+    """Import LV-ViT's first implementation, which runs on today's timm with warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import tlt.models  # noqa: F401
@@ -92,7 +92,7 @@ def build(name: str, seed: int = 0) -> Any:
 
 
 def stir(model: nn.Module) -> nn.Module:
-    """Fresh models are too tame: zero biases, heads of zeros, attention near uniform."""
+    """Randomize a fresh model: zero biases, heads of zeros and uniform attention test little."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.12 * torch.randn_like(weight))

@@ -108,7 +108,7 @@ class Done(NamedTuple):
 
 
 class Nursery:
-    """A process that waits to be forked."""
+    """A process that is forked for every child."""
 
     def __init__(self, preload: str = EVERYTHING) -> None:
         code = _SERVER.format(places=[str(ROOT / "src"), str(ROOT)], preload=preload)
@@ -122,8 +122,8 @@ class Nursery:
     def start(
         self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False
     ) -> int:
-        """The number of the child, which leads a group of its own. If strict, warnings are
-        errors in it."""
+        """Start a child in a process group of its own and return its number. If strict, warnings
+        are errors in it."""
         home = str((cwd or ROOT).absolute())
         self._last = self._ask("start", code, arguments, home, self._folder.name, strict)
         return self._last
@@ -132,8 +132,8 @@ class Nursery:
         return self._ask("end", child, False) is None
 
     def wait(self, child: int | None = None, limit: float = 900) -> Done:
-        """For the end of a child; of the last one, if none is named. It is killed after so many
-        seconds: a guard against hanging, and no measure of speed."""
+        """Wait for the end of a child, by default the last one. It is killed after `limit` seconds:
+        a guard against hanging, not a measure of speed."""
         child = child or self._last
         watch = threading.Timer(limit, _kill, [child])
         watch.start()
@@ -151,7 +151,7 @@ class Nursery:
         self, code: str, *arguments: str, cwd: Path | None = None, strict: bool = False,
         limit: float = 900,
     ) -> Done:  # fmt: skip
-        """The whole life of a child."""
+        """Run a child from start to end."""
         return self.wait(self.start(code, *arguments, cwd=cwd, strict=strict), limit)
 
     def close(self) -> None:
@@ -173,14 +173,14 @@ def _kill(child: int) -> None:
 
 @cache
 def nursery() -> Nursery:
-    """One for all tests of this process."""
+    """Return the one nursery that all tests of this process share."""
     started = Nursery()
     atexit.register(started.close)
     return started
 
 
 def run_script(script: str, *arguments: str) -> list[str]:
-    """The lines that a script prints, run in the root of the project; it must not fail."""
+    """Run a script in the project's root and return the lines it prints; it must not fail."""
     done = nursery().run(script, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout.splitlines()

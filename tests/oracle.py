@@ -14,7 +14,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class Layer(NamedTuple):
-    """What one pruning layer did. Indices are patch indices (prefix tokens are not counted)."""
+    """Result of one pruning layer. Indices are patch indices (prefix tokens are not counted)."""
 
     kept: Indices  # ascending
     similar: Indices  # dropped by S, most similar pair first
@@ -118,7 +118,7 @@ def candidates(importance: Floats, partition: str, noise: Floats | None) -> dict
 
 
 def similarity(x: Floats, y: Floats, metric: str) -> float:
-    """How alike two feature vectors are; distances are negated."""
+    """Return the similarity of two feature vectors; distances are negated."""
     if metric == "dot":
         return float(x @ y)
     if metric == "cosine":

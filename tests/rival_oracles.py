@@ -62,8 +62,8 @@ def forward(
     acts: str,
     proportional: float = 0.0,
 ) -> Forward:
-    """A plain pre-norm ViT; the rival acts before attention, between attention and MLP, or at each
-    block's end."""
+    """Run a plain pre-norm ViT; the rival acts before attention, between attention and MLP, or at
+    each block's end."""
     params = {name: np.asarray(value, np.float64) for name, value in weights.items()}
     tokens = first_tokens(params, np.asarray(image, np.float64))
     depth = len({name.split(".")[1] for name in params if name.startswith("blocks.")})
@@ -91,8 +91,8 @@ def forward(
 
 
 def first_tokens(weights: Weights, image: Floats) -> list[Token]:
-    """CLS, then a distillation token or registers, then the patches row by row; with positions,
-    which some models give to the patches alone."""
+    """Return CLS, then a distillation token or registers, then the patches row by row; with
+    positions, which some models give to the patches alone."""
     names = [name for name in ("cls_token", "dist_token", "reg_token") if name in weights]
     prefix = np.concatenate([weights[name][0] for name in names])
     nothing = {"cls_token": np.zeros((1, 0, prefix.shape[1])), "pos_embed": np.zeros((1, 1))}
@@ -107,7 +107,7 @@ def first_tokens(weights: Weights, image: Floats) -> list[Token]:
 def attend(
     tokens: list[Token], weights: Weights, name: str, heads: int, proportional: float
 ) -> tuple[list[Token], Attention]:
-    """The tokens after attention, and what it computed."""
+    """Return the tokens after attention, and what it computed."""
     x = np.stack([token.x for token in tokens])
     qkv = linear(layer_norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv")
     q, k, v = (np.stack(np.split(part, heads, axis=1)) for part in np.split(qkv, 3, axis=1))
@@ -136,8 +136,9 @@ def paid_by(query: Floats, keys: Floats, sizes: Floats) -> Floats:
 def attend_merged(
     tokens: list[Token], merged: list[Token], attention: Attention, weights: Weights, name: str
 ) -> list[Token]:
-    """The merged tokens after attention, by the attention of those that are in them: they receive
-    its sum and pay its mean, weighted by attention received times size. Values are their own."""
+    """Return the merged tokens after attention, from the attention of the tokens in them: they
+    receive its sum and pay its mean, weighted by attention received times size. Values are their
+    own."""
     informative = attention.graph.mean(axis=(0, 1))
     prefix = len(parted(tokens)[0])
     members = [
@@ -168,17 +169,17 @@ def mlp(x: Floats, weights: Weights, name: str) -> Floats:
 
 
 def parted(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
-    """Prefix tokens and patch tokens."""
+    """Split into prefix tokens and patch tokens."""
     return [token for token in tokens if not token.patches], [t for t in tokens if t.patches]
 
 
 def share(keep: float, count: int) -> Fraction:
-    """Exact for the decimal that was written."""
+    """Return the product, exact for the decimal as written."""
     return Fraction(str(keep)) * count
 
 
 def mean(host: Token, guests: Sequence[Token]) -> Token:
-    """The guests averaged into their host, each weighted by the number of patches in it."""
+    """Average guests into their host, each weighted by its number of patches."""
     group = [host, *guests]
     total = sum(token.size for token in group)
     x = sum((token.size / total * token.x for token in group), np.zeros_like(host.x))
@@ -186,7 +187,7 @@ def mean(host: Token, guests: Sequence[Token]) -> Token:
 
 
 def cls_attention(tokens: Sequence[Token], attention: Attention) -> Floats:
-    """What CLS pays to each patch token, mean over heads."""
+    """Return what CLS pays to each patch token, averaged over heads."""
     row = attention.graph[:, 0].mean(axis=0)
     return np.array([row[at] for at, token in enumerate(tokens) if token.patches])
 
@@ -220,7 +221,7 @@ def fold(
     features: str,
     of_partner: float,
 ) -> list[Token]:
-    """Fold: every second patch token may go, at the price of what matters times what is lost."""
+    """Fold: every second patch token may go, at the price of its importance times what is lost."""
     if count == 0:
         return tokens
     prefix, patches = parted(tokens)
@@ -351,9 +352,9 @@ def evit(tokens: list[Token], attention: Attention, keep: float, fuses: bool = T
 def diffrate(
     tokens: list[Token], attention: Attention, keep: float, similar: int, weighted: bool
 ) -> list[Token]:
-    """Sorted by CLS attention: the last are pruned, of the rest the last are merged, by a mean in
-    which each counts once; by as much of its size as it is like its host does the host grow. Or,
-    weighted, by means and sizes as they are in ToMe."""
+    """Sort by CLS attention: the last are pruned; of the rest, the last are merged by a plain mean,
+    and the host grows by the guest's size times their similarity. If weighted, means and sizes are
+    as in ToMe."""
     prefix, patches = parted(tokens)
     order = descending(cls_attention(tokens, attention))
     rest = [patches[at] for at in order[: math.floor(share(keep, len(patches)))]]
@@ -408,7 +409,7 @@ def ats(tokens: list[Token], attention: Attention, samples: int) -> list[Token]:
 def top_k(
     tokens: list[Token], attention: Attention, keep: float, similar: int, by: str, noise: Floats
 ) -> list[Token]:
-    """The tokens with the highest score, the highest first."""
+    """Keep the tokens with the highest scores, the highest first."""
     prefix, patches = parted(tokens)
     if by == "cls":
         score = cls_attention(tokens, attention)
@@ -426,7 +427,7 @@ def top_k(
 
 
 def predictor(x: Floats, weights: Weights, name: str) -> Floats:
-    """DynamicViT's: the logarithm of the probability that a token stays, all of them being kept."""
+    """Return DynamicViT's log-probability that a token stays, with all tokens kept."""
     mean, spread = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     x = (x - mean) / np.sqrt(spread + 1e-5) * weights[f"{name}.norm.weight"]
     x = gelu(linear(x + weights[f"{name}.norm.bias"], weights, f"{name}.inner"))
@@ -442,7 +443,7 @@ def gelu(x: Floats) -> Floats:
 
 
 def dynamicvit(tokens: list[Token], weights: Weights, block: int, keep: float) -> list[Token]:
-    """The tokens that its predictor would most like to keep, the likeliest first."""
+    """Keep the tokens that its predictor rates highest, the highest first."""
     prefix, patches = parted(tokens)
     x = np.stack([token.x for token in patches])
     score = predictor(x, weights, f"zerotprune.dynamicvit.{block}")
@@ -451,8 +452,8 @@ def dynamicvit(tokens: list[Token], weights: Weights, block: int, keep: float) -
 
 
 def a_vit(tokens: list[Token], gamma: float, beta: float, rest: float, last: bool) -> list[Token]:
-    """Halting by the first channel. A patch that has halted is gone; CLS goes on, and counts for
-    nothing any more in what is read of it."""
+    """Halt by the first channel. A halted patch is gone; CLS goes on, but no longer counts in the
+    output."""
     left = []
     for token in tokens:
         h = 1.0 if last else 1 / (1 + math.exp(-(gamma * token.x[0] + beta)))

@@ -22,7 +22,7 @@ PRUNED = ztp.Schedule((ztp.Stage(1, 1.0, 4, 5), ztp.Stage(2, 0.8, 4, 3), ztp.Sta
 
 
 def counted_by_torch(model: Any) -> int:
-    """What one more image costs."""
+    """Count what one more image costs."""
     one, two = (macs_of(partial(model, images_for(model, batch))) for batch in (1, 2))
     return two - one
 
@@ -33,7 +33,7 @@ def fit(model: Any, schedule: ztp.Schedule) -> ztp.Schedule:
 
 
 def reading_cls(model: Any) -> Any:
-    """With a head on the CLS token, if there is one: then the last block may be short."""
+    """Put the head on the CLS token, if there is one: then the last block may be short."""
     if model.cls_token is not None and getattr(model, "attn_pool", None) is None:
         model.global_pool = "token"
     return model

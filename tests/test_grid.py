@@ -39,8 +39,8 @@ def prunable(model: Any, method: str) -> bool:
 
 
 class Twin:
-    """Float64, from the description: every patch has a stream of its own, which gains on average
-    what those gain that stand for it: four where it was dropped, in their order of likeness."""
+    """A float64 twin from the description: every patch has its own stream, which gains the mean of
+    what its representatives gain; a dropped patch has four, in order of similarity."""
 
     def __init__(self, x: Tensor) -> None:
         self.streams = x.numpy().copy()  # batch, patches, width
@@ -73,7 +73,7 @@ class Twin:
 
 
 def nearest(vectors: np.ndarray, token: int, among: list[int]) -> list[int]:
-    """The four most like it; where there are fewer, the first as often as it takes."""
+    """Return the four most similar; if there are fewer, repeat the first."""
 
     def cosine(other: int) -> float:
         a, b = vectors[token], vectors[other]
@@ -84,7 +84,7 @@ def nearest(vectors: np.ndarray, token: int, among: list[int]) -> list[int]:
 
 
 def drawn(kind: str, patches: int, generator: torch.Generator) -> Reduction:
-    """A decision of the kind, by chance, for two images."""
+    """Draw a random decision of the kind, for two images."""
     order = torch.stack([torch.randperm(patches, generator=generator) for _ in range(2)])
     keep, rest = order[:, : patches - 7], order[:, patches - 7 :]
     if kind == "drop":

@@ -80,7 +80,7 @@ MAKERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 def answer(model: nn.Module, images: Tensor) -> Tensor:
-    """Logits, or what the image tower returns."""
+    """Return the logits, or the output of the image tower."""
     with torch.no_grad():
         out = getattr(model, "visual", model)(images)
     result: Tensor = getattr(out, "logits", out)
@@ -446,7 +446,7 @@ def test_an_open_clip_folder_fetches_no_trunk(
 
 
 class Hub:
-    """Stands in for the Hub's client: what is uploaded is copied."""
+    """A stand-in for the Hub's client that copies uploads."""
 
     place: Path
     called: list[tuple[str, Any]]

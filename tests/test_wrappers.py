@@ -25,7 +25,7 @@ COST = 0.7
 
 
 def step(model: Any, images: Tensor) -> tuple[float, dict[str, Tensor]]:
-    """The loss, and the gradient of every weight that has one."""
+    """Return the loss, and the gradient of every weight that has one."""
     outputs = model(images)
     loss = getattr(outputs, "logits", outputs).square().mean()
     loss.backward()
@@ -128,7 +128,7 @@ def test_a_compiled_step() -> None:
 
 
 def pieces(library: str) -> tuple[nn.Module, list[str]]:
-    """A model, and the names of its layers for LoRA."""
+    """Return a model and the names of its layers for LoRA."""
     if library == "timm":
         return build("deit"), ["qkv", "fc1"]
     return hf_families.build("dinov2"), ["q_proj", "v_proj", "fc1"]

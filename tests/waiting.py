@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def wait_until(holds: Callable[[], Result], name: str, pause: float = 0.01) -> Result:
-    """Return the first result of `holds` that is true; name `what` if there is none in time."""
+    """Return the first true result of `holds`; fail with `name` if there is none in time."""
     last = time.monotonic() + GUARD
     while time.monotonic() < last:
         if result := holds():

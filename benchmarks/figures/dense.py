@@ -31,7 +31,7 @@ _COLOURS = ("#9ecae1", "#8c6d5a", "#d9d9d9", "#636363", "#c9a0c9", "#31a354", "#
 def columns(
     model: Any, probe: camvid.Probe, shown: camvid.Scenes, device: str
 ) -> dict[str, list[Tensor]]:
-    """The map of every shown image, unpruned and by each method."""
+    """Predict a map for every shown image, unpruned and by each method."""
     maps = {}
     for name in ("unpruned", *camvid.METHODS):
         if name in camvid.METHODS:

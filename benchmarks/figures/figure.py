@@ -39,7 +39,7 @@ RANGE = ZeroTPrune().vhf or (0.0, math.inf)  # variances of the heads that VHF c
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the images that it is shown."""
+    """A model and the images it is shown."""
 
     name: str
     model: nn.Module
@@ -61,7 +61,7 @@ def arguments(about: str | None, out: str, count: int) -> argparse.ArgumentParse
 
 
 def load_subject(chosen: argparse.Namespace) -> Subject:
-    """The model, and the first images of those that were asked for."""
+    """Load the model and the first of the images asked for."""
     check_writable(chosen.out)
     model = load(chosen.model, weights=chosen.weights, pretrained=chosen.weights is None)
     if not chosen.data and chosen.model == "demo":
@@ -95,8 +95,8 @@ class Votes:
 
 
 def votes(model: nn.Module, images: Tensor, rounds: int | None = None) -> list[Votes]:
-    """Of every block of the unpruned model, from the method's own start; after the same `rounds` in
-    all blocks, or after the method's own."""
+    """Let the heads of every block of the unpruned model vote, from the method's own start: for
+    `rounds` in all blocks, or as long as the method does."""
     geometry, votes = backbone(model).geometry, []
     for number, graph in enumerate(attention_of(model, images), start=1):
         start = start_scores(graph, math.sqrt(geometry.tokens) if geometry.cls else None)
@@ -108,7 +108,7 @@ def votes(model: nn.Module, images: Tensor, rounds: int | None = None) -> list[V
 
 @torch.inference_mode()
 def attention_of(model: nn.Module, images: Tensor) -> list[Float[Tensor, "images heads n n"]]:
-    """The attention graph of every block of the unpruned model."""
+    """Return the attention graph of every block of the unpruned model."""
     network, seen = backbone(model), list[Tensor]()
 
     def watch(parts: Parts) -> Callable[..., None]:

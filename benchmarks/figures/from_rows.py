@@ -11,7 +11,7 @@ from zerotprune.plots.figures import check_figure_file
 
 
 def asked(about: str | None, out: Path) -> argparse.Namespace:
-    """Where the rows are and where the figure goes, once it is sure that it can be written."""
+    """Parse where the rows are and where the figure goes, and check that it can be written."""
     options = parser(about)
     options.add_argument("--csv", type=Path, default=RESULTS, help="the rows")
     options.add_argument("--out", type=Path, default=out, help="by the file's ending")
@@ -21,7 +21,7 @@ def asked(about: str | None, out: Path) -> argparse.Namespace:
 
 
 def rows_of(table: str, path: Path) -> list[Row]:
-    """Those of the newest run, of which there must be some."""
+    """Return the rows of the newest run; fail without any."""
     rows = [row for row in newest(path) if row["table"] == table]
     if not rows:
         raise SystemExit(f"{path} has no rows of {table!r}")

@@ -21,7 +21,7 @@ from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, sav
 
 
 def drawn(by_model: Mapping[str, Sequence[Shares]], title: str) -> Figure:
-    """A panel for each model, a bar for each block."""
+    """Draw a panel for each model and a bar for each block."""
     figure = new_figure(4.6 * len(by_model), 3.4)
     figure.suptitle(title, fontsize=11)
     axes = figure.subplots(1, len(by_model), squeeze=False, sharey=True)[0]

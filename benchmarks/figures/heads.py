@@ -19,7 +19,7 @@ from zerotprune.show.story import Story
 
 
 def views(block: Votes, grid: tuple[int, int]) -> list[HeadsView]:
-    """One for each image."""
+    """Return one view for each image."""
     relative = block.scores / block.scores.mean(dim=-1, keepdim=True)
     used = heads_in_range(block.variance, *RANGE)
     return [

@@ -12,7 +12,7 @@ PHOTOGRAPH = "DeiT-Ti, photographs that come with the package (CC0, public domai
 
 
 class Answer(NamedTuple):
-    """A figure of the paper by its number, where ours is, what it is drawn from, and the table of
+    """A figure of the paper by its number: where ours is, what it is drawn from, and the table of
     its rows. A drawing has no numbers to answer."""
 
     number: int

@@ -23,7 +23,7 @@ EDGE, ACROSS, SPAN = 150.0, 6, 2.0
 
 
 def means(subject: Subject) -> list[Tensor]:
-    """For each block the mean over images of importance (EIR, VHF), scaled to mean 1."""
+    """Return each block's importance (EIR, VHF), averaged over the images and scaled to mean 1."""
     totals: list[Tensor] = []
     for part in subject.images.split(8):  # a graph for every head: few at a time
         sums = []
@@ -37,7 +37,7 @@ def means(subject: Subject) -> list[Tensor]:
 
 
 def inner_share(mean: Tensor) -> float:
-    """How much more the middle quarter of the image gets than an even share."""
+    """Return the importance of the middle quarter of the image, relative to an even share."""
     rows, cols = mean.shape
     inner = mean[rows // 4 : rows - rows // 4, cols // 4 : cols - cols // 4]
     return (inner.mean() / mean.mean()).item()

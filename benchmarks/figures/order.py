@@ -30,7 +30,7 @@ def tell_all(subject: Subject, schedule: Schedule) -> list[Story]:
 
 
 def kept_share(story: Story) -> float:
-    """What the pruned model still gives to the unpruned model's answer."""
+    """Return the probability that the pruned model gives to the unpruned model's answer."""
     answer = story.before[0].label
     return next((guess.share for guess in story.after if guess.label == answer), 0.0)
 

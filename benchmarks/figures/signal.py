@@ -24,13 +24,14 @@ LINES = 40
 
 
 def signals(graph: Tensor) -> list[Tensor]:
-    """Of one image, mean over heads after so many rounds from the uniform start: (tokens,)."""
+    """Return one image's signal (tokens,), averaged over heads, after each of ROUNDS from the
+    uniform start."""
     start = start_scores(graph, None)
     return [(vote(graph, start, rounds) if rounds else start).mean(dim=1)[0] for rounds in ROUNDS]
 
 
 def strongest(graph: Tensor, signal: Tensor, prefix: int) -> list[tuple[int, int, float]]:
-    """The edges between patches along which the next round passes most on: from, to, share."""
+    """Return the edges between patches along which the next round passes most: from, to, share."""
     flow = (graph.mean(dim=1)[0] * signal.unsqueeze(-1))[prefix:, prefix:]
     flow = flow.clone().fill_diagonal_(0)
     best = flow.flatten().topk(LINES)

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def timed(chosen: argparse.Namespace) -> float:
-    """Seconds for all trials, from nothing but the model and the images in memory."""
+    """Return the seconds that all trials take, with model and images in memory."""
     precision: torch.dtype = getattr(torch, chosen.precision)
     model = load(chosen.model).to(chosen.device, precision)
     images = noise(model, chosen.images, chosen.device, precision)

@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def settings(model: nn.Module, cost: float, count: int) -> Iterator[tuple[str, Schedule]]:
-    """The rules, what `zero-tprune-paper` takes, and so many draws, all at this cost."""
+    """Return the rules, the form of `zero-tprune-paper` and random draws, all at this cost."""
     geometry = backbone(model).geometry
     yield "zero-tprune-paper", schedule_for(model, cost=cost, method=METHOD)
     for name, (blocks, similar, slope) in RULES.items():
@@ -102,7 +102,7 @@ def settings(model: nn.Module, cost: float, count: int) -> Iterator[tuple[str, S
 
 
 def draw(geometry: Geometry, cost: float) -> Iterator[Schedule]:
-    """Settings under the conditions, one after the other, always the same ones at a cost."""
+    """Yield random settings under the conditions, always the same ones at a cost."""
     chance = random.Random(f"settings at {cost}")
     while True:
         blocks = sorted(chance.sample(range(1, geometry.depth), chance.randint(3, 6)))
@@ -116,7 +116,7 @@ def draw(geometry: Geometry, cost: float) -> Iterator[Schedule]:
 def solved(
     geometry: Geometry, cost: float, blocks: Sequence[int], similar: int, slope: float
 ) -> Schedule | None:
-    """These stages with the mean rate that meets the cost; None if none does."""
+    """Return these stages with the mean rate that meets the cost; None if none does."""
     target = cost * Plan(Schedule(), geometry).gmacs()
     hit = bisect(partial(_turn, geometry, blocks, similar, slope), target)
     return hit.setting if hit is not None and hit.miss <= TOLERANCE / 2 else None
@@ -138,7 +138,8 @@ def _turn(
 
 
 def spread(schedule: Schedule, patches: int) -> float:
-    """The standard deviation of the stages' shares of tokens gone, in their mean."""
+    """Return the standard deviation of the stages' shares of tokens removed, relative to their
+    mean."""
     rates = []
     for stage in schedule.stages:
         left = stage.kept(patches)
@@ -148,7 +149,7 @@ def spread(schedule: Schedule, patches: int) -> float:
 
 
 def accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Top-1 in percent."""
+    """Return top-1 in percent."""
     return float(100 * (logits.argmax(dim=1) == labels).double().mean())
 
 

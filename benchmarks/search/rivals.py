@@ -63,8 +63,8 @@ def main() -> None:
 
 
 def schedules(model: nn.Module, cost: float, methods: list[str]) -> Iterator[tuple[str, Schedule]]:
-    """The methods at this cost, and ToMe by Fold's counts; those that cannot meet it are left
-    out."""
+    """Return the methods at this cost, and ToMe by Fold's counts; leave out those that cannot meet
+    it."""
     for name in methods:
         try:
             yield name, schedule_for(model, cost=cost, method=METHODS[name])

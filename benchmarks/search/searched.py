@@ -31,18 +31,18 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def classified(bench: Bench) -> None:
-    """A model that names classes: by its answers, and by how far they moved."""
+    """Measure a classifier by its accuracy and its divergence."""
     measure(table_of(bench.model), bench)
 
 
 def on_features(chosen: argparse.Namespace) -> None:
-    """DINOv2-S, which has no head."""
+    """Measure DINOv2-S, which has no head."""
     model = real_model(DINOV2, chosen)
     dinov2.measure(table_of(model), model, chosen)
 
 
 def table_of(model: nn.Module) -> Table:
-    """A contender of either kind, and a claim, for each budget that there is a schedule for."""
+    """Make a table with both contenders and a claim for each budget that has a schedule."""
     entries = tuned_at(model, ZeroTPrune())
     budgets = sorted((entry.gmacs for entry in entries), reverse=True)
     if not budgets:

@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def run(bench: Bench) -> None:
-    """Both tables, on one model."""
+    """Measure both tables on one model."""
     chosen, budget = bench.chosen, _budget(bench.model)
     results = {start: searched(bench, STARTS[start]) for start in chosen.starts}
 
@@ -116,12 +116,12 @@ def run(bench: Bench) -> None:
 
 
 def _budget(model: nn.Module) -> float:
-    """The cost of the paper's ablation, I + S."""
+    """Return the cost of the paper's ablation, I + S."""
     return gmacs(model, preset_for(model, "ablation-is"))
 
 
 def drawn(model: nn.Module, method: Method) -> Iterator[Schedule]:
-    """One random schedule of the budget after the other, always the same ones."""
+    """Yield random schedules of the budget, always the same ones."""
     # The other parts of a whole run can do without Optuna.
     import optuna
 

@@ -113,7 +113,7 @@ def staged(blocks: Sequence[int], share: float, patches: int, method: Method) ->
 def solve(
     blocks: Sequence[int], cost: float, geometry: Geometry, method: Method
 ) -> Schedule | None:
-    """The share by which stages at these blocks meet the cost; None if none does."""
+    """Return the share by which stages at these blocks meet the cost; None if none does."""
     whole, low, high = Plan(Schedule(), geometry).gmacs(), 0.0, 0.5
     if (
         Plan(staged(blocks, high, geometry.patches, method), geometry).gmacs()

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def contest(name: str, entries: Sequence[tuned.Tuned], chosen: argparse.Namespace) -> None:
-    """Write those that agree better with the unpruned model than what is there."""
+    """Write the schedules that agree better with the unpruned model than those already there."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = getattr(torch, chosen.precision)
     model = real_model(name, chosen).to(device, precision)
@@ -87,13 +87,13 @@ def contest(name: str, entries: Sequence[tuned.Tuned], chosen: argparse.Namespac
 
 
 def asked(chosen: argparse.Namespace) -> list[str]:
-    """The options that a schedule depends on."""
+    """Return the options that a schedule depends on."""
     names = ("trials", "sampler", "seed", "batch", "precision", "limit")
     return written({name: getattr(chosen, name) for name in names})
 
 
 def written(options: Mapping[str, object]) -> list[str]:
-    """Options as they stand in a command, without those that have no value."""
+    """Format options as in a command, without those that have no value."""
     return [
         part
         for name, value in options.items()
@@ -103,7 +103,7 @@ def written(options: Mapping[str, object]) -> list[str]:
 
 
 def searched(name: str, gmacs: float, chosen: argparse.Namespace) -> tuned.Tuned | None:
-    """One search through the command line; where it fails, why."""
+    """Run one search through the command line; say why if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         out, rows = Path(folder, "schedule.json"), Path(folder, "rows.csv")
         options = {"weights": weights_of(name, chosen), "size": SIZE, "gmacs": gmacs, "out": out,

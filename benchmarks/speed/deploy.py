@@ -113,7 +113,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
 
 
 def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor]:
-    """Images to calibrate on; others to judge by, and their labels."""
+    """Return images to calibrate on, others to judge by, and their labels."""
     count = chosen.limit or IMAGES
     batches = decoded(model, chosen.shared / TUNE, limit=count + CALIBRATION)
     images = torch.cat([images for images, _, _ in batches])
@@ -125,7 +125,7 @@ def shown(model: nn.Module, chosen: argparse.Namespace) -> tuple[Tensor, Tensor,
 
 
 def rated(job: Job, file: Path, model: nn.Module, name: str, judged: list[Tensor]) -> Result:
-    """The accuracy of a file in its runtime."""
+    """Return the accuracy of a file in its runtime."""
     plan = current_plan(model)
     assert plan is not None
     schedule = Schedule() if name == UNPRUNED.name else plan.schedule

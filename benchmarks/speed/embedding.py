@@ -97,7 +97,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 
 
 def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:
-    """Images a second of the loop and of the model alone, and what pruning gains in both."""
+    """Measure images/s of the loop and of the model alone, and what pruning gains in both."""
     shape = (chosen.batch, 3, chosen.size, chosen.size)
     precision = getattr(torch, chosen.precision)
     batch = torch.randn(shape).to(precision)
@@ -131,7 +131,7 @@ def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:
 
 
 def from_files(embedders: dict[str, Embedder], chosen: Any) -> list[dict[str, Any]]:
-    """Images a second from JPEG files, by the number of processes that decode."""
+    """Measure images/s from JPEG files, by the number of decoding processes."""
     rows = []
     with tempfile.TemporaryDirectory() as home:
         sources = [write_jpeg(Path(home, f"{number}.jpg"), number) for number in range(DIFFERENT)]

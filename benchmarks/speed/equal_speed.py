@@ -33,7 +33,7 @@ TABLE = "equal speed"
 
 
 class Case(NamedTuple):
-    """One method at one speed, as the file has it; without a schedule where it is out of reach."""
+    """One method at one speed, as in the file; without a schedule if the speed is out of reach."""
 
     asked: float
     batch: int
@@ -110,7 +110,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
 
 
 def _row(case: Case, result: Result | None, unpruned: Result) -> dict[str, object]:
-    """The accuracy beside the speed that was measured before, or why that is out of reach."""
+    """Return the accuracy beside the speed measured before, or why that is out of reach."""
     timed: dict[str, object] = {
         "measure": f"top1 at {case.asked:g} times the speed",
         "batch": case.batch,

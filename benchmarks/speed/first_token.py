@@ -134,7 +134,7 @@ def built(tower: Tower, chosen: argparse.Namespace) -> Any:
 
 
 def measured(model: Any, batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """The rows at one batch size: of the first token, and of the tower alone."""
+    """Return the rows at one batch size: the first token, and the tower alone."""
     cases = [case_of(model, name, outputs, batch, chosen) for name, outputs in CASES.items()]
     with torch.inference_mode(), room_for(2 * len(cases)):
         for measure, call in (("first token", Case.first_token), ("tower", Case.look)):
@@ -169,7 +169,7 @@ def case_of(
 def timed(
     cases: list[Case], call: Callable[[Case], object], chosen: argparse.Namespace
 ) -> list[list[float]]:
-    """For each case its samples, taken in turn."""
+    """Return the samples of each case, taken in turn."""
     clock = stopwatch(chosen.device)
     for case in cases:
         for _ in range(2):

@@ -66,7 +66,7 @@ def measure(name: str, to: str, chosen: argparse.Namespace) -> None:
 
 
 def images_of(model: torch.nn.Module, folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    """Some images of a folder, spread evenly over it, and their labels."""
+    """Return images spread evenly over a folder, and their labels."""
     batches = decoded(model, folder, limit=count)
     return torch.cat([batch[0] for batch in batches]), torch.cat([batch[1] for batch in batches])
 

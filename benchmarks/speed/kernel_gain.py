@@ -35,7 +35,7 @@ TABLE = "kernel gain"
 
 
 class Case(NamedTuple):
-    """A model, its batch, and the variants that are tried of it."""
+    """A model, its batch, and the variants to try."""
 
     model: str
     size: int | None
@@ -122,7 +122,7 @@ def measured(
 
 
 def variants_of() -> Mapping[str, Scorer]:
-    """Scorers that do one step the simpler way."""
+    """Return scorers that do one step the simpler way."""
     from zerotprune.scoring.triton import fused
 
     @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def main() -> None:
 def measured(
     model: nn.Module, schedule: Schedule, batches: list[Batch], device: str, precision: torch.dtype
 ) -> list[dict[str, object]]:
-    """A row for the first stage, which sees the very same tokens, and one for all of them."""
+    """Return a row for the first stage, which sees exactly the same tokens, and one for all
+    stages."""
     hits: dict[Backend, list[bool]] = {"reference": [], "auto": []}
     same: dict[str, list[bool]] = {"first stage": [], "all stages": []}
     for images, labels, _ in batches:

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def time_moves(driver: Any, model: str, moves: int) -> Iterator[dict[str, object]]:
-    """With a rival beside the method and without: from the slider to the new view."""
+    """Time from the slider to the new view, with and without a rival beside the method."""
     if not moves:
         return
     choose(driver, "model", model)
@@ -100,7 +100,7 @@ def time_moves(driver: Any, model: str, moves: int) -> Iterator[dict[str, object
 
 
 def take_screenshot(driver: Any, path: Path) -> None:
-    """The whole page, as it opens."""
+    """Save the whole page as it opens."""
     driver.execute_script("document.activeElement.blur()")
     width = driver.execute_script("return innerWidth")
     # The box of code draws the lines that are in sight alone: all shall be.
@@ -145,7 +145,7 @@ def wait_until_settled(driver: Any) -> None:
 
 @contextmanager
 def serve_page(model: str, weights: Path | None) -> Iterator[str]:
-    """The page as its command serves it."""
+    """Serve the page as its command does."""
     command = [sys.executable, "-m", "zerotprune", "app", "--no-browser", "--model", model]
     command += ["--random-weights"] if weights is None else ["--weights", str(weights)]
     surroundings = os.environ | {"COLUMNS": "120"}

@@ -31,7 +31,7 @@ Report = Callable[[str], None]
 
 
 class Case(NamedTuple):
-    """One contender at one batch size: what is compiled by itself."""
+    """One contender at one batch size, compiled by itself."""
 
     model: str
     size: int | None
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 class Served:
-    """A process that has compiled one case, seen from the one that asks it for times."""
+    """A process that has compiled one case, as seen by the process that asks for times."""
 
     def __init__(self, module: str, *arguments: str, sent: bytes = b"") -> None:
         # No more processes than asked for: each compiler would start some for itself.
@@ -55,7 +55,7 @@ class Served:
         self.peaks: dict[str, int] = self._answer()  # memory in bytes, by mode
 
     def time(self, mode: str, repeat: int) -> float:
-        """Return the seconds that so many calls take together."""
+        """Return the seconds that `repeat` calls take together."""
         self._send(json.dumps([mode, repeat]).encode())
         return float(self._answer())
 
@@ -79,13 +79,13 @@ class Served:
 
 
 def received() -> bytes:
-    """Return the next message from the process that started this one, nothing at the end."""
+    """Return the next message from the parent process; empty at the end."""
     length = int.from_bytes(sys.stdin.buffer.read(8), "big")
     return sys.stdin.buffer.read(length)
 
 
 def serve(make: Callable[[], Mapping[str, tuple[Call, int]]], device: str) -> None:
-    """Make calls ready, one for each mode, and time them until nobody asks any more."""
+    """Prepare one call per mode, and time them until no more requests come."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever compilers print is not an answer
     calls, clock = make(), stopwatch(device)
@@ -113,8 +113,8 @@ def measure(
 def start(
     calls: Sequence[tuple[str, Sequence[str], bytes]], names: Sequence[str], jobs: int, say: Report
 ) -> list[Served | str]:
-    """Start a process for each call, so many at a time until they have compiled. Return them, or
-    why they failed: a module, its arguments, and what it is sent are a call."""
+    """Start a process per call, a few at a time until they have compiled. Return them, or why they
+    failed. A call is a module, its arguments and the message it is sent."""
 
     def begin(name: str, call: tuple[str, Sequence[str], bytes]) -> Served | str:
         module, arguments, sent = call
@@ -153,7 +153,7 @@ def _timed(cases: Sequence[tuple[Case, Served | str]], setup: bench.Setup) -> be
 
 @dataclass(frozen=True)
 class Remote:
-    """A case of another process, where a call of this one would stand. `ask` is its clock."""
+    """A case in another process, in place of a call in this one. `ask` is its clock."""
 
     process: Served
     mode: str

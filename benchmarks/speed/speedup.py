@@ -45,7 +45,7 @@ HALF = Schedule(
 
 @dataclass(frozen=True)
 class Section:
-    """One model of the table; by a schedule, or at a share of its unpruned cost."""
+    """One model of the table, by a schedule or at a share of its unpruned cost."""
 
     model: str
     batches: tuple[int, ...]
@@ -121,7 +121,7 @@ def timed(
 
 
 class Field:
-    """A section with its model, its images if it has any, and who runs at which batch size."""
+    """A section with its model, its images if any, and the contenders at each batch size."""
 
     def __init__(self, name: str, chosen: argparse.Namespace, setup: bench.Setup) -> None:
         section = SECTIONS[name]
@@ -147,7 +147,7 @@ class Field:
         self.everybody = entered
 
     def cases(self) -> list[list[served.Case]]:
-        """Return all that has to be compiled, by batch size."""
+        """Return everything to compile, by batch size."""
         section, precision = self.section, self.chosen.precision
         return [
             [
@@ -181,7 +181,7 @@ class Field:
                 for group in groups for speed in group.speeds]  # fmt: skip
 
     def accuracies(self) -> dict[str, Result]:
-        """By the contenders' names, in the same precision."""
+        """Return the accuracies by contender, in the same precision."""
         dtype: torch.dtype = getattr(torch, self.chosen.precision)
         contenders = [entrant.contender for entrant in self.everybody if not entrant.failure]
         setting = Setting(self.chosen.device, dtype, False, self.setup.compute, self.setup.backend)
@@ -210,7 +210,7 @@ def row_of(
 
 
 def draw(path: Path, folder: Path) -> None:
-    """A plot for each section in the file, of its newest rows."""
+    """Plot the newest rows of each section in the file."""
     from zerotprune.plots.comparison import Pace, speed_figure
     from zerotprune.plots.figures import save
 

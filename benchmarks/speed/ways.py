@@ -42,7 +42,7 @@ PRUNED = name_of(HALF.method)
 
 
 class Case(NamedTuple):
-    """One model, run one way."""
+    """One model, run in one way."""
 
     way: str
     name: str
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """A row for each way, unpruned and pruned, all in one turn."""
+    """Measure every way, unpruned and pruned, all in turn; return a row for each."""
     torch.manual_seed(SEED)
     plain = load(MODEL).requires_grad_(False).eval()
     models = {UNPRUNED.name: plain, PRUNED: attach(sharing_copy(plain), HALF)}
@@ -99,7 +99,7 @@ def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, objec
 
 
 def ready(way: str, model: nn.Module, batch: int, folder: Path, chosen: argparse.Namespace) -> Call:
-    """A call that has run before."""
+    """Return a call that has run before."""
     say(f"{way}: getting ready")
     images = noise(model, batch, "cpu", torch.float32)
     if way == "eager":
@@ -119,7 +119,7 @@ def ready(way: str, model: nn.Module, batch: int, folder: Path, chosen: argparse
 
 
 def drawn(rows: list[dict[str, object]], chosen: argparse.Namespace) -> Figure:
-    """Milliseconds for an image, unpruned and pruned, a panel for each batch size."""
+    """Plot milliseconds per image, unpruned and pruned, in a panel for each batch size."""
     figure = new_figure(8, 0.55 * len(chosen.ways) + 1.6)
     panels = figure.subplots(1, len(chosen.batch), sharey=True, squeeze=False)[0]
     places = range(len(chosen.ways), 0, -1)

@@ -21,7 +21,7 @@ LEAST, STRETCH = 0.35, 4 / 3
 
 @dataclass(frozen=True)
 class CachedImages:
-    """The batches of every epoch, as `zerotprune.finetune.images.Feed` reads them from files."""
+    """Batches of every epoch, as `zerotprune.finetune.images.Feed` reads them from files."""
 
     pixels: Tensor  # bytes: images, channels, height, width
     labels: Tensor

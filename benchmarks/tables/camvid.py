@@ -44,14 +44,14 @@ METHODS: dict[str, Method] = {
 
 
 class Scenes(NamedTuple):
-    """Images as the model takes them, and the class of every pixel."""
+    """Preprocessed images and the class of every pixel."""
 
     images: Tensor  # images, 3, height, width
     labels: Tensor  # images, rows, columns
 
 
 class Probe(NamedTuple):
-    """A linear layer on features that are scaled to mean 0 and deviation 1."""
+    """A linear layer on features scaled to mean 0 and deviation 1."""
 
     mean: Tensor
     deviation: Tensor
@@ -85,7 +85,8 @@ def read(folder: Path, model: nn.Module, limit: int | None) -> Scenes:
 
 @torch.inference_mode()
 def features_of(model: Any, images: Tensor, device: str, batch: int) -> tuple[Tensor, float]:
-    """Of every patch (images, height, width, channels), and the seconds for an image."""
+    """Return the features of every patch (images, height, width, channels), and seconds per
+    image."""
     grids, spent = [], []
     for at in range(-batch, len(images), batch):  # the first batch twice: once to warm up
         some = images[max(at, 0) :][:batch].to(device)
@@ -103,7 +104,7 @@ def _now(device: str) -> float:
 
 
 def fit(features: Tensor, labels: Tensor) -> Probe:
-    """Softmax regression on the shares of the classes in each patch, by L-BFGS from 0."""
+    """Fit a softmax regression to the share of each class in a patch, by L-BFGS from 0."""
     one_hot = F.one_hot(labels, CLASSES + 1)[..., :CLASSES].permute(0, 3, 1, 2).float()
     _, height, width, _ = features.shape
     shares = F.adaptive_avg_pool2d(one_hot, (height, width)).permute(0, 2, 3, 1)
@@ -127,13 +128,13 @@ def fit(features: Tensor, labels: Tensor) -> Probe:
 
 
 def predicted(probe: Probe, features: Tensor, size: Sequence[int]) -> Tensor:
-    """The class of every pixel of one image."""
+    """Return the class of every pixel of one image."""
     scores = probe(features).permute(2, 0, 1).unsqueeze(0)
     return F.interpolate(scores, size=tuple(size), mode="bilinear").argmax(dim=1)[0].cpu()
 
 
 def confusions(probe: Probe, features: Tensor, labels: Tensor) -> Tensor:
-    """For each image how many pixels of each class are taken for each."""
+    """Count, for each image, the pixels of each class by predicted class."""
     rows = []
     for one, truth in zip(features, labels, strict=True):
         classes = predicted(probe, one, truth.shape)
@@ -143,14 +144,14 @@ def confusions(probe: Probe, features: Tensor, labels: Tensor) -> Tensor:
 
 
 def miou(confusion: Tensor) -> Tensor:
-    """Mean over the classes of intersection over union, in percent; of (a batch of) confusions."""
+    """Return the mean intersection over union in percent, from (a batch of) confusions."""
     hits = confusion.diagonal(dim1=-2, dim2=-1)
     union = confusion.sum(dim=-1) + confusion.sum(dim=-2) - hits
     return 100 * (hits / union.clamp_min(1)).mean(dim=-1)
 
 
 def with_errors(confusion: Tensor, reference: Tensor) -> dict[str, float]:
-    """mIoU and its change, with their errors: the deviation over resampled images."""
+    """Return mIoU and its change with standard errors, from resampled images."""
     draws = torch.randint(
         len(confusion), (1000, len(confusion)), generator=torch.Generator().manual_seed(0)
     )
@@ -165,7 +166,7 @@ def with_errors(confusion: Tensor, reference: Tensor) -> dict[str, float]:
 def cases(
     model: Any, train: Scenes, test: Scenes, chosen: argparse.Namespace
 ) -> Iterator[list[Row]]:
-    """One after the other: the unpruned model, then each cost and method, by both probes."""
+    """Yield the unpruned model, then each cost and method, by both probes."""
 
     def features(scenes: Scenes) -> tuple[Tensor, float]:
         return features_of(model, scenes.images, chosen.device, chosen.batch)
@@ -208,7 +209,7 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def page_table(groups: list[list[Row]]) -> list[str]:
-    """The lines of the table in docs/dense.md."""
+    """Return the lines of the table in docs/dense.md."""
     whole = groups[0][0]
     lines = [
         "| cost | method | mIoU | change, probe untouched | probe refitted | images/s |",

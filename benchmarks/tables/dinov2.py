@@ -29,7 +29,7 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def measure(table: Table, model: nn.Module, chosen: argparse.Namespace) -> None:
-    """A table on DINOv2-S and these images."""
+    """Measure a table on DINOv2-S and these images."""
     model = model.to(chosen.device)
     train, test = (
         decoded(model, chosen.shared / "pets" / split, chosen.batch, chosen.limit)

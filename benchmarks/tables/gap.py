@@ -88,7 +88,7 @@ def even(
     similar: int,
     strength: tuple[float, ...] | None = None,
 ) -> Schedule:
-    """Return a schedule with one `similar` in all stages, and one share or shares that lose by
+    """Return a schedule with one `similar` in all stages, and with one share for all or shares by
     the strength of each stage."""
     by_stage = tuple(zip(blocks, strength or [1.0] * len(blocks), strict=True))
 

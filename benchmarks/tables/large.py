@@ -78,7 +78,7 @@ def beside(quoted: Quoted, column: str, more: Sequence[Claim] = ()) -> Table:
 
 
 def even(model: nn.Module, some: Tensor) -> list[Contender]:
-    """DeiT-B at 13.6 G of 17.6; the paper prints no accuracy for it."""
+    """Return the methods for DeiT-B at 13.6 G of 17.6; the paper prints no accuracy for it."""
     share = 100 * (1 - 13.6 / 17.6)
     return entered(model, ((name, share, method) for name, method in METHODS.items()), some)
 

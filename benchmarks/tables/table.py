@@ -50,7 +50,8 @@ class Claim:
     less: float = 0.0
 
     def difference(self, first: Result, second: Result, unpruned: Result) -> Mean:
-        """Points of top-1 by which the claim is met, with their paired standard error."""
+        """Return the points of top-1 by which the claim is met, with their paired standard
+        error."""
         rest = 1 - self.less
         hits = zip(first.hits, second.hits, unpruned.hits, strict=True)
         return Mean.of([pruned - whole - rest * (other - whole) for pruned, other, whole in hits],
@@ -79,7 +80,7 @@ class Table:
 
     @property
     def speeds(self) -> str:
-        """The name of the table's images/s in the rows: they may be of another run."""
+        """Name of the table's images/s in the rows, which may come from another run."""
         return f"{self.name}: images/s"
 
 

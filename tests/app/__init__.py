@@ -11,7 +11,7 @@ FORM = ("demo", "zero-tprune", "none", 65)  # model, method, rival, percent
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """The image as a file."""
+    """Encode an image as a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()

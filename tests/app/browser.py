@@ -27,7 +27,7 @@ texts.push(view.querySelector(".where").textContent);
 
 
 class Page:
-    """A tab with the page open, and what there is to see and to do."""
+    """A tab with the page open: what it shows and what can be done."""
 
     def __init__(self, driver: Any, address: str) -> None:
         self.driver, self.address = driver, address
@@ -65,7 +65,7 @@ class Page:
         return " ".join(line.text for line in self.all("#status .status"))
 
     def gmacs(self) -> dict[str, str]:
-        """As they are on the page, by method."""
+        """Return the GMACs on the page, by method."""
         rows = self.js(
             "return [...document.querySelectorAll('#facts tbody tr')].map("
             "row => [row.dataset.method, row.querySelector('.gmacs').textContent])"
@@ -82,7 +82,7 @@ class Page:
         return list(lines)
 
     def shows(self, shown: ViewModel) -> bool:
-        """Is exactly this on the page? Costs and predictions, to the digit."""
+        """Are exactly these costs and predictions on the page, to the digit?"""
         wanted = {"unpruned": f"{shown.entry.unpruned_gmacs:.4f}"}
         wanted |= {method.name: f"{method.gmacs:.4f}" for method in shown.methods}
         predictions = {method.name: method.story.after for method in shown.methods}
@@ -99,7 +99,7 @@ class Page:
         self.one(selector).send_keys(*keys)
 
     def set_budget(self, percent: int) -> None:
-        """By keyboard, as the number in the slider's box."""
+        """Type the number into the slider's box."""
         from selenium.webdriver.common.keys import Keys
 
         box = self.one("#budget input[type=number]")
@@ -107,7 +107,7 @@ class Page:
         box.send_keys(str(percent), Keys.ENTER)
 
     def play(self) -> list[str]:
-        """Press play, and return what the stage slider said until it stopped by itself."""
+        """Press play and return the values of the stage slider until it stops by itself."""
         return list(self.driver.execute_async_script(_PLAY))
 
     def choose(self, box: str, name: str) -> None:

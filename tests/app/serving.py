@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def catches(process: int, number: signal.Signals) -> bool:
-    """Has it a handler for this signal? Also true where it has ended, or where Linux is not."""
+    """Does the process handle this signal? True if it has ended, or outside Linux."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def catches(process: int, number: signal.Signals) -> bool:
 
 
 def fetched(port: int, server: int) -> str | None:
-    """The page, as soon as it is served; None if it never is."""
+    """Return the page as soon as it is served; None if it never is."""
 
     def answered() -> tuple[str | None] | None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)

@@ -42,7 +42,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The page as its command serves it, with a separate folder for temporary files."""
+    """Serve the page by its command, with a separate folder for temporary files."""
     folder = tmp_path_factory.mktemp("temporary")
     with serving(folder) as port:
         yield f"http://127.0.0.1:{port}/", folder
@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def written(folder: Path) -> list[Path]:
-    """All but torch's empty folder for what it compiles."""
+    """Return all files but torch's empty folder for compiled code."""
     return [path for path in folder.iterdir() if not path.name.startswith("torchinductor")]
 
 
@@ -70,7 +70,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def tab(driver: Any, served: tuple[str, Path]) -> Page:
-    """The page before it is opened."""
+    """Return the page before it is opened."""
     return Page(driver, served[0])
 
 

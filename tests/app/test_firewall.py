@@ -27,7 +27,7 @@ HOST = "127.0.0.1:7860"
 
 
 class Gradio:
-    """An application in gradio's place, which notes what reaches it and may fail."""
+    """An application in gradio's place that records what reaches it and may fail."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.requests: list[tuple[str, bytes]] = []
@@ -196,7 +196,7 @@ def test_what_gradio_cannot_handle_is_the_senders_fault() -> None:
 
 
 class Streams:
-    """gradio's queue in small: a stream stays open until its reader leaves."""
+    """gradio's queue in miniature: a stream stays open until its reader leaves."""
 
     def __init__(self) -> None:
         self.left: list[str] = []

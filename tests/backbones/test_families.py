@@ -28,14 +28,14 @@ SCHEDULE = ztp.Schedule((ztp.Stage(2, 0.8, 4, 5), ztp.Stage(3, 0.7, 2, 2), ztp.S
 
 
 def schedule_of(model: Any) -> ztp.Schedule:
-    """The test_vit models have more blocks, or fewer."""
+    """Fit the schedule to test_vit models, which have more or fewer blocks."""
     depth = len(model.blocks)
     return ztp.Schedule(tuple(stage for stage in SCHEDULE.stages if stage.block < depth))
 
 
 @contextmanager
 def blocks_called_with(model: Any) -> Iterator[list[tuple[nn.Module, Tensor, dict[str, Any]]]]:
-    """What the model hands to each of its blocks."""
+    """Return the arguments that the model passes to each of its blocks."""
     calls: list[tuple[nn.Module, Tensor, dict[str, Any]]] = []
     hooks = [
         block.register_forward_pre_hook(
@@ -131,7 +131,7 @@ def test_scores_come_from_the_model_s_own_attention(family: str) -> None:
 
 
 def caught_attention(model: Any, images: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """The attention graph (heads, tokens, tokens) and the keys, heads concatenated, of a block."""
+    """Return a block's attention graph (heads, tokens, tokens) and its keys, heads concatenated."""
     seen: dict[str, list[Tensor]] = {"graph": [], "key": []}
     module = model.blocks[block - 1]
     for part in module.modules():

@@ -20,7 +20,7 @@ FAMILIES = ["deit", "dinov2, registers", "siglip, no cls", "eva-02, rotary", "be
 
 
 def seen_by_hooks(model: Any, images: Tensor) -> list[Tensor]:
-    """What leaves each block."""
+    """Return the output of each block."""
     seen: list[Tensor] = []
     hooks = [
         block.register_forward_hook(lambda _, inputs, out: seen.append(out))

@@ -36,7 +36,8 @@ every_method = pytest.mark.parametrize(
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """`nn.MultiheadAttention` without gradients takes a native kernel, which rounds otherwise."""
+    """Turn off the native kernel of `nn.MultiheadAttention` without gradients: it rounds
+    differently."""
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield

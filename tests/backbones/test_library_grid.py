@@ -22,7 +22,7 @@ CLIP = [param for param in NAMES if str(param.values[0]).startswith("open_clip")
 
 
 def shown(model: Any, images: Tensor) -> list[Tensor]:
-    """What leaves each block, and the model; of open_clip also its intermediates."""
+    """Return the outputs of each block and of the model, and open_clip's intermediates."""
     seen: list[Any] = []
     hooks = [
         block.register_forward_hook(lambda _, inputs, out: seen.append(out))

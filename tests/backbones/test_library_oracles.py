@@ -66,7 +66,7 @@ def test_sizes_and_padding_matter_to_the_head(name: str) -> None:
 
 
 def into_timm(state: dict[str, Tensor], names: dict[str, str]) -> dict[str, Tensor]:
-    """Weights by other names: the first part of a name that is in the table is exchanged."""
+    """Rename weights: replace the first part of each name that is in the table."""
     moved = {}
     for key, value in state.items():
         for old, new in names.items():

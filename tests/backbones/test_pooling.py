@@ -44,7 +44,7 @@ MEAN = ["mean, then norm", "norm, then mean", "mean with CLS", "beit, norm, then
 
 
 def model_with(head: str) -> Any:
-    """A family as it comes, or with another head; in float64 where timm itself can."""
+    """Build a family as it comes or with another head, in float64 if timm can run it."""
     if head in FAMILIES:
         return precise(build(head))
     name, options = HEADS[head]

@@ -39,7 +39,7 @@ def model() -> Any:
 
 
 class Spy(nn.Module):
-    """Notes how many tokens pass: a hook would make the last block whole."""
+    """Count the tokens that pass; a hook would make the last block whole."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Spy(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """A linear layer with something of low rank beside it."""
+    """A linear layer with a low-rank branch beside it."""
 
     def __init__(self, inner: nn.Linear) -> None:
         super().__init__()
@@ -66,7 +66,8 @@ class Wrapped(nn.Module):
 
 
 def reads_cls(family: str) -> Any:
-    """The family with a head on its CLS token, if it has one: then the last block may be short."""
+    """Build the family with a head on its CLS token if it has one: then the last block may be
+    short."""
     model: Any = build(family)
     if model.cls_token is not None and getattr(model, "attn_pool", None) is None:
         model.global_pool = "token"
@@ -76,7 +77,7 @@ def reads_cls(family: str) -> Any:
 def both(
     model: Any, images: Tensor, schedule: ztp.Schedule, method: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Logits with the whole last block and with the exact one, which is left on the model."""
+    """Return the logits of the whole last block and of the exact one, which stays on the model."""
     with torch.inference_mode():
         whole = ztp.prune_(model, schedule.by(method or schedule.method), compute="all")(images)
         assert "forward" not in model.__dict__

@@ -237,7 +237,7 @@ def test_a_pooling_of_somebody_else_s(model: Any) -> None:
 
 @dataclass(frozen=True)
 class Silent(Method):
-    """Merges or pads, and does not say so."""
+    """A method that merges or pads without declaring it."""
 
     pads: bool = False
 

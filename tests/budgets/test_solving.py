@@ -26,7 +26,7 @@ from zerotprune.plan import Plan
 
 @cache
 def outline(name: str, **options: Any) -> Any:
-    """A model without weights: its geometry is all that a solver looks at."""
+    """Return a model without weights: a solver looks only at its geometry."""
     with torch.device("meta"):
         return timm.create_model(name, **options)
 

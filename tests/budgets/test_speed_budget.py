@@ -29,7 +29,7 @@ from zerotprune.plan import Plan
 
 
 def timed(unpruned: float, pruned: float, spread: float = 0.0) -> Timed:
-    """Milliseconds, and by which part the quartiles lie off the median on either side."""
+    """Make a timing in milliseconds; `spread` is how far the quartiles lie from the median."""
     middle = unpruned / pruned
     return Timed(unpruned, pruned, (middle * (1 - spread), middle, middle * (1 + spread)))
 

@@ -23,7 +23,7 @@ digits = folder  # a fixture: images in class folders
 
 @pytest.fixture(scope="module")
 def calibrated(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command wrote: its calibration and its figures."""
+    """Run the command once, for its calibration and its figures."""
     home = tmp_path_factory.mktemp("calibrated")
     done = zerotprune("calibrate", "--model", "demo", "--data", str(digits), "--workers", "0",
                       "--limit", "12", "--evaluations", "6", "--out", str(home / "c.json"),

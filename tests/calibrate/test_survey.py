@@ -22,7 +22,7 @@ def graphs(images: int, heads: int, tokens: int, sharp: float = 2.0) -> Tensor:
 
 
 def twin(graph: oracle.Floats, prefix: int, rounds: int, cls: bool) -> oracle.Floats:
-    """Importance scaled to sum 1, by the oracle."""
+    """Return the oracle's importance, scaled to sum 1."""
     weight = math.sqrt(graph.shape[-1]) if cls else 1.0
     importance = oracle.page_rank(graph, prefix, rounds, weight, "eir", None)
     return np.asarray(importance / importance.sum())
@@ -90,7 +90,7 @@ def test_a_survey_leaves_no_trace_and_refuses_what_it_cannot_see() -> None:
 
 
 def surveyed(divergence: list[float], spread: float) -> BlockSurvey:
-    """Two images, above and below the mean by half of it."""
+    """Make a survey of two images at 0.5 and 1.5 times the mean."""
     around = torch.tensor([[0.5], [1.5]], dtype=torch.float64)
     nothing = torch.zeros(2, len(ROUNDS), 1)
     return BlockSurvey(around * torch.tensor([*divergence, 0.0], dtype=torch.float64),

@@ -13,7 +13,7 @@ from zerotprune.measure.accuracy import Mean
 
 
 def peak(place: tuple[float, float]) -> float:
-    """Best at (0.05, 3), falling with the distance on a logarithmic scale."""
+    """Score best at (0.05, 3), falling with the distance on a logarithmic scale."""
     low, high = place
     return -(math.log(low / 0.05) ** 2) - math.log(high / 3) ** 2
 

@@ -40,7 +40,7 @@ EXPORTED = ("deep.onnx", "notes.onnx", "cut.onnx", "fifo.onnx", "folder.onnx", "
 
 
 def make(home: Path) -> Path:
-    """All of it; the only thing in it that a call may use rightly is what is called good."""
+    """Write all files; a call can only use those called good."""
     _images(home)
     _texts(home)
     _weights(home)
@@ -77,7 +77,7 @@ def _images(home: Path) -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """One that promises more than it holds."""
+    """Return a PNG that promises more than it holds."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = zlib.crc32(kind + data)

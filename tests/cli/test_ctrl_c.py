@@ -34,8 +34,8 @@ MANY = int(os.environ.get("ZEROTPRUNE_FUZZ", "0"))
 
 
 class Moments(NamedTuple):
-    """How often a command is interrupted, and how many seconds after its start at most. Most of
-    the moments are early, where a life has most of its turns."""
+    """How often a command is interrupted, and the latest moment in seconds after its start. Most
+    moments are early, when most happens."""
 
     hits: int
     latest: float
@@ -83,8 +83,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=MOMENTS)
 def phase(request: pytest.FixtureRequest) -> Iterator[tuple[Moments, Nursery]]:
-    """Each run is a fork that begins where `main` does, of a process that has imported nothing yet
-    or everything."""
+    """Fork each run at the start of `main`, from a process that has imported nothing yet or
+    everything."""
     if request.param == "running":
         yield MOMENTS[request.param], nursery()
         return
@@ -124,7 +124,7 @@ def test_one_ctrl_c_ends_it(
 def interrupt(
     forks: Nursery, arguments: tuple[str, ...], home: Path, after: float
 ) -> tuple[int, str]:
-    """The exit code, and what was said."""
+    """Return the exit code and the output."""
     child = forks.start(MAIN, *arguments, cwd=home)
     time.sleep(after)
     with contextlib.suppress(ProcessLookupError):  # it may have ended before
@@ -134,7 +134,7 @@ def interrupt(
 
 
 def check_whole(home: Path, where: str) -> None:
-    """Each file is there from its first byte to its last, or is not there at all."""
+    """Check that each file is complete or absent."""
     assert not list(home.glob(".zerotprune*")), where
     for file in home.glob("new.*"):
         try:
@@ -163,7 +163,8 @@ def _read(file: Path) -> None:
 
 
 class Ended(NamedTuple):
-    """A real process that got Ctrl-C, or none: when, how it ended, and how long that took."""
+    """A real process and its Ctrl-C, if any: when it came, how the process ended and how long that
+    took."""
 
     after: float
     code: int
@@ -172,7 +173,8 @@ class Ended(NamedTuple):
 
     @property
     def by_python(self) -> bool:
-        """In Python's own start: before it handles the signal, or while it imports `site`."""
+        """Did it end while Python starts, before it handles the signal or while it imports
+        `site`?"""
         ours = r'zerotprune: |zerotprune/cli/__init__\.py", line \d+, in main'
         return self.code in (1, -signal.SIGINT) and not re.search(ours, self.output)
 

@@ -24,7 +24,7 @@ COUNT = 14
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's own images as an image folder of ten classes."""
+    """Save the demo's own images as an image folder of ten classes."""
     root = tmp_path_factory.mktemp("data") / "digits"
     images, labels = demo.images(COUNT, seed=8)
     for number in range(10):

@@ -139,7 +139,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def snapshot(home: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file with its inode, size and time of change; folders that link to themselves once."""
+    """Return every file's inode, size and time of change; follow folders that link to themselves
+    once."""
     files = {}
     for root, folders, names in os.walk(home):
         for name in [*folders, *names]:

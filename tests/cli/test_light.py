@@ -24,7 +24,7 @@ def python(code: str) -> str:
 
 
 def distributions_of(name: str) -> set[str]:
-    """A distribution and all that it requires, as far as that is installed."""
+    """Return a distribution and everything it requires that is installed."""
     wanted, needed = [name], set[str]()
     while wanted:
         try:
@@ -41,7 +41,7 @@ def distributions_of(name: str) -> set[str]:
 
 
 def not_of_torch() -> set[str]:
-    """The modules of everything installed here but ourselves, torch and what torch requires."""
+    """Return the modules of every installed package except ours, torch and torch's requirements."""
     needed = {"zerotprune", *distributions_of("torch")}
     return {
         module for module, owners in packages_distributions().items() if needed.isdisjoint(owners)

@@ -27,7 +27,7 @@ FILES = ("a.json", "w.safetensors", "rows.csv")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder of ten class folders with an image each, weights, and a schedule."""
+    """Make a folder of ten class folders with one image each, weights, and a schedule."""
     images, _ = demo.images(10, seed=3)
     for number, image in enumerate(images):
         (tmp_path / "images" / str(number)).mkdir(parents=True)

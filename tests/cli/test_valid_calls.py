@@ -48,8 +48,8 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 
 def drawn(few: int, share: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """So many draws, or a share of those that `make fuzz` is asked for. They are not made smaller
-    when one fails: that would take longer than the test."""
+    """Set the number of draws, or a share of those that `make fuzz` asks for. Failures are not
+    shrunk: that would take longer than the test."""
     return settings(
         max_examples=max(few, int(MANY * share)), derandomize=not MANY, database=None,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
@@ -65,7 +65,7 @@ def call(words: list[str], home: Path) -> Done:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Callable[[], Path]:
-    """A new folder for each draw."""
+    """Make a new folder for each draw."""
     return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
 
 

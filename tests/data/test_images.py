@@ -205,7 +205,7 @@ def test_every_image_is_in_one_share(count: int, world: int, batch_size: int) ->
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """Seven images; number 1, and 4 and 5, which are a whole batch of two, cannot be read."""
+    """Save seven images; 1, 4 and 5 cannot be read, and 4 and 5 are a whole batch of two."""
     for at in range(7):
         put(tmp_path / "damaged" / f"c{at}" / "x.png", (at, 0, 0))
     for at in (1, 4, 5):

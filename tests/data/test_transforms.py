@@ -43,7 +43,8 @@ def test_transforms_are_those_of_each_model() -> None:
 
 
 def for_deit(image: Image.Image, resized: tuple[int, int]) -> Any:
-    """DeiT's transform by hand: shorter side to 248, the 224 in the middle, ImageNet's colours."""
+    """Apply DeiT's transform by hand: shorter side to 248, center crop of 224, ImageNet's
+    colours."""
     left, top = (resized[0] - 224) // 2, (resized[1] - 224) // 2
     shown = image.resize(resized, Image.Resampling.BICUBIC)
     values = np.asarray(shown.crop((left, top, left + 224, top + 224)), dtype=np.float64) / 255

@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """Where it is to be saved, if its first line is the comment `# NAME.py`."""
+        """File to save it to, if its first line is the comment `# NAME.py`."""
         named = re.match(r"# (\w+\.py)\n", self.text)
         return named[1] if named else None
 
@@ -60,7 +60,7 @@ def name(page: Path) -> str:
 
 
 def run(page: Path, names: dict[str, Any], gpu: bool) -> None:
-    """All Python blocks of a page, one after the other."""
+    """Run all Python blocks of a page, one after the other."""
     for block in blocks(page):
         if block.kind != "python" or (block.mark == GPU and not gpu):
             continue

@@ -24,7 +24,7 @@ TIMED = {"--speedup", "--latency-ms"}
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Every `zerotprune …` in the page's shell blocks, as the shell would split it."""
+    """Return every `zerotprune …` in the page's shell blocks, as the shell would split it."""
     calls = []
     for block in blocks(page):
         if block.kind == "sh":
@@ -36,13 +36,13 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def runs(command: list[str]) -> bool:
-    """Is it about the built-in model, and short?"""
+    """Does the command use the built-in model, and is it short?"""
     return "demo" in command[1:] and command[0] not in NOT_RUN and TIMED.isdisjoint(command)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where commands run: an image of every class, and the files that pages tell to write."""
+    """Make the folder for commands: an image of every class, and the files that pages ask for."""
     place = tmp_path_factory.mktemp("commands")
     shown, digits = demo.images(80, seed=1)
     for digit in range(10):

@@ -17,7 +17,7 @@ IDS = [name(page) for page in PAGES]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The pages whose Python blocks failed, and how."""
+    """Run the Python blocks of all pages; return the errors by page."""
     folder = tmp_path_factory.mktemp("python")
     lines = run_script("from tests.docs import blocks; blocks.main()", str(folder))
     failed: dict[str, str] = json.loads(lines[-1])

@@ -14,7 +14,7 @@ SOURCE = Path(zerotprune.__file__).parent
 
 
 def _modules() -> list[str]:
-    """Every module with an example in it."""
+    """Return every module with an example."""
     files = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text("utf-8")]
     parts = [path.relative_to(SOURCE.parent).with_suffix("").parts for path in files]
     return [".".join(part for part in path if part != "__init__") for path in parts]

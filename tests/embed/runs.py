@@ -22,7 +22,7 @@ BROKEN = "05.png"
 
 
 def make_images(home: Path, count: int) -> Path:
-    """Digits of the built-in model, one of them broken."""
+    """Save digits of the built-in model, one of them broken."""
     from PIL import Image
 
     home.mkdir()
@@ -37,9 +37,9 @@ USUAL = {"--cost": "0.6", "--batch": "2", "--images": "4", "--workers": "0"}
 
 
 def arguments(data: Path, out: Path, *more: str) -> tuple[str, ...]:
-    """A call with these options, and the usual ones that are not among them."""
-    given = {*more, "--cost"} if "--schedule" in more else {*more}
-    usual = [word for name in USUAL if name not in given for word in (name, USUAL[name])]
+    """Return a call with these options and the usual ones for the rest."""
+    present = {*more, "--cost"} if "--schedule" in more else {*more}
+    usual = [word for name in USUAL if name not in present for word in (name, USUAL[name])]
     return ("embed", "demo", str(data), "--out", str(out), *usual, *more)
 
 
@@ -50,7 +50,7 @@ def embed(data: Path, out: Path, *more: str) -> Done:
 
 
 def rows_in(out: Path) -> dict[str, tuple[np.ndarray | None, str | None]]:
-    """Vector and error by key; a key that is there twice fails."""
+    """Return vector and error by key; fail if a key is there twice."""
     rows: dict[str, tuple[np.ndarray | None, str | None]] = {}
     for file in sorted(out.glob("*.parquet")):
         for row in parquet.read_table(file).to_pylist():
@@ -61,7 +61,7 @@ def rows_in(out: Path) -> dict[str, tuple[np.ndarray | None, str | None]]:
 
 
 def assert_same(out: Path, expected: Path) -> None:
-    """Every row is there once, with its vector."""
+    """Check that every row is there once, with its vector."""
     actual, wanted = rows_in(out), rows_in(expected)
     assert list(actual) == list(wanted)
     for key, (vector, error) in wanted.items():

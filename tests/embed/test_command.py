@@ -39,7 +39,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(images: Path) -> Path:
-    """What an undisturbed run leaves."""
+    """Return the output of an undisturbed run."""
     out = images.parent / "whole"
     embed(images, out)
     return out

@@ -33,8 +33,8 @@ def test_killed_at_any_moment_a_run_ends_exact(tmp_path: Path, workers: str) -> 
 def kill_again_and_again(
     images: Path, whole: Path, home: Path, kills: int, *more: str, longest: float = 0.4
 ) -> None:
-    """Kill runs, some within `longest` seconds of their start and some when they have just finished
-    a shard or two, and let the last one end; in new folders, until there were so many kills."""
+    """Kill runs `kills` times, some within `longest` seconds of their start and some just after a
+    shard or two. Let the last run in each folder finish, and go on in a new one."""
     rng, born, killed = random.Random(kills), nursery(), 0
     while killed < kills:
         out = home / f"out{killed}"

@@ -59,7 +59,7 @@ def actors_of(driver: int) -> list[int]:
 
 
 def of_session(driver: int) -> list[int]:
-    """The processes that a driver's Ray has started: all that descend from it."""
+    """Return the processes that a driver's Ray has started: all its descendants."""
     parents = {number: parent_of(number) for number in numbers()}
 
     def descends(number: int) -> bool:

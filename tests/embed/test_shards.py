@@ -39,7 +39,7 @@ def in_bytes(home: Path) -> str:
 
 
 def in_structs(home: Path) -> str:
-    """As Hugging Face's datasets write them: bytes, or else a path."""
+    """Write images as Hugging Face's datasets do: bytes, or else a path."""
     folder(home)
     cells: list[dict[str, Any]] = [{"bytes": data, "path": None} for data in IMAGES.values()]
     cells[1] = {"bytes": None, "path": "images/b.png"}

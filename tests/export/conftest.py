@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For the files that all tests of a module look at."""
+    """Make a folder for the files that all tests of a module look at."""
     return tmp_path_factory.mktemp("exported")

@@ -57,7 +57,7 @@ def tiny(depth: int) -> nn.Module:
 
 
 class Ordered(nn.Module):
-    """The order of numbers of which many are equal: pixels of the first image, rounded."""
+    """Sort numbers with many ties: pixels of the first image, rounded."""
 
     def forward(self, images: Tensor) -> Tensor:
         levels = images[0, 0, :4, :23].round()
@@ -67,7 +67,7 @@ class Ordered(nn.Module):
 
 
 class Abreast(nn.Module):
-    """Models in one program, so that it is converted once; their outputs in one line."""
+    """Models in one program, so that it is converted once; their outputs are concatenated."""
 
     def __init__(self, models: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Abreast(nn.Module):
         return torch.cat([model(images).flatten() for model in self.models.values()])
 
     def apart(self, images: Tensor, came: Tensor) -> dict[str, float]:
-        """How far each model is from what a runtime puts out."""
+        """Return how far each model is from a runtime's output."""
         wanted = {name: model(images).flatten() for name, model in self.models.items()}
         lines = came.split([output.numel() for output in wanted.values()])
         return {
@@ -93,7 +93,7 @@ def images_of(count: int) -> Tensor:
 
 
 def exported(model: nn.Module, images: Tensor) -> Any:
-    """What is no model of a library is exported by hand."""
+    """Export by hand: this is not a model of any library."""
     with torch.no_grad(), quiet():
         return torch.export.export(model.eval(), (images,))
 
@@ -103,7 +103,7 @@ def pruned(method: str, stages: tuple[ztp.Stage, ...]) -> nn.Module:
 
 
 def files(folder: Path, program: Any, facts: dict[str, Any], name: str) -> dict[str, Path]:
-    """The program for ONNX Runtime and OpenVINO, through the same ONNX file, and for torch."""
+    """Write the program for torch, and for ONNX Runtime and OpenVINO through one ONNX file."""
     path = folder / f"{name}.onnx"
     target_named("onnx").write(program, path, facts)
     paths = {"onnx": path, "openvino": path.with_suffix(".xml"), "torch": folder / f"{name}.pt2"}
@@ -118,8 +118,8 @@ def apart(wanted: Tensor, came: Tensor) -> float:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """Two methods in files of their own, one for any batch and one that is quantised; the others
-    abreast."""
+    """Export two methods to separate files, one for any batch size and one quantised, and the
+    others in one program."""
     differences: dict[str, Any] = {}
     images = images_of(6)
     models = {method: pruned(method, stages) for method, stages in METHODS.items()}
@@ -149,7 +149,7 @@ def written(folder: Path) -> dict[str, Any]:
 def quantised(
     name: str, path: Path, images: Tensor, facts: dict[str, Any]
 ) -> tuple[Tensor, list[int]]:
-    """What a file puts out in int8, and its size before and after."""
+    """Return the int8 output of a file, and its size before and after."""
     small = path.parent / "int8" / path.name
     small.parent.mkdir(exist_ok=True)
     target_named(name).quantize(path, small, images, facts | int8_facts(full_range=False))
@@ -159,7 +159,7 @@ def quantised(
 
 
 def of_libraries(folder: Path) -> dict[str, Any]:
-    """A model of each library, through the library's own function, in ONNX Runtime."""
+    """Export a model of each library by the public function, and run it in ONNX Runtime."""
     agreements = {}
     libraries.DEPTH = 2  # a block with a stage, and the last
     models = {name: libraries.build(name) for name in LIBRARIES}
@@ -174,8 +174,8 @@ def of_libraries(folder: Path) -> dict[str, Any]:
 
 
 def lowered(folder: Path) -> dict[str, Any]:
-    """The same for ExecuTorch, which takes its time: one stage in a smaller model. Fold goes
-    through XNNPACK, the others by the portable kernels, which run every stage in any case."""
+    """Do the same for ExecuTorch, which is slow: one stage in a smaller model. Fold goes through
+    XNNPACK, the others through the portable kernels, which run every stage in any case."""
     images = images_of(2)
     where, differences = target_named("executorch"), {}
     models = {method: pruned(method, METHODS[method][:1]) for method in LOWERED}
@@ -195,7 +195,7 @@ def lowered(folder: Path) -> dict[str, Any]:
 
 
 def tell() -> None:
-    """What is asked for by the arguments."""
+    """Print the results that the arguments ask for, as JSON."""
     wanted = {"written": written, "lowered": lowered, "libraries": of_libraries}[sys.argv[1]]
     print(json.dumps(wanted(Path(sys.argv[2]))))
 

@@ -19,7 +19,7 @@ ROOM = 50_000  # bytes that a file may have; the model needs more
 
 
 def tell() -> None:
-    """What is said where files cannot grow, for a process of its own."""
+    """Print the errors when files cannot grow, in a separate process."""
     folder, errors = Path(sys.argv[1]), {}
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     for to in ("onnx", "openvino", "torch"):

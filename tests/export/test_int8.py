@@ -25,7 +25,7 @@ from zerotprune.export.results import Agreement
 
 
 def pair_sums(weights: np.ndarray) -> tuple[int, int]:
-    """The least and the largest sum of two products that a CPU without VNNI adds in 16 bits.
+    """Return the least and the largest sum of two products that a CPU without VNNI adds in 16 bits.
 
     `vpmaddubsw` takes unsigned bytes, any of them, and two neighbouring weights of a column.
     """
@@ -42,7 +42,7 @@ def fits(weights: np.ndarray) -> bool:
 
 
 def written() -> None:
-    """Both kinds of files, for a process of its own: type checks would break the graph."""
+    """Write both kinds of files in a separate process: type checks would break the graph."""
     folder, model, images = Path(sys.argv[1]), tiny(2), images_of(6)
     options: dict[str, Any] = {"images": images, "int8": True, "max_changed": 1, "rounds": 0}
     for to, end in (("onnx", "onnx"), ("openvino", "xml")):
@@ -58,7 +58,7 @@ def files(folder: Path) -> Path:
 
 
 def onnx_weights(path: Path) -> list[np.ndarray]:
-    """The quantised weights of products, channels in columns."""
+    """Return the quantised weights of products, channels in columns."""
     model = onnx.load(path)
     initial = {tensor.name: tensor for tensor in model.graph.initializer}
     made_by = {node.output[0]: node for node in model.graph.node}
@@ -127,7 +127,7 @@ def test_int8_that_changes_too_much_is_refused(
 
 
 def product(rank: int = 3) -> Any:
-    """y = x @ w + b, as ONNX, with weights of 4 × 2."""
+    """Make y = x @ w + b as ONNX, with weights of 4 × 2."""
     helper = onnx.helper
     shape = [1, 3, 4][3 - rank :]
     nodes = [helper.make_node("MatMul", ["images", "w"], ["p"], "product")]
@@ -171,7 +171,7 @@ def test_a_wide_bias_changes_no_output(rank: int) -> None:
 
 
 def tell() -> None:
-    """The operators that ONNX Runtime makes of a file, for a process of its own."""
+    """Print the operators that ONNX Runtime makes of a file, in a separate process."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -28,14 +28,14 @@ def laid(home: Path, text: str) -> list[Path]:
 
 
 def left(home: Path) -> set[str] | None:
-    """What the model's files say; None where there is none to open."""
+    """Return the contents of the model's files; None for one that cannot be opened."""
     if not (home / NAMES[-1]).exists():
         return None
     return {(home / name).read_text() for name in NAMES}
 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, after: int, stop: Any) -> None:
-    """Stop before the step of that number; those that follow, to tidy up, are done."""
+    """Stop before the step of that number; let the clean-up after it run."""
     count = [0]
 
     def step(real: Any, *args: Any, **more: Any) -> Any:
@@ -77,7 +77,7 @@ def test_ctrl_c_leaves_the_old_or_the_new(old: bool, tmp_path: Path) -> None:
 
 
 def kill() -> None:
-    """Place a new model beside an old one, and die at some step: for a process of its own."""
+    """Place a new model beside an old one and die at some step, in a separate process."""
     home, after = Path(sys.argv[1]), int(sys.argv[2])
     laid(home, "old")
     new = laid(home / "new", "new")

@@ -35,7 +35,7 @@ ALL = tuple((name, (method,)) for name in ("onnx", "openvino", "executorch") for
 
 
 def tell() -> None:
-    """How far the methods of the last arguments are from torch, as JSON."""
+    """Print how far the methods of the last arguments are from torch, as JSON."""
     shared, folder, target, count, *methods = sys.argv[1:]
     model = real_model(Path(shared), "deit_tiny_patch16_224").requires_grad_(False)
     images = real_images(Path(shared), model, int(count))

@@ -39,7 +39,7 @@ Trainer._step = counted
 
 
 def save_images(folder: Path, classes: int, per_class: int, seed: int = 0) -> None:
-    """Noise, whose colour says the class."""
+    """Save noise whose colour is its class."""
     dice = np.random.default_rng(seed)
     for label in range(classes):
         (folder / f"c{label}").mkdir(parents=True)
@@ -62,7 +62,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(home: Path) -> dict[str, torch.Tensor]:
-    """The weights that an undisturbed training comes to."""
+    """Return the weights of an undisturbed training."""
     done = zerotprune(*PRUNED, "--out", "whole.safetensors", cwd=home)
     assert done.returncode == 0, done
     assert f"epoch {EPOCHS}: loss" in done.stdout
@@ -75,7 +75,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def evaluated(data: str, weights: str, home: Path) -> Done:
-    """By the schedule that the weights were trained for."""
+    """Evaluate by the schedule that the weights were trained for."""
     return zerotprune("evaluate", "test_vit", data, "--weights", weights, "--workers", "0",
                       "--json", cwd=home)  # fmt: skip
 

@@ -27,7 +27,7 @@ OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--ep
 
 
 def options(words: list[str]) -> list[str]:
-    """What is given, and all else that a training needs."""
+    """Add the options that a training needs to the given words."""
     rest = {name: value for name, value in OPTIONS.items() if name not in words}
     return [*words, *(word for pair in rest.items() for word in pair)]
 

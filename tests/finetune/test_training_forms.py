@@ -37,7 +37,7 @@ all_forms = pytest.mark.parametrize("name", FORMS)
 
 
 def put_on(form: Any, family: str = "deit", seed: int = 0) -> tuple[Any, ztp.Schedule]:
-    """A model in training in that form, in float64."""
+    """Return a model in training in that form, in float64."""
     model: Any = build(family, seed=seed).double()
     schedule = ztp.Schedule(STAGES, form.method)
     form.put_on(model, schedule)
@@ -45,7 +45,7 @@ def put_on(form: Any, family: str = "deit", seed: int = 0) -> tuple[Any, ztp.Sch
 
 
 def loosened(model: Any) -> None:
-    """Predictors whose scores are far apart."""
+    """Spread the predictors' scores far apart."""
     with torch.no_grad():
         for weight in model.zerotprune.parameters():
             weight.normal_(std=0.3)

@@ -31,7 +31,7 @@ def case(name: str, mode: bench.Mode = "eager", batch: int = 4) -> Speed:
 
 
 class Clock:
-    """Every call of a case has its own price; what was asked for is written down."""
+    """A clock with a price for every call of a case; it records what it was asked for."""
 
     def __init__(self, prices: dict[str, list[float]]) -> None:
         self.prices, self.asked = prices, list[tuple[str, int]]()
@@ -183,7 +183,7 @@ def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
 
 
 def counts(schedule: ztp.Schedule) -> list[int]:
-    """The tokens in every block of the built-in model."""
+    """Return the tokens in every block of the built-in model."""
     from zerotprune.data import demo
 
     loads, _ = Plan(schedule, backbone(demo.untrained()).geometry).loads()

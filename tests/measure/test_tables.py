@@ -31,7 +31,7 @@ Rows = list[dict[str, str]]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights of a tiny classifier, and ten images of five classes."""
+    """Save random weights of a tiny classifier, and ten images of five classes."""
     folder = tmp_path_factory.mktemp("any-model")
     torch.manual_seed(0)
     save_file(

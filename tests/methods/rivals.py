@@ -49,7 +49,7 @@ PLAIN = ["deit", "deit distilled", "deit-3, layer scale", "dinov2, registers"]
 
 
 def every(*stages: tuple[float, int]) -> ztp.Schedule:
-    """A stage at each block from the first on, as (keep, similar)."""
+    """Make a stage (keep, similar) at each block from the first on."""
     numbered = enumerate(stages, start=1)
     return ztp.Schedule(tuple(ztp.Stage(block, keep, n) for block, (keep, n) in numbered))
 
@@ -128,7 +128,7 @@ one_per_method = pytest.mark.parametrize(
 
 
 def all_cases_in(first: str, *others: str) -> pytest.MarkDecorator:
-    """All cases in the first family, one of each method in the others."""
+    """Return all cases in the first family, one per method in the others."""
     cases = [(first, name, case) for name, case in zip(NAMES, CASES, strict=True)]
     cases += [
         (family, name, case)
@@ -190,7 +190,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
 
 
 def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
-    """The features of a pruned model, and the tokens that left its blocks but the last."""
+    """Return the features of a pruned model, and the tokens after every block but the last."""
     tokens: dict[int, Tokens] = {}
 
     def look(block: int) -> Any:
@@ -212,7 +212,7 @@ def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
 
 
 def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> dict[int, int]:
-    """How many patch tokens each block hands on."""
+    """Return the patch tokens that each block passes on."""
     counts, stages = {}, {stage.block: stage for stage in schedule.stages}
     for block in range(1, DEPTH + 1):
         if block in stages:
@@ -222,7 +222,7 @@ def promised(method: Method, schedule: ztp.Schedule, patches: int = PATCHES) -> 
 
 
 def sight(tokens: int, prefix: int, spread: float = 1.0, batch: int = 2) -> Seen:
-    """What a block with 3 heads might have seen."""
+    """Make what a block with 3 heads might have seen."""
     q, k, v = torch.randn(3, batch, 3, tokens, 4, dtype=torch.float64)
     graph = (spread * q @ k.transpose(-2, -1) / 2).softmax(-1)
     x = torch.randn(batch, tokens, 12, dtype=torch.float64)

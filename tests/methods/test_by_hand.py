@@ -26,7 +26,7 @@ def make_seen(
     values: list[float] | None = None,
     x: list[list[float]] | None = None,
 ) -> Seen:
-    """One head and one prefix token, CLS; what is not told is all ones."""
+    """Make what a block with one head and a CLS token saw; what is left out is all ones."""
     count = next(len(rows) for rows in (keys, cls, values, x) if rows is not None)
     ones = torch.ones(1, 1, 1 + count, 2, dtype=torch.float64)
     k, v, stream = ones.clone(), ones.clone(), ones[0].clone()

@@ -33,7 +33,7 @@ def outline(width: int) -> Any:
 
 
 def tokens(schedule: ztp.Schedule, geometry: Geometry) -> list[int]:
-    """With CLS, after the pruning and after the merging of each block."""
+    """Count tokens with CLS after each block's pruning and merging."""
     left, counts = geometry.patches, list[int]()
     stages = {stage.block: stage for stage in schedule.stages}
     for block in range(1, geometry.depth + 1):
@@ -45,7 +45,8 @@ def tokens(schedule: ztp.Schedule, geometry: Geometry) -> list[int]:
 
 
 def published(width: int, gmacs: float) -> list[int]:
-    """As many as there can be: some of the published counts are above those before them."""
+    """Return the published counts, limited to the tokens there are: some exceed those before
+    them."""
     counts, left = [], 197
     for pair in zip(*(column.split() for column in PUBLISHED[width][gmacs]), strict=True):
         for count in map(int, pair):
@@ -55,7 +56,7 @@ def published(width: int, gmacs: float) -> list[int]:
 
 
 def closed_form(width: int, counts: list[int]) -> float:
-    """GMACs as DiffRate counts them: patch embedding, blocks and head, without its own matching."""
+    """Count GMACs as DiffRate does: patch embedding, blocks and head, without its own matching."""
     total, before = 196 * 768 * width + 1000 * width, 197
     for left in counts[1::2]:
         total += 4 * before * width**2 + 2 * before**2 * width + 8 * left * width**2

@@ -35,7 +35,7 @@ def outline(name: str) -> Any:
 
 
 def left_after(schedule: ztp.Schedule, geometry: Geometry) -> list[int]:
-    """Patch tokens that leave each block, counted by hand."""
+    """Count by hand the patch tokens that leave each block."""
     folded = {stage.block: stage.similar for stage in schedule.stages}
     counts = [geometry.patches]
     for block in range(1, geometry.depth + 1):

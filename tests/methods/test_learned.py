@@ -20,7 +20,7 @@ SCHEDULE = ztp.Schedule((ztp.Stage(1, 0.8), ztp.Stage(3, 0.6)), DynamicViT())
 
 
 def trained() -> tuple[Any, dict[str, torch.Tensor]]:
-    """A model whose predictors somebody has trained, and its state dict."""
+    """Return a model with trained predictors, and its state dict."""
     model: Any = ztp.prune_(build("deit"), SCHEDULE)
     state = {
         name: torch.randn_like(value) if name.startswith("zerotprune.") else value

@@ -25,7 +25,7 @@ DEPTH = 12
 
 
 def image(tokens: int, prefix: int, heads: int, width: int, batch: int = 1) -> tuple[Seen, Tensor]:
-    """What a block might have seen, in float64, with clustered keys as real images have."""
+    """Make what a block might have seen, in float64, with keys clustered as in real images."""
     centres = torch.randn(batch, heads, 4, width, dtype=torch.float64)
     which = torch.randint(4, (batch, 1, tokens, 1)).expand(-1, heads, -1, width)
     k = centres.gather(2, which) + 0.5 * torch.randn(batch, heads, tokens, width).double()
@@ -90,7 +90,8 @@ def twin(seen: Seen, stage: Stage, method: ZeroTPrune, at: int = 0) -> Layer:
 
 
 def _received(seen: Seen, at: int) -> Any:
-    """Our history already holds this block's attention; the twin adds it itself."""
+    """Return the attention received in this block: our history holds it already, the twin adds
+    it."""
     assert isinstance(seen.graph, graph.DenseGraph)
     return seen.graph.weights[at].mean(dim=(0, 1))[seen.prefix :].numpy()
 

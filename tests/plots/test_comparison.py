@@ -21,7 +21,7 @@ COSTS = (0.5, 0.7, 0.9)
 
 
 def points(rivals: int) -> list[Point]:
-    """The default method is the worst; rival 7 is best at the lowest cost, rival 3 after it."""
+    """Make the default method the worst; rival 7 is best at the lowest cost, rival 3 after it."""
     worth = {f"rival {at}": -4.0 - at / 10 for at in range(rivals)} | {DEFAULT: -15.0}
     worth |= {"rival 7": -1.0, "rival 3": -2.0} if rivals > 7 else {}
     return [Point(name, cost, change * (1 - cost), 0.1)
@@ -29,7 +29,7 @@ def points(rivals: int) -> list[Point]:
 
 
 def coloured(figure: Figure) -> set[str]:
-    """The labels of the lines that have a colour; error bars are drawn by other means."""
+    """Return the labels of the lines with a colour; error bars are drawn by other means."""
     axis: Any = figure.axes[0]
     labels, handles = axis.get_legend_handles_labels()[::-1]
     lines = {label: getattr(handle, "lines", [handle])[0]

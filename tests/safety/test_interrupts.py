@@ -86,7 +86,7 @@ except BaseException:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """The exit code and what was said, by `python -m`. The limit guards against hanging."""
+    """Run by `python -m`; return the exit code and the output. The limit guards against hanging."""
 
     def run(body: str) -> tuple[int, str, str]:
         indented = "\n".join(f"    {line}" for line in body.splitlines())

@@ -20,7 +20,7 @@ VALUES = {
 
 
 def stable(values: Tensor) -> Tensor:
-    """NumPy's stable sort, of the negated values."""
+    """Sort the negated values by NumPy's stable sort."""
     return torch.from_numpy(np.argsort(-values.double().numpy(), axis=-1, kind="stable"))
 
 

@@ -40,7 +40,7 @@ on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def vectors(
     tokens: int, precision: torch.dtype, width: int = 24, spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of some images and heads, laid out as one projection leaves them."""
+    """Make q, k and v of some images and heads, laid out as one projection leaves them."""
     qkv = torch.randn(BATCH, tokens, 3, HEADS, width, device=DEVICE)
     qkv[:, :, :2] *= spread**0.5
     q, k, v = qkv.to(precision).permute(2, 0, 3, 1, 4).unbind(0)

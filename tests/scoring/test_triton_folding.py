@@ -116,7 +116,7 @@ def test_only_the_row_of_cls_is_kept() -> None:
 def costs_of(
     folding: Folding, features: Tensor, weight: Tensor | None, of_partner: float
 ) -> Tensor:
-    """What folding each into its partner costs, in float64."""
+    """Return the cost of folding each token into its partner, in float64."""
     unit = F.normalize(features.double(), dim=-1)
     cosine = (take(unit, folding.gone) * take(unit, folding.partner)).sum(-1)
     if weight is None:

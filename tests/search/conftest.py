@@ -27,7 +27,7 @@ from zerotprune.search.study import SearchConfig
 
 @pytest.fixture
 def connections() -> Iterator[list[Any]]:
-    """All that are made to databases; closed afterwards."""
+    """Collect all connections to databases, and close them afterwards."""
     made: list[Any] = []
 
     def note(connection: Any, record: object) -> None:
@@ -42,7 +42,7 @@ def connections() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def opened(tmp_path: Path, connections: list[Any]) -> Opener:
-    """Opens studies in files."""
+    """Open studies in files."""
 
     def make(config: SearchConfig, name: str = "x.db", **who: str) -> optuna.Study:
         location = StudyLocation(str(tmp_path / name))
@@ -53,7 +53,7 @@ def opened(tmp_path: Path, connections: list[Any]) -> Opener:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two of the demo's images for each of its ten classes."""
+    """Save two of the demo's images for each of its ten classes."""
     root = tmp_path_factory.mktemp("data") / "digits"
     images, labels = demo.images(80, seed=8)
     for number in range(10):
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Server:
-    """A PostgreSQL server of our own, which can be stopped and started again."""
+    """A private PostgreSQL server, which can be stopped and started again."""
 
     def __init__(self) -> None:
         places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)

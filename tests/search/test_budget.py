@@ -17,7 +17,7 @@ from zerotprune.search import session
 
 
 def run_search(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int:
-    """The command in this process, where time can be made up."""
+    """Run the command in this process, where time can be faked."""
     words = ("--model", "demo", "--data", str(folder), "--trials", "2", "--finalists", "1")
     monkeypatch.setattr(sys, "argv", ["zerotprune", "search", *words, *arguments])
     try:

@@ -110,7 +110,7 @@ def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> N
 
 
 def _wait_for_trials(path: Path, count: int, child: int) -> None:
-    """By a look into the file that makes nothing in it."""
+    """Wait for trials by reading the file without writing to it."""
 
     def finished() -> int:
         if not path.exists():
@@ -149,7 +149,7 @@ def test_workers_share_one_file_exactly(
 
 
 def _run_at_once(trials: list[FrozenTrial]) -> bool:
-    """Whether some trial began before the one before it had ended."""
+    """Did some trial begin before the previous one had ended?"""
     spans = [(trial.datetime_start, trial.datetime_complete) for trial in trials]
     return any(
         after is not None and before is not None and after < before

@@ -82,7 +82,7 @@ def test_the_methods_own_schedule_is_where_it_starts(method: Fold | ToMe, cost: 
 
 
 def by_first_block(schedule: Schedule) -> Outcome:
-    """The later it starts, the better."""
+    """Score higher the later the schedule starts."""
     first = min((stage.block for stage in schedule.stages), default=12)
     return Outcome(torch.full((2,), 1 / first), torch.ones(2).bool(), None)
 

@@ -70,8 +70,8 @@ def test_killed_at_any_moment_a_search_ends_exact(
 
 
 def assert_killed_trials_were_retried(trials: list[optuna.trial.FrozenTrial], workers: int) -> None:
-    """Each that lost its worker is there again, complete, with the parameters it had; but for those
-    whose worker was killed before their first heartbeat, and so before anything was measured."""
+    """Check that each trial that lost its worker was completed with the same parameters, unless the
+    worker was killed before its first heartbeat, and so before anything was measured."""
     states = TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING
     complete, killed, unborn = ([t for t in trials if t.state is state] for state in states)
     assert len(complete) + len(killed) + len(unborn) == len(trials)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("connections")
 
 
 def search(location: StudyLocation, fate: Callable[[], None] = lambda: None) -> optuna.Study:
-    """All trials; in the fifth of them, something happens."""
+    """Run all trials; call `fate` in the fifth."""
     study, calls = open_study(location, {"a": "b"}, CONFIG.directions), list[Schedule]()
 
     def objective(schedule: Schedule) -> Outcome:
@@ -44,13 +44,13 @@ def search(location: StudyLocation, fate: Callable[[], None] = lambda: None) -> 
 
 
 def assert_exact(study: optuna.Study) -> None:
-    """All trials are there, none failed, and none was written twice."""
+    """Check that all trials are there, none failed, and none was written twice."""
     assert {trial.state for trial in study.get_trials()} == {optuna.trial.TrialState.COMPLETE}
     assert len(finished(study, CONFIG)) == len(study.get_trials()) == 12
 
 
 class Wire:
-    """Hands bytes to and fro, until it is cut."""
+    """Pass bytes both ways until it is cut."""
 
     def __init__(self, port: int) -> None:
         self._to, self._ends = port, list[socket.socket]()

@@ -19,7 +19,7 @@ from zerotprune.search.surface import MAX_STAGES, Surface
 
 
 def drawn(data: st.DataObject, surface: Surface[Any], budget: float | None) -> dict[str, Any]:
-    """Choices that hypothesis makes."""
+    """Draw choices by hypothesis."""
 
     def strategy(of: Any) -> st.SearchStrategy[Any]:
         if isinstance(of, CategoricalDistribution):

@@ -44,12 +44,12 @@ def config_for(
 
 
 def by_stages(schedule: Schedule) -> Outcome:
-    """One stage is the best here, and six are the worst."""
+    """Score one stage best and six worst."""
     return Outcome(torch.full((2,), float(len(schedule.stages))), torch.ones(2).bool(), None)
 
 
 def work_until(study: optuna.Study, config: SearchConfig, stop: int) -> None:
-    """As if killed between two trials."""
+    """Work as if killed between two trials."""
     run_trials(study, config, SMALL, by_stages, wanted=lambda: len(finished(study, config)) < stop)
 
 
@@ -212,7 +212,7 @@ def test_an_error_in_a_trial_is_raised_and_leaves_nothing(
 
 @contextmanager
 def interrupting(moment: Any) -> Iterator[tuple[list[int], list[int]]]:
-    """Counts the transactions; the one that is due gets Ctrl-C in its middle."""
+    """Count the transactions, and send Ctrl-C in the middle of the one that is due."""
     moments, due = list[int](), [0]
 
     def interrupt(connection: object) -> None:
@@ -249,7 +249,7 @@ def test_an_interrupt_never_breaks_a_transaction(
 
 
 def assert_free(file: Path) -> None:
-    """Nobody holds a lock."""
+    """Check that nobody holds a lock."""
     with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
 

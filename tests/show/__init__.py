@@ -11,7 +11,7 @@ SCHEDULE = Schedule((Stage(2, 1.0, 9), Stage(5, 0.6, 7), Stage(9, 0.5)))
 
 
 def hand_made() -> StageView:
-    """Three columns, two rows; every fate, and one pair."""
+    """Make three columns and two rows with every fate, and one pair."""
     fate = torch.tensor([[0, 1, 2], [3, 0, 0]])
     partner = torch.tensor([[-1, 5, -1], [-1, -1, -1]])
     return StageView(4, fate, partner, torch.ones(2, 3))

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked wit
 
 
 def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The command as a user types it, in this process; its exit code."""
+    """Run the command in this process and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["zerotprune", "show", *arguments])
     try:
         main()

@@ -55,7 +55,7 @@ LINE = ImageColor.getrgb(PARTNERS[-1][0])
 
 
 def paint(image: Image.Image, stage: StageView | None, *, lines: bool = False) -> np.ndarray:
-    """The pixels of a panel, PATCH for each patch."""
+    """Paint a panel; every patch has PATCH pixels."""
     rows, cols = hand_made().fate.shape if stage is None else stage.fate.shape
     drawing = Drawing(PATCH * cols, PATCH * rows)
     drawing.panel((0, 0, PATCH * cols, PATCH * rows), image, stage, lines=lines)
@@ -63,7 +63,7 @@ def paint(image: Image.Image, stage: StageView | None, *, lines: bool = False) -
 
 
 def inner(row: int, col: int) -> tuple[slice, slice]:
-    """The pixels of a patch without its edges."""
+    """Return the pixels of a patch without its edges."""
     first, last = 3, PATCH - 3
     return (slice(PATCH * row + first, PATCH * row + last),
             slice(PATCH * col + first, PATCH * col + last))  # fmt: skip
@@ -115,7 +115,7 @@ def test_merged_patches_have_the_tint_of_their_token(
 
 
 def rectangles(path: str) -> list[tuple[int, int, int]]:
-    """Column, row and width of the rectangles of a path, which has nothing else."""
+    """Return column, row and width of a path's rectangles; it has nothing else."""
     corners = re.findall(r"M(\d+) (\d+)L(\d+) \2L\3 (\d+)L\1 \4z", path)
     assert "".join(f"M{x} {y}L{u} {y}L{u} {v}L{x} {v}z" for x, y, u, v in corners) == path
     return [(int(x), int(y), int(u) - int(x)) for x, y, u, v in corners if int(v) == int(y) + 1]

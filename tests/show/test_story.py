@@ -200,7 +200,7 @@ def test_tokens_are_the_unions_of_what_was_merged(
 
 
 def check_marks(view: StageView, groups: dict[int, set[int]]) -> None:
-    """Every patch has one mark, merged ones the right one."""
+    """Check that every patch has one mark, and merged ones the right one."""
     masks = {mark: view.marked(mark).flatten() for mark in Mark}
     assert (torch.stack(list(masks.values())).sum(dim=0) == 1).all()
     merged = set().union(*(patches for patches in groups.values() if len(patches) > 1))

@@ -25,7 +25,7 @@ PARTLY = torch.arange(36).view(1, 6, 6).expand(2, -1, -1) < 30
 
 
 def calls_of_blocks(model: Any, inputs: dict[str, Any]) -> list[tuple[Any, tuple[Any, ...], Any]]:
-    """What the model hands to each of its blocks."""
+    """Return the arguments that the model passes to each of its blocks."""
     calls: list[tuple[Any, tuple[Any, ...], Any]] = []
     hooks = [
         block.register_forward_pre_hook(
@@ -75,7 +75,7 @@ def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
 
 
 def hidden(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[int, Tensor]]:
-    """What leaves the last block, and for each stage the patches that it left."""
+    """Return the output of the last block, and the patches left after each stage."""
     outputs: dict[int, Any] = {}
     blocks = list(blocks_of(model))
     hooks = [

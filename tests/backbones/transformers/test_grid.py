@@ -30,7 +30,7 @@ ALL = [*FEW, "siglip2", *TOWERS, *BACKBONES]
 
 
 def states(model: Any, inputs: dict[str, Any]) -> list[Tensor]:
-    """All that a call shows: hidden states, and feature maps or the last hidden state."""
+    """Return the hidden states and the feature maps, or the last hidden state, of a call."""
     out = model(**inputs, output_hidden_states=True)
     shown = [*out.hidden_states, *(out.get("feature_maps") or ()), *(out.get("cls_tokens") or ())]
     return shown if out.get("last_hidden_state") is None else [*shown, out.last_hidden_state]

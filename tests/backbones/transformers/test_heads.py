@@ -35,7 +35,7 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def pooled(out: Any) -> list[Any]:
-    """What is pooled from the tokens, or read of CLS."""
+    """Return the pooled outputs, or CLS."""
     names = ("logits", "cls_logits", "pooler_output", "image_embeds")
     return [out[name] for name in names if out.get(name) is not None]
 
