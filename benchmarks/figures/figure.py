@@ -28,8 +28,7 @@ from zerotprune.safety.files import check_writable, replacing
 from zerotprune.schedule import Stage
 from zerotprune.scoring.graph import attention_graph, head_variance, start_scores, vote
 from zerotprune.shapes import Float
-from zerotprune.show.figure import Drawing
-from zerotprune.show.pixels import as_image
+from zerotprune.show.figure import Drawing, as_image
 from zerotprune.show.scene import load_images
 from zerotprune.tokens import Tokens
 

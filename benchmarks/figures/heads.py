@@ -12,10 +12,9 @@ from __future__ import annotations
 from benchmarks.figures.figure import RANGE, Subject, Votes, arguments, load_subject, save, votes
 from zerotprune.backbones import backbone
 from zerotprune.scoring.graph import heads_in_range
-from zerotprune.show.heads import HeadsView
 from zerotprune.show.layout import draw_strips
 from zerotprune.show.scene import Scene
-from zerotprune.show.story import Story
+from zerotprune.show.story import HeadsView, Story
 
 
 def views(block: Votes, grid: tuple[int, int]) -> list[HeadsView]:

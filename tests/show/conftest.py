@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tests.show import SCHEDULE
 from zerotprune.data import demo
-from zerotprune.show.pixels import as_image
+from zerotprune.show.figure import as_image
 from zerotprune.show.scene import Scene
 from zerotprune.show.story import Story, tell
 

@@ -22,8 +22,8 @@ from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.show import show
 from zerotprune.data import demo
 from zerotprune.methods import ToMe
+from zerotprune.show.figure import as_image
 from zerotprune.show.layout import draw
-from zerotprune.show.pixels import as_image
 from zerotprune.show.scene import load_upright, make_scene
 
 # `main` is called here as a user's shell calls it, which cyclopts takes for a slip in a test.

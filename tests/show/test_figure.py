@@ -25,6 +25,7 @@ from zerotprune.data import demo
 from zerotprune.show.figure import (
     ACCENT,
     COVER,
+    LARGEST,
     OTHER,
     OUTLINE,
     PALE_COVER,
@@ -32,22 +33,18 @@ from zerotprune.show.figure import (
     SAME,
     TINT,
     Drawing,
+    as_image,
+    heat_map,
+    heat_map_url,
+    heat_scale,
     overlay,
+    photo_url,
     shorten,
     text_width,
     wrap,
 )
 from zerotprune.show.html import TEMPLATE
-from zerotprune.show.pixels import (
-    LARGEST,
-    as_image,
-    heat_map,
-    heat_map_url,
-    heat_scale,
-    patch_colours,
-    photo_url,
-)
-from zerotprune.show.story import Mark, StageView, Story, find_borders, tell
+from zerotprune.show.story import Mark, StageView, Story, find_borders, patch_colours, tell
 from zerotprune.tracing import Fate
 
 PATCH = 20

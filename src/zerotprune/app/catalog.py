@@ -13,7 +13,7 @@ from ..backbones import backbone
 from ..data import demo
 from ..data.models import DEMO
 from ..pruning import gmacs
-from ..show.pixels import LARGEST, as_image, photo_url
+from ..show.figure import LARGEST, as_image, photo_url
 
 BUILT_IN = DEMO
 _SEED = 7

@@ -10,9 +10,8 @@ from PIL import Image, ImageOps
 
 from ..backbones import backbone
 from ..schedule import Schedule
-from ..show.figure import overlay
+from ..show.figure import overlay, photo_url
 from ..show.html import write_legend, write_predictions
-from ..show.pixels import photo_url
 from ..show.story import Mark, Prediction, StageView, Story, name_marks
 from ..tracing import Fate
 from .catalog import Example

@@ -17,7 +17,6 @@ from ..data.models import DEMO, is_model_folder
 from ..methods import name_of
 from ..safety.files import names_in
 from ..safety.ranges import RANGES
-from ..show.heads import check_heads
 from ..show.layout import check_drawable, draw
 from ..show.scene import (
     NamedImage,
@@ -27,6 +26,7 @@ from ..show.scene import (
     make_scene,
     percent,
 )
+from ..show.story import check_heads
 from .options import (
     BudgetOptions,
     Flag,

@@ -1,11 +1,13 @@
 """Draw text, boxes, photographs, heat maps, and what a stage did to the patches, by matplotlib.
 
 One engine for every file: a `Drawing` becomes pixels by matplotlib's Agg backend and SVG by its
-SVG backend. `overlay` returns the same marks as an SVG fragment for pages.
+SVG backend. `overlay` returns the same marks as an SVG fragment for pages. The last functions turn
+tensors into images, and images into data URLs.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import textwrap
@@ -19,6 +21,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -28,12 +31,14 @@ from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Affine2D, Bbox, TransformedBbox
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..shapes import Bool, Float, Int
-from .pixels import NO_PATCH, REACH, heat_map, photo_url
-from .story import Mark, StageView, find_borders
+from .story import Mark, StageView, find_borders, undo_normalization
 
+REACH = 5.0  # heat maps range from a fifth of the mean to five times the mean
+LARGEST = 448  # pixels: photographs are embedded no larger than this
+NO_PATCH = "#F2F2F2"  # the colour of a patch that is gone
 INK, QUIET, PALE, BAR = "#1A1A1A", "#5F6368", "#E4E6E8", "#F6F7F8"
 SAME, OTHER = "#00795A", "#B34700"  # the pruned model gives the same answer, or another
 ACCENT = "#6D4AA8"  # of controls and progress: unlike any mark and any heat
@@ -320,3 +325,42 @@ def _missing_glyphs_allowed() -> Iterator[None]:
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         warnings.filterwarnings("ignore", "Matplotlib currently does not support", UserWarning)
         yield
+
+
+def as_image(
+    values: Float[Tensor, "3 height width"], model: nn.Module | None = None
+) -> Image.Image:
+    """Undo the model's normalisation to see what it saw."""
+    pixels = (undo_normalization(values, model) * 255).round().to(torch.uint8)
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+def heat_map(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:
+    """Colour importance, one pixel a patch, on a logarithmic scale around 1."""
+    level = (1 + np.log(np.clip(values.numpy(), 1 / reach, reach)) / np.log(reach)) / 2
+    # Cividis rises evenly in lightness and is safe for every kind of colour vision.
+    colours = matplotlib.colormaps["cividis"].with_extremes(bad=NO_PATCH)
+    return Image.fromarray(colours(np.ma.masked_invalid(level), bytes=True)[..., :3].copy())
+
+
+def heat_scale(reach: float = REACH) -> Float[Tensor, "1 64"]:
+    """Return values whose heat map is the whole range of colours in a row."""
+    return reach ** torch.linspace(-1, 1, 64)[None]
+
+
+def photo_url(image: Image.Image) -> str:
+    """Encode a photograph as a data URL, as JPEG."""
+    small = image.convert("RGB")
+    small.thumbnail((LARGEST, LARGEST))
+    return _url(small, "jpeg", quality=90, subsampling=0)
+
+
+def heat_map_url(values: Float[Tensor, "rows cols"], reach: float = REACH) -> str:
+    """Encode a heat map as a data URL, without loss."""
+    return _url(heat_map(values, reach), "png")
+
+
+def _url(image: Image.Image, kind: str, **options: int) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, optimize=True, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from .figure import overlay
-from .heads import HeadsView
-from .pixels import REACH, heat_map_url, heat_scale, photo_url
+from .figure import REACH, heat_map_url, heat_scale, overlay, photo_url
 from .scene import Scene
-from .story import MARKS, Mark, Prediction, StageView, Story
+from .story import MARKS, HeadsView, Mark, Prediction, StageView, Story
 
 HIDDEN = ' style="display:none"'
 TEMPLATE = Path(__file__).with_name("template.html")

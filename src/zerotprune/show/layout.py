@@ -18,16 +18,16 @@ from .figure import (
     PALE,
     PALE_COVER,
     QUIET,
+    REACH,
     SAME,
     Drawing,
+    heat_scale,
     text_width,
     wrap,
 )
-from .heads import HeadsView
 from .html import write_html
-from .pixels import REACH, heat_scale
 from .scene import Scene, percent
-from .story import Mark, StageView, Story
+from .story import HeadsView, Mark, StageView, Story
 
 MARGIN, GAP = 20.0, 10.0
 LINE = 18.0  # height of a line of text

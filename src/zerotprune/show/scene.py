@@ -17,7 +17,7 @@ from ..pruning import gmacs
 from ..safety.files import bytes_of, printable
 from ..schedule import Schedule
 from ..surgery import sharing_copy
-from .pixels import as_image
+from .figure import as_image
 from .story import Mark, Story, name_marks, tell
 
 BATCH = 16

@@ -1,24 +1,32 @@
-"""Follow an image through a pruned model: what became of each patch, and of the prediction."""
+"""Follow an image through a pruned model: what became of each patch, and of the prediction.
+
+For Zero-TPrune also what each head votes for at a stage, its variance, and whether VHF counts it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from ..backbones import backbone
+from ..method import Method, Seen
+from ..methods import ZeroTPrune
 from ..pruning import prune_, restore_
 from ..safety.files import printable
-from ..schedule import Schedule
+from ..schedule import Schedule, Stage
+from ..scoring.graph import Graph, HeadRule, Over, head_variance, heads_in_range
+from ..scoring.indexing import concat
+from ..scoring.scorer import Scorer
 from ..shapes import Bool, Float, Int, Shaped
 from ..surgery import pruned_blocks, sharing_copy
+from ..tokens import Reduction
 from ..tracing import Fate, StageTrace, trace
-from .heads import HeadsView, RecordingZeroTPrune
-from .pixels import patch_colours
 
 TOP = 5  # predictions of an image
 DROPPED, GONE = -1, -2  # in place of a token: dropped by this stage, by an earlier one
@@ -91,6 +99,25 @@ class StageView:
             for patch, partner in enumerate(self.partner.flatten().tolist())
             if partner >= 0
         ]
+
+
+@dataclass(frozen=True)
+class HeadsView:
+    """The votes of one block's heads on one image."""
+
+    block: int
+    vhf: tuple[float, float] | None  # the range of variances that count; None without a filter
+    importance: Float[Tensor, "heads rows cols"]  # 1 is the mean; NaN where there was no patch
+    variance: tuple[float, ...]
+    used: tuple[bool, ...]
+
+    @property
+    def none_in_range(self) -> bool:
+        """Is no head in the range? Then all of them count."""
+        if self.vhf is None:
+            return False
+        low, high = self.vhf
+        return not any(low <= variance <= high for variance in self.variance)
 
 
 class Moment(NamedTuple):
@@ -305,6 +332,24 @@ def find_borders(
     return in_row, in_column
 
 
+def undo_normalization(
+    values: Float[Tensor, "3 height width"], model: nn.Module | None
+) -> Float[Tensor, "3 height width"]:
+    """Return the pixels that the model saw, from 0 to 1. Without a model, values are in [-1, 1]."""
+    normalization = ((0.5,) * 3, (0.5,) * 3) if model is None else backbone(model).normalization
+    mean, std = torch.tensor(normalization, dtype=torch.float32)[..., None, None]
+    pixels: Tensor = values.detach().float().cpu() * std + mean
+    return pixels.clamp(0, 1)
+
+
+def patch_colours(
+    values: Float[Tensor, "3 height width"], grid: tuple[int, int], model: nn.Module | None = None
+) -> Float[Tensor, "rows cols 3"]:
+    """Return the mean colour of each patch that the model saw, from 0 to 1."""
+    pooled: Tensor = adaptive_avg_pool2d(undo_normalization(values, model), grid)
+    return pooled.permute(1, 2, 0)
+
+
 def blend_colours(
     colours: Float[Tensor, "rows cols 3"], token: Int[Tensor, "rows cols"]
 ) -> Float[Tensor, "rows cols 3"]:
@@ -315,3 +360,81 @@ def blend_colours(
     total = torch.zeros_like(flat).index_add(0, group, flat)
     count = torch.bincount(group, minlength=len(names))[:, None]
     return (total / count.clamp(min=1))[group].reshape(colours.shape)
+
+
+class _Vote(NamedTuple):
+    """One vote on a batch of images."""
+
+    final: bool  # the I-stage's, not I′
+    source: Int[Tensor, "batch patches"]
+    score: Float[Tensor, "batch heads patches"]  # scaled to mean 1, NaN for dead tokens
+    variance: Float[Tensor, "batch heads"]
+    used: Bool[Tensor, "batch heads"]
+
+
+class _Recorder(Scorer):
+    """Keep the scores of every head in the last vote."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def importance(
+        self,
+        graph: Graph,
+        scores: Float[Tensor, "batch heads tokens"],
+        prefix: int,
+        rule: HeadRule = "eir",
+        variances: tuple[float, float] | None = None,
+        over: Over = "patches",
+    ) -> Float[Tensor, "batch patches"]:
+        variance = head_variance(scores, prefix if over == "patches" else 0, graph.alive)
+        used = torch.ones_like(variance, dtype=torch.bool)
+        if variances is not None:
+            used = heads_in_range(variance, *variances)
+        patches = scores[..., prefix:]
+        if graph.alive is not None:
+            patches = patches.masked_fill(graph.alive[:, None, prefix:] == 0, torch.nan)
+        relative = patches / patches.nanmean(dim=-1, keepdim=True)
+        self.last = (relative, variance, used)
+        return super().importance(graph, scores, prefix, rule, variances, over)
+
+
+@dataclass(frozen=True)
+class RecordingZeroTPrune(ZeroTPrune):
+    """Zero-TPrune, with a record of the votes of its heads."""
+
+    votes: dict[int, list[_Vote]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, method: Method) -> RecordingZeroTPrune:
+        check_heads(method)
+        return cls(**{option.name: getattr(method, option.name) for option in fields(ZeroTPrune)})
+
+    def reduce(self, seen: Seen, stage: Stage) -> Reduction:
+        recorder = _Recorder()
+        reduction = super().reduce(seen._replace(scorer=recorder), stage)
+        if recorder.last is not None:
+            vote = _Vote(reduction.importance is not None, seen.tokens.source, *recorder.last)
+            self.votes.setdefault(stage.block, []).append(vote)
+        return reduction
+
+    def views(self, index: int, grid: tuple[int, int]) -> list[HeadsView]:
+        """Return the heads of every stage that voted, for image `index` of the batch."""
+        views = []
+        for block, votes in sorted(self.votes.items()):
+            vote = concat(votes)  # a CPU scores a few images at a time
+            source, score = vote.source[index].cpu(), vote.score[index].float().cpu()
+            flat = torch.full((len(score), grid[0] * grid[1]), torch.nan)
+            flat.scatter_(1, source.expand(len(score), -1), score)
+            vhf, maps = self.vhf if vote.final else None, flat.unflatten(1, grid)
+            variance, used = vote.variance[index].tolist(), vote.used[index].tolist()
+            views.append(HeadsView(block, vhf, maps, tuple(variance), tuple(used)))
+        return views
+
+
+def check_heads(method: Method) -> None:
+    """Raise ValueError for a method that does not score head by head."""
+    if not isinstance(method, ZeroTPrune):
+        raise ValueError(
+            f"{type(method).__name__} has no scores for each head: --heads needs Zero-TPrune"
+        )
