@@ -40,7 +40,7 @@ class EveryOther(ztp.Method):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def custom(tmp_path: Path) -> str:
     path = tmp_path / "every_other_patch.py"
     path.write_text(METHOD_FILE)
     return f"{path}:EveryOther"
