@@ -41,7 +41,7 @@ def reading_cls(model: Any) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_closed_form_equals_torch(family: str) -> None:
-    """Unpruned, pruned, and pruned with nothing computed that nobody reads."""
+    """Count it unpruned, pruned, and pruned with only the needed work computed."""
     model: Any = build(family)
     for schedule in (ztp.Schedule(), fit(model, PRUNED)):
         ztp.prune_(model, schedule, compute="all")
@@ -75,7 +75,7 @@ def test_a_layer_that_cannot_be_split_is_counted_whole(family: str, layer: str) 
 def test_paper_convention_counts_the_norms_that_run(
     family: str, compute: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted in the norms' own classes: a hook would make the last block whole."""
+    """Count inside the norms' classes: a hook would make the last block whole."""
     model: Any = reading_cls(build(family))
     ztp.prune_(model, fit(model, PRUNED), compute=compute)
     full, paper = (
@@ -101,7 +101,7 @@ def counting(forward: Any, values: list[int], norms: list[nn.Module]) -> Any:
 
 
 def test_what_the_exact_last_block_saves_of_an_unpruned_deit_tiny() -> None:
-    """By hand: the last block's 197 tokens, of which CLS alone asks and is fed."""
+    """By hand: of the last block's 197 tokens, only CLS queries and passes the MLP."""
     with torch.device("meta"):
         geometry = backbone(timm.create_model("deit_tiny_patch16_224")).geometry
     loads = [Load(197, 197, 197, 0)] * 12
@@ -162,7 +162,7 @@ for family in ("deit", "deit distilled", "clip, pre-norm", "qk norm"):
 
 
 def test_paper_convention_equals_fvcore_without_patch_embedding() -> None:
-    """In a process of its own: fvcore traces, and shapes that are traced are no integers."""
+    """Run in a separate process: fvcore traces, and traced shapes are not integers."""
     assert run_script(FVCORE) == ["same"] * 8
 
 

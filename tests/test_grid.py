@@ -237,7 +237,7 @@ def test_a_budget_is_met_with_the_grid_counted_in(method: str) -> None:
 
 
 def test_any_head_takes_merged_tokens_once_the_grid_is_whole() -> None:
-    """All patches with their own weight: a head that pools need not know of sizes."""
+    """Every patch has weight 1, so a pooling head need not know of sizes."""
     model: Any = precise(build("mae, average pooling"))
     images = images_for(model)
     with torch.inference_mode():

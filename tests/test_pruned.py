@@ -47,7 +47,7 @@ def test_a_pruned_model_gives_copies_of_other_schedules(model: Any) -> None:
 
 
 def test_threads_each_by_its_own_schedule(model: Any) -> None:
-    """Oracle: the same calls one after the other. Copies are made while others are running."""
+    """Compare with the same calls one after the other. Copies are made while others run."""
     images = images_for(model, 2)
     with torch.inference_mode():
         expected: dict[float | None, Tensor] = {None: model(images)}

@@ -98,7 +98,7 @@ def test_large_batches_are_scored_in_turns(model: Any, method: Any) -> None:
 
 @pytest.mark.parametrize("method", [ztp.ZeroTPrune(), Slicing()], ids=repr)
 def test_queries_and_keys_do_not_wait_for_the_mlp(model: Any, method: Any) -> None:
-    """The MLP takes most of a block's memory: what attention left behind is gone by then."""
+    """The MLP takes most of a block's memory: attention's tensors are freed by then."""
     ztp.prune_(model, SCHEDULE.by(method))
     storages: dict[int, StorageWeakRef] = {}
     freed = []
@@ -216,7 +216,7 @@ def test_masks_are_refused(model: Any) -> None:
 
 
 def test_dynamic_image_sizes() -> None:
-    """By a budget: tests/test_sizes.py."""
+    """tests/test_sizes.py covers budgets."""
     import timm
 
     model = timm.create_model(

@@ -63,7 +63,7 @@ def test_a_size_is_solved_once() -> None:
 
 
 def test_it_is_the_model_of_that_size_pruned() -> None:
-    """What a size gives is what pruning a model of that size gives, to the bit."""
+    """Each size gives what pruning a model of that size gives, to the bit."""
     model = ztp.prune_(timm_model(), cost=0.65)
     fixed: Any = timm_model()
     fixed.load_state_dict(model.state_dict())

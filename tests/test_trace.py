@@ -108,7 +108,7 @@ def test_bad_images(model: Any, spoil: Any, error: type[Exception], message: str
 
 @pytest.mark.parametrize("family", ["deit", "mae, average pooling"])
 def test_a_stage_at_the_last_block_is_traced_where_it_runs(family: str) -> None:
-    """What it keeps is what leaves the model."""
+    """The patches it keeps are those that leave the model."""
     schedule = ztp.Schedule((ztp.Stage(2, similar=6), ztp.Stage(5, similar=9)), TOME)
     model: Any = ztp.prune_(build(family), schedule, compute="all")
     images = images_for(model, 2)

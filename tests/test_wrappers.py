@@ -77,7 +77,7 @@ def test_two_processes_of_data_parallel_make_the_step_of_one() -> None:
 @pytest.mark.parametrize("family", ["deit", "siglip, no cls"])
 @pytest.mark.usefixtures("group")
 def test_fully_sharded(family: str, tmp_path: Path) -> None:
-    """FSDP2: blocks, then the model, as its documentation has it."""
+    """FSDP2 as documented: blocks, then the model."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

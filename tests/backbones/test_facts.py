@@ -112,7 +112,7 @@ OTHERWISE = {"finetune/recipe.py": {"timm"}, "data/sets.py": {"torchvision"}}
 
 
 def test_only_backbones_know_a_library() -> None:
-    """Nobody else imports one for its models, or reads what only a library's model has."""
+    """No other package imports a library for its models, or reads what only its models have."""
     offences = []
     for path in SOURCE.rglob("*.py"):
         if path.relative_to(SOURCE).parts[0] == "backbones":

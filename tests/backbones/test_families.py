@@ -76,7 +76,7 @@ MASKS = ("attn_mask", "is_causal")
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
-    """Oracle: the library's own blocks on all tokens, with attention to dropped ones masked."""
+    """Compare with the library's own blocks on all tokens, attention to dropped ones masked."""
     model: Any = precise(build(family))
     images = images_for(model)
     ztp.prune_(model, schedule_of(model))
@@ -112,7 +112,7 @@ def masked_logits(model: Any, image: Tensor, traces: list[StageTrace], at: int) 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "beit" not in name])
 def test_scores_come_from_the_model_s_own_attention(family: str) -> None:
-    """Oracle: the library's unfused attention, caught at its dropout, through the NumPy twin."""
+    """Compare with the NumPy twin on the library's unfused attention, caught at its dropout."""
     model: Any = precise(build(family))
     images = images_for(model, 1)
     graphs, keys = caught_attention(model, images, block=2)
@@ -223,5 +223,5 @@ def test_an_old_version_is_refused() -> None:
 
 @pytest.mark.skipif(not NEWER, reason="this is such a version")
 def test_a_version_of_timm_without_some_classes() -> None:
-    """Older versions lack some of them: the others are pruned as ever."""
+    """Older versions lack some classes; the others are pruned as before."""
     assert run_script(OLDER) == ["(1, 1000)"]

@@ -132,5 +132,5 @@ print("same")
 
 
 def test_one_graph() -> None:
-    """In a process of its own: run-time type checks would break the graph."""
+    """Run in a separate process: run-time type checks would break the graph."""
     assert run_script(ONE_GRAPH) == ["same"]

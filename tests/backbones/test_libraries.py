@@ -112,7 +112,7 @@ def test_a_twin_runs_on_its_own_weights(name: str, twin_of: Any) -> None:
 @models
 @every_method
 def test_methods_leave_what_they_promise(name: str, method: Method, schedule: ztp.Schedule) -> None:
-    """Tokens that leave, and an image's result does not depend on its batch."""
+    """Each method leaves its number of tokens, and a result does not depend on the batch."""
     model = ztp.prune_(build(name).double(), schedule.by(method))
     images = images_for(model, 3)
     with torch.inference_mode():
@@ -169,7 +169,7 @@ def test_entered_midway(name: str, method: Method, schedule: ztp.Schedule) -> No
 
 @models
 def test_gradients_flow_as_ever(name: str) -> None:
-    """To every weight that had one, with open_clip's checkpoints as well."""
+    """Gradients reach the same weights as before pruning, also with open_clip's checkpointing."""
     model, gradients = build(name), list[dict[str, Tensor]]()
     images, setter = images_for(model), getattr(model, "set_grad_checkpointing", lambda on: None)
     # open_clip 3.3 hands its own attention's blocks more arguments than they take

@@ -27,7 +27,7 @@ TRUNK = {"timm_model_name": "test_vit", "timm_pool": "avg", "timm_proj": "linear
 @pytest.mark.parametrize("kind", [CLIP, CustomTextCLIP])
 @pytest.mark.parametrize("vision", [TOWER, TRUNK], ids=["own tower", "timm trunk"])
 def test_a_whole_clip_model(kind: Any, vision: dict[str, Any]) -> None:
-    """Its image tower is pruned, its text tower is left alone, and nothing is left behind."""
+    """The image tower is pruned, the text tower is left alone, and nothing stays behind."""
     torch.manual_seed(0)
     model: Any = stir(kind(24, vision, TEXT)).eval()
     images = torch.randn(2, 3, vision["image_size"], vision["image_size"])
@@ -111,7 +111,7 @@ def test_published_preprocessing_and_classes() -> None:
 
 
 def test_open_clip_s_own_preprocessing() -> None:
-    """SigLIP's is not OpenAI's; in a timm trunk as well. Oracle: open_clip's own transform."""
+    """Compare with open_clip's own transform, also in a timm trunk: SigLIP's is not OpenAI's."""
     image = Image.effect_mandelbrot((300, 200), (-2, -1.5, 1, 1.5), 50).convert("RGB")
     for name, mean in (("ViT-B-32", 0.48145466), ("ViT-B-16-SigLIP", 0.5)):
         with torch.device("meta"):
@@ -125,7 +125,7 @@ def test_open_clip_s_own_preprocessing() -> None:
 
 
 def test_the_published_sizes() -> None:
-    """The field's own figures, in GMACs."""
+    """Compare with the published GMACs."""
     known = {"torchvision:vit_b_16": 17.56, "torchvision:vit_l_16": 61.55, f"{SWAG}_e2e_v1": 55.48,
              "lvvit:lvvit_s": 6.6, "open_clip:ViT-B-32": 4.4}  # fmt: skip
     with torch.device("meta"):
@@ -213,7 +213,7 @@ def test_masks_and_heads_of_somebody_else_s() -> None:
 
 
 def test_tokens_beside_the_features() -> None:
-    """`output_tokens`: the last block is whole, and the features are those without the tokens."""
+    """With `output_tokens` the last block is whole, and the features stay the same."""
     model = build("open_clip").double()
     images = images_for(model)
     schedule = METHODS[2][1].by(Fold())

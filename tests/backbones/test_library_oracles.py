@@ -28,7 +28,8 @@ WITH_TWIN = ("open_clip", "open_clip, layer scale, quick gelu", "open_clip, own 
 
 @models
 def test_merging_equal_patches_changes_nothing(name: str) -> None:
-    """Seven of the pairs, three of four, and in the last block, whose tokens meet only the head."""
+    """Merge seven of the pairs, three of four, and in the last block, which only the head
+    follows."""
     model = build(name).double()
     images = images_for(model)
     for group, block, method in ((2, 1, ToMe()), (2, 3, Fold()), (4, 2, Fold()), (2, 5, ToMe())):
@@ -42,7 +43,7 @@ def test_merging_equal_patches_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", POOLING)
 def test_sizes_and_padding_matter_to_the_head(name: str) -> None:
-    """Oracle: the library's own head over every token as often as there are patches in it."""
+    """Compare with the library's own head over every token, repeated once per patch in it."""
     model = build(name).double()
     images, blocks = images_for(model, 3), backbone(model).blocks
     for method, schedule in (METHODS[2], METHODS[3]):
@@ -115,7 +116,7 @@ def clip_twin(model: Any) -> Any:
 def test_the_same_as_timm_with_the_same_weights(
     name: str, twin_of: Any, method: Method, schedule: ztp.Schedule
 ) -> None:
-    """Which patches stay, the prediction and the cost."""
+    """The kept patches, the prediction and the cost are the same."""
     model = build(name).double()
     twin, images = twin_of(model), images_for(model, 3)
     if name == "torchvision":
@@ -138,7 +139,7 @@ def test_the_same_as_timm_with_the_same_weights(
 
 @with_tlt
 def test_lvvit_is_tlt_s() -> None:
-    """With its weights by their own names: to the last bit without fused attention."""
+    """With tlt's weights under their own names: equal to the last bit without fused attention."""
     theirs = build("tlt")
     ours = create_like(theirs)
     images = images_for(theirs)

@@ -69,15 +69,14 @@ def assert_nothing_changes(model: Any, group: int, *pruning: tuple[Method, ztp.S
 
 @pytest.mark.parametrize("head", [*FAMILIES, *HEADS])
 def test_merging_equal_patches_changes_nothing(head: str) -> None:
-    """Seven of the pairs: the sizes are 1 and 2, and a mean that ignored them would be wrong."""
+    """Merge seven of the pairs: sizes are 1 and 2, and a mean that ignored them would be wrong."""
     early, late = (ToMe(), at_block(1, 7)), (Fold(), at_block(3, 7))
     assert_nothing_changes(model_with(head), 2, early, late)
 
 
 @pytest.mark.parametrize("head", [*POOLING, "siglip, no cls"])
 def test_larger_groups_and_the_last_block(head: str) -> None:
-    """Where four are alike, three become one; and a stage in the last block meets no attention but
-    the head's."""
+    """Merge three of four equal patches; only the head follows a stage in the last block."""
     model = model_with(head)
     for group, block in ((4, 2), (2, 5)):
         schedule = at_block(block, 7)
@@ -93,7 +92,7 @@ def test_whatever_fold_compares(head: str) -> None:
 @pytest.mark.parametrize("head", ["deit", "eva, attention", *POOLING])
 def test_diffrate_merging_the_least_important_group(head: str) -> None:
     """Equal tokens are equally important: three of the last four go into the fourth. Their cosine
-    is 1, so that the published sizes are those of the patches."""
+    is 1, so the published sizes are those of the patches."""
     merged = at_block(2, 3)
     assert_nothing_changes(
         model_with(head), 4, (DiffRate(), merged), (DiffRate(weighted=True), merged)
@@ -102,7 +101,7 @@ def test_diffrate_merging_the_least_important_group(head: str) -> None:
 
 @pytest.mark.parametrize("head", MEAN)
 def test_a_mean_goes_by_size_without_proportional_attention(head: str) -> None:
-    """As in ToMe's own code: the option is about attention alone."""
+    """As in ToMe's own code, the option concerns attention alone."""
     assert_nothing_changes(model_with(head), 2, (ToMe(proportional=False), at_block(5, 7)))
 
 
@@ -119,7 +118,7 @@ WITH_CLS = [head for head in HEADS if "no CLS" not in head]
 
 @pytest.mark.parametrize("head", WITH_CLS)
 def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
-    """Oracle: the library's own head over every token as often as there are patches in it."""
+    """Compare with the library's own head over every token, repeated once per patch in it."""
     model = model_with(head)
     images = images_for(model)
     for method, schedule in UNEVEN:
@@ -141,8 +140,8 @@ def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
 
 @pytest.mark.parametrize("head", [*POOLING, "eva, attention"])
 def test_published_diffrate_is_pooled_by_its_own_sizes(head: str) -> None:
-    """Which are no counts of patches, but add by the cosine. Oracle: rounded to a sixteenth, the
-    library's own head over every token as often as there are sixteenths in it."""
+    """Its sizes do not count patches, but add by the cosine. Round them to sixteenths, and compare
+    with the library's own head over every token, repeated once per sixteenth."""
     model = model_with(head)
     images = images_for(model)
     ztp.prune_(model, UNEVEN[2][1].by(DiffRate()))
@@ -186,7 +185,7 @@ DROPPING: list[tuple[Method, ztp.Schedule]] = [
 
 @pytest.mark.parametrize("head", WITH_CLS)
 def test_what_is_not_merged_is_pooled_as_ever(head: str) -> None:
-    """Bit for bit by the library's own head; EViT's fused token counts as one."""
+    """The library's own head gives the same bits; EViT's fused token counts as one."""
     model = model_with(head)
     images = images_for(model)
     for method, schedule in DROPPING:
@@ -199,7 +198,7 @@ def test_what_is_not_merged_is_pooled_as_ever(head: str) -> None:
 @pytest.mark.parametrize("compute", ["all", "needed"])
 @pytest.mark.parametrize("head", ["mean, then norm", "attention", "refined CLS"])
 def test_gmacs_are_what_torch_counts(head: str, compute: Any) -> None:
-    """The head's own share of the work too; of a padded batch, where images keep fewer."""
+    """The head's work counts too; so does a padded batch, where images keep different numbers."""
     model = model_with(head)
     for method, schedule in UNEVEN:
         ztp.prune_(model, schedule.by(method), compute=compute)

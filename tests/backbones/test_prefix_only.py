@@ -122,7 +122,7 @@ def test_as_it_comes_a_family_is_shortened_if_its_head_reads_cls(family: str) ->
 @pytest.mark.parametrize(("method", "schedule"), METHODS, ids=str)
 @pytest.mark.parametrize("family", ["deit distilled", "eva-02, rotary", "beit, relative bias"])
 def test_every_method(family: str, method: Any, schedule: ztp.Schedule) -> None:
-    """With a stage in the last block, with merged tokens' sizes and with padding."""
+    """Cover a stage in the last block, sizes of merged tokens, and padding."""
     model = reads_cls(family)
     whole, exact = both(model, images_for(model, 9), schedule, method)
     close(exact, whole)

@@ -66,7 +66,7 @@ def test_a_twin_runs_on_its_own_weights(head: str, twin_of: Any) -> None:
 
 
 def test_threads_do_not_meet(model: Any) -> None:
-    """ATS: what is padding differs from image to image, and so would what is mixed up."""
+    """ATS pads each image differently, so mixed-up threads would show."""
     ztp.prune_(model, UNEVEN[-1][1].by(ATS(samples=12)))
     batches = [images_for(model, count) for count in (1, 2, 3, 4)] * 8
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_gradients_with_checkpoints(head: str) -> None:
 @pytest.mark.parametrize("head", ["mean, then norm", "mean and maximum", "attention"])
 @pytest.mark.parametrize("cast", [False, True], ids=["bfloat16", "autocast"])
 def test_half_precision(head: str, cast: bool) -> None:
-    """Oracle: the library's own head, in the same precision, over tokens repeated by their size."""
+    """Compare with the library's own head, in the same precision, over tokens repeated by size."""
     model = ztp.prune_(model_with(head).float(), SCHEDULE)
     images = images_for(model)
     if not cast:
@@ -152,7 +152,7 @@ def test_half_precision(head: str, cast: bool) -> None:
 
 
 def test_another_head_after_pruning() -> None:
-    """The head is looked at in every call; one that was not there at first gets sizes as well."""
+    """The head is looked up in every call; one set later gets sizes as well."""
     for first in ("mae, average pooling", "deit"):
         model: Any = ztp.prune_(build(first).double(), SCHEDULE)
         images = images_for(model)
@@ -310,5 +310,5 @@ for how, head, (method, schedule) in (
 
 
 def test_one_graph() -> None:
-    """In a process of its own: the run-time type checks would break the graph."""
+    """Run in a separate process: run-time type checks would break the graph."""
     assert len(run_script(SCRIPT)) == 5

@@ -170,7 +170,7 @@ def test_searched_schedules_are_given_where_they_are_asked_for(
 
 
 def test_a_larger_budget_never_gives_fewer_tokens() -> None:
-    """The cliff that searched schedules were: 0.56 of the cost was better than 0.58."""
+    """Searched schedules had such a cliff: 0.56 of the cost was better than 0.58."""
     model = outline("deit_tiny_patch16_224")
     geometry = backbone(model).geometry
     for name in ("fold", "zero-tprune", "zero-tprune-paper", "tome"):
@@ -214,7 +214,7 @@ def test_a_budget_is_a_number(value: Any) -> None:
 
 @given(st.floats(0.01, 0.99), st.floats(0.5, 3.0))
 def test_bisection_finds_the_dial(target: float, power: float) -> None:
-    """Oracle: the inverse of a falling function that is known."""
+    """Compare with the inverse of a known falling function."""
     hit = bisect(lambda dial: (dial, (1 - dial) ** power), target, steps=40)
     assert hit is not None
     assert hit.setting == pytest.approx(1 - target ** (1 / power), abs=1e-6)
@@ -250,8 +250,8 @@ def test_an_expensive_dial_is_not_turned_for_what_is_out_of_reach() -> None:
 def test_a_budget_of_nothing_is_answered_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is counted is the work: costs by formula, and runs of the model where they depend on
-    the images, of which each takes as long as an evaluation of them."""
+    """Count the work: costs by formula, and runs of the model if they depend on the images; each
+    run takes as long as an evaluation of them."""
     priced, runs = 0, 0
 
     def count_plan(*args: Any) -> Any:
@@ -287,7 +287,7 @@ def test_shipped_schedules_cost_what_they_say() -> None:
 
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
 def test_a_schedule_for_a_method_is_one_that_it_can_follow(share: float) -> None:
-    """I → S finds fewer tokens to match than I′ → S → I."""
+    """I → S has fewer tokens to match than I′ → S → I."""
     method = ztp.ZeroTPrune(order="i-s")
     for name in ("deit_tiny_patch16_224", "vit_tiny_patch16_384"):
         model = outline(name)
@@ -338,7 +338,7 @@ def test_tome_spreads_its_r_as_it_is_told() -> None:
 
 @pytest.mark.parametrize("cost", [0.9, 0.7, 0.55, 0.4])
 def test_the_papers_form_obeys_what_its_comparisons_ask_for(cost: float) -> None:
-    """Sec. 4.2 and G.5: one rate and one S count in more than two stages, no stage by itself."""
+    """Sec. 4.2 and G.5: one rate and one S count in more than two stages, no stage alone."""
     model = outline("deit_small_patch16_224")
     stages = ztp.schedule_for(model, cost=cost, method="zero-tprune-paper").stages
     assert len(stages) > 2

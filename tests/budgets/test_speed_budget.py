@@ -94,7 +94,7 @@ def test_time_budgets_that_make_no_sense(budget: dict[str, float], message: str)
 
 
 def test_calls_are_sampled_in_turn() -> None:
-    """By a clock that gives three seconds to whoever comes first, and two to the next."""
+    """The fake clock gives three seconds to the first call, and two to the next."""
     hands, order = cycle([3.0, 2.0]), list[str]()
 
     def clock(call: Callable[[], object], repeat: int) -> float:
@@ -126,7 +126,7 @@ def test_quartiles_are_numpys() -> None:
 
 
 def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock on which time follows cost, with noise that a correction has to take out."""
+    """On the fake clock time follows cost, with noise that a correction has to remove."""
     model, images = build("deit"), torch.zeros(2, 3, 96, 96)
     geometry = backbone(model).geometry
     full, calls = Plan(Schedule(), geometry).gmacs(), cycle([0.9, 1.0, 1.1])
@@ -147,7 +147,7 @@ def test_a_model_is_pruned_to_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_methods_are_set_to_speeds_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Budget by budget, method by method, by a clock that lies until there are many rounds."""
+    """Budget by budget, method by method; the fake clock is wrong until there are many rounds."""
     model, images = build("deit"), torch.zeros(2, 3, 96, 96)
     geometry = backbone(model).geometry
     full, turns = Plan(Schedule(), geometry).gmacs(), list[int]()
@@ -198,7 +198,7 @@ for vit in (model, torch.compile(model, backend=backend)):
 
 
 def test_copies_are_compiled_as_the_model_is() -> None:
-    """By the model's own backend, and more of them than torch compiles of one forward."""
+    """The model's own backend compiles them, more than torch compiles of one forward."""
     assert run_script(COMPILED) == ["0", "10"]
 
 

@@ -53,7 +53,7 @@ def test_divergences_and_variances_are_those_of_the_twin(prefix: int, cls: bool)
 
 
 def test_the_survey_sees_the_graph_that_the_model_attends_by() -> None:
-    """By another way: timm's own attention, unfused, with its weights caught on the way."""
+    """Compare with timm's own unfused attention, its weights caught on the way."""
     model: Any = demo.model()
     images, labels = demo.images(11, seed=3)
     batches = [(images[:10], labels[:10], torch.arange(10)), (images[10:], labels[10:], labels)]

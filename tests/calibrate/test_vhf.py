@@ -42,7 +42,7 @@ def test_the_beam_keeps_to_its_evaluations(evaluations: int) -> None:
 
 
 def test_two_of_a_beam_pass_where_one_is_stuck() -> None:
-    """The best start is a peak of its own, and the second best leads to the higher one."""
+    """The best start is a local peak, and the second best leads to the higher one."""
 
     def objective(place: tuple[float, float]) -> float:
         return 0.0 if place == (0.3, 0.6) else -0.5 + peak(place)

@@ -56,7 +56,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_plot(
 
 
 def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
-    """Several costs, one after the other."""
+    """Measure several costs, one after the other."""
     few = (*COMMON, "--batch", "1", "--rounds", "1", "--method", "zero-tprune", "--cost", "0.8")
     done = zerotprune(*few, "0.6", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_mistakes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process: sixteen others would take half a minute to import torch."""
+    """Run in this process: sixteen others would take half a minute to import torch."""
     device = () if "--device" in extra else ("--device", "cpu")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

@@ -97,8 +97,8 @@ def phase(request: pytest.FixtureRequest) -> Iterator[tuple[Moments, Nursery]]:
 def test_one_ctrl_c_ends_it(
     name: str, phase: tuple[Moments, Nursery], images: Path, tmp_path: Path
 ) -> None:
-    """Of a short command some ends come before the signal, which proves nothing. Later moments are
-    then left out, and two thirds of all must have hit."""
+    """A short command may end before the signal, which proves nothing. Later moments are then left
+    out, and two thirds of all must have hit."""
     moments, forks = phase
     dice = random.Random(time.time_ns() if MANY else f"{name} {moments}")
     hits, misses, latest = 0, 0, moments.latest
@@ -181,7 +181,7 @@ class Ended(NamedTuple):
 
 @pytest.mark.skipif(not MANY, reason="takes minutes: make fuzz")
 def test_a_real_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """200 moments from the start of the process on, half of them early ones."""
+    """Press Ctrl-C at 200 moments from the start of the process on, half of them early ones."""
     # A background job of a shell ignores the signal, and so would every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     life = press_in_demo(tmp_path / "whole", None).took

@@ -119,7 +119,7 @@ def test_compare_puts_methods_at_equal_speed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By a clock on which time follows cost, and on which ToMe has an overhead."""
+    """On the fake clock time follows cost, and ToMe has an overhead."""
     from zerotprune.budgets import speed
     from zerotprune.budgets.speed import Timed
     from zerotprune.cli.compare import compare

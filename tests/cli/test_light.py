@@ -49,7 +49,7 @@ def not_of_torch() -> set[str]:
 
 
 def test_the_core_needs_torch_alone() -> None:
-    """Not even NumPy, which torch uses only where it is installed."""
+    """It does not even need NumPy, which torch uses only if it is installed."""
     extras = not_of_torch()
     assert {"numpy", "timm", "torchvision", "PIL", "rich", "safetensors"} <= extras
     code = BLOCKED.format(names=extras) + (

@@ -218,7 +218,7 @@ def test_demo(data: st.DataObject, fresh: Callable[[], Path]) -> None:
 @drawn(1, 0.01)
 @given(data=st.data())
 def test_app(data: st.DataObject, fresh: Callable[[], Path]) -> None:
-    """Started, its page fetched, and ended as by a terminal or by a system."""
+    """Start the app, fetch its page, and end it as a terminal or a system does."""
     home, temporary, port = fresh(), fresh(), free_port()
     models = data.draw(st.sampled_from(([], ["--model", *SMALL])))
     names = data.draw(st.sampled_from(([], ["--names", "names.txt"])))

@@ -139,7 +139,8 @@ def test_an_image_that_vanishes_or_bursts(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_only_images_that_are_named_and_fit_are_decoded(tmp_path: Path) -> None:
-    """A few bytes that would take gigabytes, and a format that PIL hands to another program."""
+    """Refuse a few bytes that would take gigabytes, and a format that PIL hands to another
+    program."""
     for name, sides, message in (
         ("strip.png", (60_000, 1), "at most 20 times"),
         ("bomb.png", (50_000, 50_000), "at most 100 megapixels"),

@@ -22,7 +22,7 @@ def same_weights(model: Any, state: dict[str, torch.Tensor]) -> bool:
 
 
 def test_lvvit_from_a_published_kind_of_checkpoint(tmp_path: Path) -> None:
-    """Wrapped, trained in parallel, with another number of classes, for larger images."""
+    """It is wrapped, trained in parallel, with another number of classes, for larger images."""
     state = create("lvvit:lvvit_t", False, classes=10, size=64).state_dict()
     file = tmp_path / "lvvit.pth.tar"
     torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in state.items()}}, file)

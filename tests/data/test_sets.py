@@ -14,7 +14,7 @@ from zerotprune.data.sets import SETS, images_of, set_named
 
 
 def test_published_numbers() -> None:
-    """Categories and test instances as the paper has them (Table 5)."""
+    """Compare categories and test instances with the paper's Table 5."""
     assert {name: (dataset.classes, dataset.test) for name, dataset in SETS.items()} == {
         "flowers": (102, 6149), "pets": (37, 3669), "dtd": (47, 1880), "indoor67": (67, 1340),
         "cub200": (200, 5794), "aircraft": (100, 3333), "cars": (196, 8041),
@@ -116,7 +116,7 @@ def test_laid_out_as_the_real_one(
 
 @pytest.mark.parametrize("name", SETS)
 def test_what_is_not_there_is_not_fetched(name: str, tmp_path: Path) -> None:
-    """One sentence that says who would fetch it, or which file is missing."""
+    """The error names who would fetch it, or which file is missing."""
     with pytest.raises((ValueError, OSError), match=r"download=True|No such file") as error:
         open_data(f"{name}:{tmp_path}")
     assert str(tmp_path) in str(error.value)

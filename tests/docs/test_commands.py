@@ -65,7 +65,7 @@ def _run(command: tuple[str, ...], folder: Path) -> Done:
 
 @pytest.mark.parametrize("page", IDS)
 def test_commands_run(page: str, folder: Path) -> None:
-    """In their order, each once however many pages have it."""
+    """Run them in order, each once however many pages have it."""
     for command in commands(ROOT / page):
         if runs(command):
             done = _run(tuple(command), folder)
@@ -73,7 +73,7 @@ def test_commands_run(page: str, folder: Path) -> None:
 
 
 def test_every_option_exists(folder: Path) -> None:
-    """Also those of commands that need real weights and images, and in running text."""
+    """Check commands that need real weights and images too, and those in running text."""
     used: dict[str, set[str]] = {}
     for page in PAGES:
         inline = re.findall(r"(?<!`)`zerotprune ([a-z][^`]*)`", page.read_text("utf-8"))

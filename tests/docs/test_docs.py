@@ -31,7 +31,7 @@ def test_python_blocks_run(page: str, python: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("page", IDS)
 def test_links_lead_somewhere(page: str) -> None:
-    """To files and headings of ours; Sphinx checks only those inside docs/."""
+    """Check links to our files and headings; Sphinx checks only those inside docs/."""
     place = ROOT / page
     for link in re.findall(r"\]\(([^)\s]+)\)", place.read_text("utf-8")):
         path, _, heading = link.partition("#")
@@ -49,7 +49,7 @@ def _slug(heading: str) -> str:
 
 
 def test_the_pages_build(tmp_path: Path) -> None:
-    """As `make docs` builds them: a warning is an error."""
+    """Build them as `make docs` does: a warning is an error."""
     strict = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-d", str(tmp_path / "read"))
     code = "import sys; from sphinx.cmd.build import main; sys.exit(main(sys.argv[1:]))"
     done = nursery().run(code, *strict, str(ROOT / "docs"), str(tmp_path / "html"), limit=GUARD)

@@ -196,7 +196,7 @@ def test_random_weights_are_the_same_everywhere(pictures: list[Image.Image]) -> 
 def test_compiled_batches_are_all_of_one_shape(
     model: Any, pictures: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiler of our own, which counts: torch's is tested by torch."""
+    """Use a compiler that only counts: torch's is tested by torch."""
     seen: list[tuple[int, ...]] = []
 
     def compiled(inner: Any, **options: Any) -> Any:

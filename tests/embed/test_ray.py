@@ -50,7 +50,7 @@ def test_an_actor_is_lost_and_no_row_is(images: Path, whole: Path, tmp_path: Pat
 
 @pytest.mark.skipif(not MANY, reason="takes ten minutes: make kills")
 def test_a_killed_run_goes_on(images: Path, whole: Path, tmp_path: Path) -> None:
-    """With a shard for each image, since all are finished within a second of Ray's start."""
+    """Write a shard for each image, since all are finished within a second of Ray's start."""
     kill_again_and_again(images, whole, tmp_path, MANY, *RAY, "--images", "1", longest=15)
 
 

@@ -65,7 +65,7 @@ def test_a_missing_package_gets_its_pip_line(
 def test_without_agreement_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A runtime that puts out something else."""
+    """The runtime gives other outputs."""
     torch_target = target_named("torch")
     monkeypatch.setattr(writing, "program_of", lambda model, batch: None)
     monkeypatch.setattr(type(torch_target), "write", lambda _, program, path, facts: path.touch())
@@ -115,7 +115,7 @@ def test_what_is_not_finite_agrees_with_nothing() -> None:
 
 
 def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX has a second one only where the weights are large."""
+    """ONNX has a second file only for large weights."""
     onnx, file = target_named("onnx"), tmp_path / "m.onnx"
     file.write_bytes(b"weights")
     monkeypatch.setattr(type(onnx), "load", lambda _, path, threads: torch.sin)

@@ -92,7 +92,7 @@ def openvino_weights(path: Path) -> list[np.ndarray]:
     ids=["onnx", "openvino"],
 )
 def test_no_sum_of_two_products_passes_16_bits(end: str, weights: Any, files: Path) -> None:
-    """By arithmetic, for whatever images: the kernels of no CPU can saturate."""
+    """By arithmetic, for any image: the kernels of no CPU can saturate."""
     safe, full = (weights(files / f"{name}.{end}") for name in ("safe", "full"))
     assert len(safe) == len(full) >= 8
     assert all(array.dtype == np.int8 for array in (*safe, *full))
@@ -182,7 +182,7 @@ def tell() -> None:
 
 
 def test_products_run_in_integers(files: Path) -> None:
-    """What ONNX Runtime does not recognise it computes in float, and slower than before."""
+    """ONNX Runtime computes what it does not recognise in float, slower than before."""
     script = "from tests.export.test_int8 import tell; tell()"
     kinds = json.loads(run_script(script, str(files / "safe.onnx"))[-1])
     assert kinds.count("MatMulIntegerToFloat") + kinds.count("QGemm") == len(

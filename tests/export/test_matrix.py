@@ -25,7 +25,7 @@ def test_a_method_in_a_runtime(method: str, name: str, differences: dict[str, An
 
 
 def test_the_page_ticks_what_these_tests_hold() -> None:
-    """A method that is not exported here, or in ExecuTorch by `make exports`, has no tick."""
+    """A method that is exported neither here nor by `make exports` for ExecuTorch has no tick."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     rows = [[cell.strip() for cell in line.strip("| ").split("|")]
             for line in page.read_text("utf-8").splitlines() if "✓" in line]  # fmt: skip

@@ -180,7 +180,7 @@ def test_in_two_processes(home: Path) -> None:
 
 
 def test_the_built_in_model(home: Path) -> None:
-    """From a folder of digits to weights that are read again, head and all."""
+    """Train on a folder of digits, and load the weights again, head and all."""
     shown, digits = demo.images(8, seed=3)
     for part in ("train", "val"):
         for number, (image, digit) in enumerate(zip(shown, digits.tolist(), strict=True)):

@@ -184,7 +184,7 @@ def test_a_checkpoint_of_other_things(spoil: dict[str, object], tmp_path: Path) 
 def test_a_checkpoint_that_does_not_fit(
     spoil: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All says that it is this training's, but what it holds of the model."""
+    """Everything but the model's tensors says that it belongs to this training."""
     original = Checkpoint.load
 
     def load(path: Path, identity: dict[str, object]) -> Checkpoint:

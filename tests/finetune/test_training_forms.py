@@ -107,7 +107,7 @@ def test_a_sharp_threshold_equals_hard_pruning(family: str, method: ztp.ZeroTPru
 
 @pytest.mark.parametrize("name", ["zero-tprune", "zero-tprune-uni", "zero-tprune-paper"])
 def test_a_trained_zero_tprune_meets_its_budget_by_i_stages(name: str) -> None:
-    """In training and in use it keeps the same tokens, as many as the schedule says."""
+    """It keeps the same tokens in training and in use, as many as the schedule says."""
     model: Any = build("deit").double()
     asked = resolve(name)
     form: Any = form_for(asked)
@@ -139,7 +139,7 @@ def test_a_schedule_with_s_stages_is_not_trained(stage: ztp.Stage) -> None:
 
 @pytest.mark.parametrize("family", ["deit", "deit distilled"])
 def test_halting_in_training_is_halting_at_inference(family: str) -> None:
-    """Which is a loop over single images with tokens really removed: see the twins of methods."""
+    """Inference loops over single images and really removes tokens: see the twins of methods."""
     form = Halting(AViT(gamma=2, beta=-1))
     model, schedule = put_on(form, family)
     images = images_for(model, 3).double()
@@ -167,7 +167,7 @@ def test_in_eval_mode_it_is_the_pruned_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["soft mask", "halting"])
 def test_gradients_are_slopes(name: str) -> None:
-    """Of logits, extra losses and mask, by central differences along a random direction."""
+    """Compare logits, extra losses and mask with central differences along a random direction."""
     form = FORMS[name]()
     model, _ = put_on(form)
     images = images_for(model, 2).double()
@@ -252,7 +252,7 @@ def test_decisions_are_for_good_and_drawn_anew() -> None:
 
 @all_forms
 def test_what_is_noted_is_not_copied(name: str) -> None:
-    """A tensor with a history can be neither copied nor pickled; the average of weights copies."""
+    """A tensor with a history can be neither copied nor pickled, and weight averaging copies."""
     form = FORMS[name]()
     model, _ = put_on(form)
     model(images_for(model).double())
@@ -299,7 +299,7 @@ def test_the_ratio_loss_equals_its_twin() -> None:
 
 
 def test_ponder_and_prior_losses_equal_their_twins() -> None:
-    """Token by token, from what halts: h, one block after the other."""
+    """Compute both token by token from the halting scores h, one block after the other."""
     torch.manual_seed(0)
     method, depth, tokens = AViT(), 12, 5
     h = torch.rand(depth, 2, tokens, dtype=torch.float64) * 0.4

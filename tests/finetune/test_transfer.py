@@ -72,7 +72,7 @@ def test_every_run_has_a_row(rows: list[transfer.Row], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("similar", [0, 10])
 def test_the_section(tmp_path: Path, similar: int) -> None:
-    """Numbers that can be checked by hand: two seeds, four methods, one model."""
+    """Use numbers that can be checked by hand: two seeds, four methods, one model."""
     made, schedule = [], Schedule((Stage(3, 0.8, similar), Stage(6, 0.8)))
     for seed in (0, 1):
         for name, mode, top1, seconds in (
@@ -115,7 +115,7 @@ def _empty(folder: Path) -> Path:
 
 
 def test_crops_lie_in_the_image() -> None:
-    """A ramp from left to right: what is shown of it is a part, and half of the time turned."""
+    """Crop a ramp from left to right: the crop is a part of it, flipped half of the time."""
     ramp = torch.linspace(0, 1, 248).expand(16, 3, 248, 248)
     shown = cropped(ramp, np.random.default_rng(0))
     assert shown.shape == (16, 3, 224, 224)

@@ -62,7 +62,7 @@ def test_the_model_is_unpruned_afterwards(model: Any) -> None:
 
 
 def test_ctrl_c_is_passed_on_and_the_model_is_unpruned(model: Any) -> None:
-    """Images come class by class: what was seen so far says nothing of the whole."""
+    """Images come class by class, so a partial result would say nothing of the whole."""
 
     def interrupted() -> Iterator[Batch]:
         yield from some_batches(model)[:2]
@@ -74,7 +74,7 @@ def test_ctrl_c_is_passed_on_and_the_model_is_unpruned(model: Any) -> None:
 
 
 def test_measured_cost_counts_the_tokens_that_are_left(model: Any) -> None:
-    """Oracle: run each image alone and read the number of tokens off its trace."""
+    """Compare with each image run alone, its number of tokens read off the trace."""
     images = images_for(model, 4)
     method = ATS(10)
     schedule = ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(3, 0.5)))

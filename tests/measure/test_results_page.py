@@ -159,7 +159,7 @@ def test_speed_and_plots_stand_on_the_first_page(tmp_path: Path) -> None:
 
 
 def test_random_settings_are_told_with_and_without_the_papers_condition(tmp_path: Path) -> None:
-    """More than two stages and rates that vary little: 1 and 3, not 2 and 4."""
+    """More than two stages with similar rates: settings 1 and 3, not 2 and 4."""
     two = Schedule((Stage(3, 0.7), Stage(9, 0.7)))
     settings = {"setting 1": (EVEN, -3.0), "setting 2": (UNEVEN, -12.0), "setting 3": (EVEN, -5.0),
             "setting 4": (two, -1.0)}  # fmt: skip
@@ -171,7 +171,7 @@ def test_random_settings_are_told_with_and_without_the_papers_condition(tmp_path
 
 
 def test_claims_are_the_papers_only_where_it_prints_both_sides() -> None:
-    """Table 2 has rivals near 3 G of 4.55 alone, and cells for all that an ablation claims."""
+    """Table 2 has rivals only near 3 G of 4.55, and cells for all that an ablation claims."""
     claims = [claim for claim in off_the_shelf.TABLE.claims if not claim.ours]
     assert {claim.first for claim in claims} == {"zero-tprune-paper @ 0.7"}
     assert {claim.second for claim in claims} == {"ats @ 0.7", "tome @ 0.7"}

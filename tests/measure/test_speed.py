@@ -155,7 +155,7 @@ def test_a_sweep_stopped_by_ctrl_c_gives_the_groups_that_are_finished(
 
 
 def test_every_case_runs_its_own_model_on_the_same_weights() -> None:
-    """Oracle: the outputs of models pruned one by one; the model itself stays unpruned."""
+    """Compare with models pruned one by one; the model itself stays unpruned."""
     model: Any = build("deit")
     images = bench.noise(model, 3, "cpu", torch.float32)
     entered = bench.entrants(model, SCHEDULE, ["zero-tprune", "tome"], images)
@@ -278,7 +278,7 @@ for group in bench.sweep(model, entered, ["float32"], [2], setup):
 
 
 def test_compiled_cases_and_one_that_does_not_compile_as_one_graph() -> None:
-    """In a process of its own: run-time type checks would break the graph."""
+    """Run in a separate process: run-time type checks would break the graph."""
     rows = [line.split("|") for line in run_script(COMPILED)]
     assert len(rows) == 2 * 10
     for _, name, mode, samples, failure in rows:

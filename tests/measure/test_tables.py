@@ -142,7 +142,7 @@ def test_presets_are_the_papers_at_its_size_and_scaled_to_others() -> None:
 
 
 def test_a_share_less_is_judged_by_what_remains() -> None:
-    """Of four images the second loses two. Half as much, one, is what the claim allows."""
+    """The second loses two of four images. The claim allows half as many, one."""
     plan = Plan(Schedule((Stage(1, 0.5),)), plain_geometry(4, 4, 1, 64))
     whole, two, one = (Result(Contender(name), plan, hits=hits) for name, hits in (
         ("unpruned", [1.0] * 4), ("two", [1.0, 1.0, 0.0, 0.0]), ("one", [1.0] * 3 + [0.0])
@@ -155,7 +155,7 @@ def test_a_share_less_is_judged_by_what_remains() -> None:
 
 
 def test_no_partition_is_tested_as_the_paper_words_it() -> None:
-    """All tokens in both groups; every claim of Tables 8 to 10 and 13 has both its cells."""
+    """All tokens are in both groups; every claim of Tables 8 to 10 and 13 has both its cells."""
     partition = next(table for table in ablations.TABLES if table.name == "partition")
     assert ("sequential-u", "none-both") in {(c.first, c.second) for c in partition.claims}
     for ablation in ablations.TABLES:

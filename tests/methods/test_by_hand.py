@@ -103,7 +103,7 @@ def test_diffrate_by_hand() -> None:
 
 
 def test_diffrate_merges_by_a_plain_mean_whatever_the_sizes() -> None:
-    """A host of five patches and two guests: a third each; sizes add by their likeness."""
+    """A host of five patches and two guests count a third each; sizes add by similarity."""
     x = [[3.0, 0.0], [0.0, 3.0], [6.0, 6.0], [-1.0, -1.0]]
     seen = make_seen(cls=[0.4, 0.1, 0.05, 0.2], x=x)
     size = torch.tensor([[1.0, 5.0, 2.0, 4.0, 7.0]], dtype=torch.float64)
@@ -187,7 +187,7 @@ def test_how_many_of_36_are_kept(method: Method, stage: ztp.Stage, kept: int) ->
 )
 @pytest.mark.parametrize("size", [16, 32, 48])
 def test_tome_down_to_the_last_patch(name: str, size: int) -> None:
-    """With CLS and a distillation token, a single patch is in A and has nobody to be matched to."""
+    """With CLS and a distillation token, a single patch is in A and has no match."""
     options = {"img_size": size, "embed_dim": 48, "num_heads": 3, "depth": 5, "num_classes": 7}
     model: Any = stirred(timm.create_model(name, **options)).double().eval()
     schedule, image = merging(99, 99, 99, 99, 99), images_for(model, 1)
@@ -200,7 +200,7 @@ def test_tome_down_to_the_last_patch(name: str, size: int) -> None:
 
 
 def test_equal_tokens_are_merged_all_the_same() -> None:
-    """A flat image: every edge of ToMe is equally good, and none may be taken twice."""
+    """On a flat image all edges of ToMe are equally good, and none may be taken twice."""
     seen = make_seen(keys=[[1.0, 1.0]] * 9)
     for r in (1, 3, 4):
         reduction, left = left_by(ToMe(), seen, ztp.Stage(1, similar=r))

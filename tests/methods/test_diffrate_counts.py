@@ -79,7 +79,7 @@ def test_the_published_counts_at_what_they_cost(width: int, gmacs: float) -> Non
 
 @pytest.mark.parametrize("width", NAMES)
 def test_a_larger_budget_never_leaves_fewer_tokens(width: int) -> None:
-    """From nothing pruned, through the published counts, to fewer than they have anywhere."""
+    """Go from nothing pruned, through the published counts, to fewer than any of them."""
     geometry, turns = GEOMETRIES[width], 400
     *_, dial = DiffRate().dials(geometry)
     schedules = [dial(turn / turns) for turn in range(turns + 1)]

@@ -45,7 +45,8 @@ def left_after(schedule: ztp.Schedule, geometry: Geometry) -> list[int]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_budgets_are_met_by_few_stages_of_one_share(name: str) -> None:
-    """Evenly spaced up to 10/12 of the depth; the less may be spent, the earlier is the first."""
+    """Stages are evenly spaced up to 10/12 of the depth; the smaller the budget, the earlier the
+    first."""
     model = outline(name)
     geometry, unpruned = backbone(model).geometry, ztp.gmacs(model)
     assert geometry.depth == (24 if "large" in name else 12)
@@ -86,7 +87,7 @@ def test_few_stages_meet_the_budget_too(name: str, stages: int) -> None:
 
 
 def test_large_grids_are_weighed_by_sampled_rows() -> None:
-    """Fused attention shows no columns; all are looked at where there are up to 256 patches."""
+    """Fused attention shows no columns; up to 256 patches, all rows are looked at."""
     for side, importance in ((16, "both"), (17, "rows")):
         geometry = plain_geometry(6, side, 1, 48)
         assert Fold().bind(torch.nn.Identity(), [2], geometry).importance == importance
@@ -132,7 +133,7 @@ def test_more_than_half_of_the_tokens_at_once_is_refused_with_the_number() -> No
     ],
 )
 def test_budgets_that_nine_tokens_cannot_meet(depth: int, share: float, message: str) -> None:
-    """That nothing folded is nearest to a budget does not mean that nothing can be folded."""
+    """If nothing folded is nearest to a budget, something may still be folded."""
     geometry = plain_geometry(depth, 3, 1, 64)
     unpruned = Plan(ztp.Schedule(), geometry).gmacs()
     with pytest.raises(ValueError, match=message):

@@ -104,7 +104,7 @@ def test_an_image_does_not_depend_on_its_batch(
 
 @all_cases_in("deit", "deit distilled")
 def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.Schedule) -> None:
-    """Of a padded batch, where images keep different numbers."""
+    """Count a padded batch, where images keep different numbers."""
     model: Any = build(family)
     for compute in ("all", "needed"):
         ztp.prune_(model, schedule.by(method), compute=compute)
@@ -134,7 +134,7 @@ def test_copy_and_pickle(method: Method, schedule: ztp.Schedule) -> None:
 def test_trace_tells_what_the_twin_kept(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
-    """Of every stage before an attention: after the last block's no other sees the patch tokens."""
+    """Check every stage before an attention: after the last one nothing reads the patch tokens."""
     model: Any = build(family).double()
     images = images_for(model)
     ztp.prune_(model, schedule.by(method))
@@ -160,7 +160,7 @@ def test_trace_tells_what_the_twin_kept(
 
 @all_cases
 def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> None:
-    """KEPT are as many as tokens were left; EViT's extra token has the place of a fused patch."""
+    """As many patches are KEPT as tokens are left; EViT's extra token has a fused patch's place."""
     model: Any = ztp.prune_(build("deit"), schedule.by(method))
     traces, counts = ztp.trace(model, images_for(model)), promised(method, schedule)
     for trace in traces:
@@ -239,5 +239,5 @@ for method, schedule in ONE_PER_METHOD:
 
 
 def test_one_graph() -> None:
-    """In a process of its own: the run-time type checks would break the graph."""
+    """Run in a separate process: run-time type checks would break the graph."""
     assert len(run_script(SCRIPT)) == len(ONE_PER_METHOD) - 1

@@ -43,7 +43,7 @@ def test_logits_equal_the_twin(family: str, method: Method, schedule: ztp.Schedu
 
 @all_cases_in("deit", "deit distilled")
 def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.Schedule) -> None:
-    """Prefix tokens first, then the others in their order; each with its place and its size."""
+    """Prefix tokens come first, then the others in order, each with its place and its size."""
     model: Any = build(family, seed=2).double()
     images, prefix = images_for(model), model.num_prefix_tokens
     ztp.prune_(model, schedule.by(method))

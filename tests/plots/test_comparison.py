@@ -71,7 +71,8 @@ def test_of_few_lines_all_have_colours() -> None:
 
 
 def test_the_best_is_found_where_all_lines_are() -> None:
-    """A line that begins at a higher cost is not the best for that; between points it is a line."""
+    """A line that begins at a higher cost is not best for that reason; between points it is
+    linear."""
     lines = {name: [(0.0, -float(rank)), (2.0, 0.0)] for rank, name in enumerate("abcdef")}
     lines["late"] = [(1.0, -0.2), (2.0, 0.0)]
     lines["a"] = [(0.0, 9.0), (1.0, -9.0), (2.0, 0.0)]

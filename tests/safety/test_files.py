@@ -61,7 +61,7 @@ def test_only_regular_files_are_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
-    """As somebody who is not root: to root nothing is read-only."""
+    """Run as a user other than root, to whom nothing is read-only."""
     (tmp_path / "closed").mkdir(mode=0o555)
     (tmp_path / "file").touch(mode=0o444)
     code = (

@@ -144,7 +144,7 @@ def test_before_a_command_runs_and_when_it_is_over_the_process_ends_at_once(run:
 
 
 def test_code_that_an_extension_module_runs_does_not_change_the_exit_code(run: Run) -> None:
-    """Python notes an interrupt that leaves such code, and dies of SIGINT when it ends."""
+    """Python records an interrupt that leaves such code, and dies of SIGINT when it ends."""
     body = """
 import ctypes
 ctypes.pythonapi.PyRun_SimpleString(b"import os; os.kill(os.getpid(), 2)")

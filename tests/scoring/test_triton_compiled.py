@@ -35,7 +35,7 @@ with torch.inference_mode():
 @pytest.mark.parametrize("side", [112, 224, 384])
 @pytest.mark.parametrize("method", ["fold", "tome", "zero-tprune"])
 def test_compiled_is_as_eager(method: str, side: int) -> None:
-    """With few tokens, with as many as a kernel holds at a time, and with more."""
+    """Use few tokens, as many as a kernel holds at a time, and more."""
     script = SCRIPT.format(root=str(ROOT))
     done = subprocess.run(
         [sys.executable, "-c", script, method, str(side)], capture_output=True, text=True

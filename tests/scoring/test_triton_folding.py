@@ -92,7 +92,7 @@ def test_attention_of_sampled_rows(
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_sizes_as_more_width_of_queries_and_keys(precision: torch.dtype) -> None:
-    """Of many tokens, by fused attention that knows no bias; padding gets nothing at all."""
+    """Many tokens go through fused attention without a bias; padding gets nothing at all."""
     q, k, _ = vectors(300, precision, width=24)
     size = sizes_of(300)
     size[:, 280:] = 0
@@ -133,7 +133,7 @@ def costs_of(
 def test_the_same_are_folded(
     patches: int, first: int, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same but for what rounding cannot tell apart: so all costs are those of float64."""
+    """Rounding may swap ties, so compare all costs with those of float64."""
     if patches == 70:  # as if they were too many for one tile: the interpreter is slow
         monkeypatch.setattr(folding, "ONE_TILE", 64)
     tokens = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)
@@ -203,7 +203,7 @@ def test_a_model_follows_the_reference(method: Method) -> None:
 @on_a_gpu
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_a_full_gpu_gives_the_same_every_time(precision: torch.dtype) -> None:
-    """A race would show as a difference between two runs, or from one image alone."""
+    """A race would differ between two runs, or from one image alone."""
     model: Any = timm.create_model("deit_tiny_patch16_224", depth=6).eval().cuda().to(precision)
     images = torch.randn(512, 3, 224, 224, device="cuda").to(precision)
     stages = tuple(Stage(block, similar=25) for block in (1, 2, 3, 4))

@@ -34,7 +34,7 @@ def test_a_search_that_misses_its_time_writes_no_schedule(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A budget measured while the machine was busy; the same again on an idle one."""
+    """Measure the budget while the machine is busy, then again on an idle one."""
     full = gmacs(demo.untrained())
     measured, timing = [0.2], [timed(30, 8)]
     monkeypatch.setattr(session, "cost_for", lambda *a, **k: (measured[0] / full, timed(30, 20)))

@@ -18,8 +18,8 @@ from zerotprune.search.study import FinishedTrial
 
 
 def test_the_curse_of_equals_is_that_of_the_best_of_many_draws() -> None:
-    """Candidates that are equally good: the best of k looks better by the expected largest of k
-    normal draws, which is 1.4236 standard errors for 8."""
+    """Among equally good candidates the best of k looks better by the expected largest of k normal
+    draws, which is 1.4236 standard errors for 8."""
     dice = torch.Generator().manual_seed(0)
     table = torch.randn(8, 4000, generator=dice, dtype=torch.float64)
     table -= table.mean(dim=1, keepdim=True)

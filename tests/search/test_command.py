@@ -68,7 +68,7 @@ def test_search_writes_a_schedule_a_figure_and_rows(folder: Path, tmp_path: Path
 def test_without_labels_any_model_and_any_folder(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole front of a model from a file, whose classes have nothing to do with the data."""
+    """Search the whole front of a model from a file, whose classes do not match the data."""
     flat = tmp_path / "flat"
     flat.mkdir()
     for path in sorted(folder.rglob("*.png"))[:6]:
@@ -84,7 +84,7 @@ def test_without_labels_any_model_and_any_folder(
 
 
 def test_killed_or_stopped_it_resumes_exactly(folder: Path, tmp_path: Path) -> None:
-    """Killed in the middle of a trial, then stopped by Ctrl-C, then left to finish."""
+    """Kill it in the middle of a trial, stop it by Ctrl-C, then let it finish."""
     arguments = ("--data", str(folder), "--cost", "0.5", "--finalists", "1", "--trials", "20")
     path, kept = tmp_path / "schedule.trials.db", dict[int, object]()
     for number, blow in ((3, signal.SIGKILL), (6, signal.SIGINT)):

@@ -111,7 +111,7 @@ def test_a_server_that_is_started_again(server: Server) -> None:
 
 
 def test_a_server_that_stays_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence after a while; the search goes on once it is there again."""
+    """One sentence after a while; the search goes on once the server is back."""
     monkeypatch.setattr(storage, "_SECONDS_TO_WAIT", 0.5)
     location = StudyLocation(server.url(), "away")
     with pytest.raises(StorageLostError, match="trials"):
@@ -124,8 +124,8 @@ def test_a_server_that_stays_away(server: Server, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_two_searches_that_share_a_process_number(server: Server) -> None:
-    """As in two containers: nothing that they write depends on who they are. Those of different
-    numbers are in `test_kills`."""
+    """As in two containers: nothing they write depends on the process number. `test_kills` covers
+    different numbers."""
     location = StudyLocation(server.url(), "twins")
     with ThreadPoolExecutor(2) as both:
         done = [both.submit(search, location) for _ in range(2)]

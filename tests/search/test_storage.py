@@ -61,7 +61,7 @@ LOSSES = [
 
 @pytest.mark.parametrize("cause", LOSSES, ids=lambda cause: type(cause).__name__)
 def test_a_loss_is_one_sentence_whatever_it_surfaced_as(cause: SQLAlchemyError) -> None:
-    """Optuna wraps it, or fails in turn while it cleans up after it."""
+    """Optuna wraps the error, or fails while it cleans up."""
     with pytest.raises(StorageLostError, match="was lost"), reporting_loss():
         raise StorageInternalError("the commit failed") from cause
     with pytest.raises(StorageLostError, match="was lost"), reporting_loss():  # noqa: PT012

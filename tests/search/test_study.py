@@ -72,7 +72,7 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
 
 
 def test_who_runs_a_trial_does_not_change_what_it_draws(opened: Opener) -> None:
-    """Two machines with the same command, one running trials while the other runs its first."""
+    """Two machines run the same command, one several trials while the other runs its first."""
     config = config_for(6)
     alone = opened(config, "alone.db")
     run_trials(alone, config, SMALL, by_stages)
@@ -103,7 +103,7 @@ def test_equal_parameters_count_once(opened: Opener) -> None:
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_worker_that_was_taken_for_dead_goes_on(opened: Opener, tmp_path: Path) -> None:
-    """A machine that was asleep: another one retries its trial, with the same parameters."""
+    """After a machine was asleep, another one retries its trial with the same parameters."""
     config = config_for(4)
     study, theirs, calls = opened(config), opened(config), list[Schedule]()
 
@@ -165,7 +165,7 @@ def test_tpe_learns_from_the_trials_before() -> None:
 
 
 def test_nsga2_breeds_from_stored_generations(opened: Opener) -> None:
-    """Resumed by another worker, later generations go on from the stored ones, and are better."""
+    """A second worker resumes from the stored generations, and its own are better."""
     for total in (20, 60):
         config = config_for(60, "nsga2")
         study = opened(config)
@@ -231,7 +231,7 @@ def interrupting(moment: Any) -> Iterator[tuple[list[int], list[int]]]:
 def test_an_interrupt_never_breaks_a_transaction(
     opened: Opener, tmp_path: Path, moment: str, sampler: SamplerName
 ) -> None:
-    """Ctrl-C in the middle of every transaction of a search, one after the other."""
+    """Press Ctrl-C in the middle of every transaction of a search, one after the other."""
     config = config_for(20, sampler)
     study = opened(config)
     with interrupting(moment) as (moments, due):

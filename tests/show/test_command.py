@@ -109,7 +109,7 @@ NAME = 'a\x1b[31m\x01\x9b\ufffe\udcff"><script>&amp;{{data}}.png'
 def test_a_name_that_no_drawing_can_hold(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control characters are not allowed in XML, and surrogates in no file of text."""
+    """XML allows no control characters, and no text file can hold surrogates."""
     as_image(demo.images(1, seed=1)[0][0]).save(tmp_path / "a.png")
     (tmp_path / "a.png").rename(tmp_path / NAME)
     (tmp_path / "names.txt").write_text("\n".join(f"{NAME[:5]}{number}" for number in range(10)))

@@ -170,7 +170,7 @@ def test_an_overlay_tints_and_outlines_tokens(merged: Story) -> None:
 
 
 def test_svg_and_pixels_agree(tmp_path: Path) -> None:
-    """A browser that draws the SVG file is the oracle."""
+    """Compare with a browser that draws the SVG file."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium to draw the SVG file")

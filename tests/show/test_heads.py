@@ -18,7 +18,7 @@ from zerotprune.show.story import Story, tell
 def test_heads_against_the_numpy_twin(
     model: nn.Module, images: Tensor, vhf: tuple[float, float] | None
 ) -> None:
-    """One stage, so that the graph is that of the unpruned block."""
+    """Use one stage, so that the graph is that of the unpruned block."""
     seen: list[Tensor] = []
     block = model.get_submodule("blocks.3")
     hook = block.get_submodule("attn").register_forward_pre_hook(

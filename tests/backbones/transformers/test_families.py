@@ -61,7 +61,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pruned_model_equals_masking_the_dropped_tokens(family: str) -> None:
-    """Oracle: the library's own blocks on all tokens, with attention to dropped ones masked."""
+    """Compare with the library's own blocks on all tokens, attention to dropped ones masked."""
     model = build(family).double()
     inputs = images_for(family, dtype=torch.float64)
     ztp.prune_(model, SCHEDULE, compute="all")
@@ -179,7 +179,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
 
 
 def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() -> None:
-    """All blocks are ours here, so that the kernels themselves need not be present."""
+    """All blocks are ours here, so the kernels themselves are not needed."""
     model, inputs = build("vit"), images_for("vit")
     ztp.prune_(model, ztp.Schedule((ztp.Stage(1, similar=9),)).by("fold"))
     with torch.inference_mode():
@@ -234,7 +234,7 @@ def test_the_last_block_for_the_prefix_tokens_alone(family: str, attention: str)
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in CLASSIFIERS])
 def test_base_models_show_all_tokens_that_are_left(family: str) -> None:
-    """Their last hidden states are what users read, in the order of `patches_left`."""
+    """Users read their last hidden states, in the order of `patches_left`."""
     model = ztp.prune_(build(family), MERGING.by("fold"))
     prefix = backbone(model).geometry.prefix
     with torch.inference_mode(), patches_left(model) as left:
@@ -321,7 +321,7 @@ def test_images_of_another_size_than_it_was_pruned_for() -> None:
 
 @pytest.mark.parametrize("family", ["vit", "dinov2", "registers", "dinov3", "clip", "siglip"])
 def test_a_model_set_to_another_size(family: str) -> None:
-    """Oracle: the library's own interpolation in the call."""
+    """Compare with the library's own interpolation in the call."""
     model, images = build(family), torch.randn(2, 3, 64, 64)
     resampled = {} if "dino" in family or family == "registers" else {"interpolate_pos_encoding": 1}
     with torch.inference_mode():

@@ -42,7 +42,7 @@ def pooled(out: Any) -> list[Any]:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"siglip, no head", *TOWERS}))
 def test_merging_equal_patches_changes_nothing(family: str) -> None:
-    """Seven of the pairs: the sizes are 1 and 2, and a mean that ignored them would be wrong."""
+    """Merge seven of the pairs: sizes are 1 and 2, and a mean that ignored them would be wrong."""
     model = build(family).double()
     inputs = images_for(family, dtype=torch.float64)
     pruning = [(ToMe(), at_block(1, 7)), (Fold(), at_block(3, 7)), (ToMe(), at_block(5, 7))]
@@ -57,7 +57,7 @@ def test_merging_equal_patches_changes_nothing(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["dinov2", "clip, classifier", "beit", "vit"])
 def test_padding_does_not_count(family: str) -> None:
-    """An image does not depend on its batch, where others keep more tokens."""
+    """A result does not depend on the batch, where other images keep more tokens."""
     model = build(family).double()
     inputs = images_for(family, 4, torch.float64)
     ztp.prune_(model, ztp.Schedule((ztp.Stage(2, 0.5), ztp.Stage(4, 0.5))).by(ATS(samples=12)))
@@ -122,8 +122,8 @@ for family in FEW:
 
 
 def test_counts_of_fvcore_export_and_one_graph() -> None:
-    """In a process of its own: fvcore traces, and shapes that are traced are no integers; the
-    run-time type checks of the other tests would break the graph."""
+    """Run in a separate process: fvcore traces, and traced shapes are not integers; the run-time
+    type checks of the other tests would break the graph."""
     assert run_script(ALONE) == FEW
 
 

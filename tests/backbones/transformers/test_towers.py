@@ -92,7 +92,7 @@ def test_a_prompt_with_as_many_image_tokens_as_are_left(name: str, method: str) 
 
 
 def test_the_processor_of_llava_puts_in_as_many() -> None:
-    """By the setting that the page on dense features names."""
+    """Use the setting that the page on dense features names."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {"<image>": IMAGE, "see": 5, "[UNK]": 0}

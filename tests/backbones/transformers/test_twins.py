@@ -119,7 +119,7 @@ def test_another_size_on_the_command_line(folder: Path) -> None:
 
 
 def test_a_processor_without_a_crop(tmp_path: Path) -> None:
-    """ViT's own: height and width, whatever the image's shape."""
+    """ViT's own processor resizes to height and width, whatever the image's shape."""
     build("vit").save_pretrained(tmp_path)
     processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 96, "width": 96}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
