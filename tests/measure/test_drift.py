@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 from tests.commands import quickly
+from zerotprune import Schedule, gmacs
+from zerotprune.budgets import speed
+from zerotprune.budgets.speed import Timed
+from zerotprune.cli.drift import drift
+from zerotprune.cli.options import ReadingOptions
 from zerotprune.measure.drift import find_neighbours, measure_drift, recall
 
 
@@ -32,6 +41,14 @@ def share(actual: list[list[int]], true: list[list[int]]) -> float:
     return float(
         np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(actual, true, strict=True)])
     )
+
+
+def some_images(folder: Path, count: int) -> None:
+    rng = np.random.default_rng(2)
+    folder.mkdir()
+    for number in range(count):
+        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
 
 
 @pytest.mark.parametrize("moved", [0.05, 0.5, 3.0])
@@ -72,12 +89,31 @@ def test_few_images_have_few_neighbours() -> None:
         measure_drift(torch.eye(2), torch.eye(2))
 
 
+def test_the_command_at_a_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the clock of a machine on which time is cost."""
+
+    def timed(
+        model: nn.Module, schedules: Sequence[Schedule], images: Tensor, rounds: int = 0
+    ) -> list[Timed]:
+        assert len(images) == 3, "a speed is measured at --batch"
+        speeds = [gmacs(model) / gmacs(model, schedule) for schedule in schedules]
+        return [Timed(10, 10 / speed, (speed, speed, speed)) for speed in speeds]
+
+    monkeypatch.setattr(speed, "time_schedules", timed)
+    monkeypatch.chdir(tmp_path)
+    some_images(tmp_path / "images", 6)
+    reading = ReadingOptions(batch=3, workers=0)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        drift("demo", "images", speedup=[1.3], method=["fold", "tome"], reading=reading, json=True)
+    unpruned, *pruned = json.loads(printed.getvalue())
+    assert [row["name"] for row in pruned] == ["fold", "tome"]
+    for row in pruned:
+        assert unpruned["gmacs"] / row["gmacs"] == pytest.approx(1.3, rel=0.05)
+
+
 def test_the_command(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    (tmp_path / "images").mkdir()
-    for number in range(6):
-        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+    some_images(tmp_path / "images", 6)
     (tmp_path / "images" / "broken.png").write_bytes(b"no image")
     common = ("drift", "demo", "images", "--workers", "0", "--batch", "3", "--cost", "0.7")
     done = quickly(*common, "--method", "fold", "random", "--plots", ".", "--json", cwd=tmp_path)
@@ -97,3 +133,6 @@ def test_the_command(tmp_path: Path) -> None:
     done = quickly(*common, "--method", "fold", cwd=tmp_path)
     assert "moved most by fold" in done.stdout
     assert quickly(*common, "--cost", "0", cwd=tmp_path).returncode == 2
+    done = quickly(*common, "--speedup", "1.5", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--cost and --speedup" in done.stderr

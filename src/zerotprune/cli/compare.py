@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-import torch
 from matplotlib.figure import Figure
 
-from ..budgets import Budget
-from ..budgets.speed import Reached, SpeedDial, TimeBudget, Timed, reach
+from ..budgets.speed import Reached
 from ..measure import records
-from ..measure.accuracy import UNPRUNED, Contender, Result
-from ..method import Method
-from ..methods import DEFAULT, name_of, names, resolve
+from ..measure.accuracy import UNPRUNED, Result
+from ..measure.contenders import Entry, at_costs, at_speeds, comparison_rows
+from ..methods import DEFAULT, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
 from .console import left_out
@@ -24,7 +19,6 @@ from .evaluation import (
     Evaluation,
     ProbeOptions,
     accuracy_table,
-    contenders_at,
     equal_speed_table,
     prepare_evaluation,
 )
@@ -47,15 +41,6 @@ from .options import (
 Axis = Literal["gmacs", "speed"]
 COSTS = (0.85, 0.7, 0.55)
 RIVAL = "tome"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One method at one budget."""
-
-    asked: float  # the cost, or the speed-up
-    contender: Contender
-    timed: Timed | None = None  # where the budget is a speed-up
 
 
 def compare(
@@ -90,74 +75,31 @@ def compare(
     """
     if cost and speedup:
         raise ValueError("give one kind of budget, not several: --cost and --speedup")
-    budgets = [Budget(cost=share) for share in cost or COSTS]
-    speeds = [TimeBudget(speedup=times) for times in dict.fromkeys(speedup or ())]
     methods = [resolve(name) for name in method or names()]
-    if speeds:
+    if speedup:
         refuse_torchrun("a speed is measured in one process")
     if plots is not None:
         check_figure_file(plots / "accuracy-gmacs.png")
     evaluation = prepare_evaluation(model, data, loading, reading, probing, precision=precision,
                                     calibration=calibration)  # fmt: skip
+    pruned, report = evaluation.model, left_out(evaluation.console)
     missed: list[Reached] = []
-    if speeds:
-        entries, missed = _at_speeds(evaluation, speeds, methods)
+    if speedup:
+        images = evaluation.some_images(evaluation.batch)
+        with evaluation.console.status("measuring") as status:
+            entries, missed = at_speeds(pruned, speedup, methods, images, report, status.update)
     else:
-        entries = _at_costs(evaluation, budgets, methods)
-    if not entries:
-        raise ValueError("none of the methods can meet any of the budgets")
+        entries = at_costs(pruned, cost or COSTS, methods, evaluation.some_images, report)
     results = evaluation.run([UNPRUNED, *(entry.contender for entry in entries)])
-    _report(evaluation, entries, results, missed, csv, plots)
+    if evaluation.leads:
+        _print_comparison(evaluation, entries, results)
+        if csv is not None:
+            records.append(csv, comparison_rows(evaluation, entries, results, missed))
+        if plots is not None:
+            _draw(evaluation, entries, results, plots)
 
 
-def _at_costs(
-    evaluation: Evaluation, budgets: Sequence[Budget], methods: Sequence[Method]
-) -> list[Entry]:
-    """Return every method at every cost that it can be set to."""
-    model, images, console = evaluation.model, cache(evaluation.some_images), evaluation.console
-    return [
-        Entry(budget.cost, contender)
-        for budget in budgets
-        if budget.cost is not None
-        for contender in contenders_at(budget.cost, methods, model, images, console)
-    ]
-
-
-def _at_speeds(
-    evaluation: Evaluation, speeds: Sequence[TimeBudget], methods: Sequence[Method]
-) -> tuple[list[Entry], list[Reached]]:
-    """Return every method at every speed that it reaches, and the speeds that were missed."""
-    images, report = evaluation.some_images(evaluation.batch), left_out(evaluation.console)
-    dials, entries, missed = list[SpeedDial](), list[Entry](), list[Reached]()
-    for method in methods:
-        try:
-            dials.append(SpeedDial(evaluation.model, method, images))
-        except ValueError as error:
-            report(str(error))
-    if not dials:
-        return [], []
-    with evaluation.console.status("measuring") as status:
-        outcomes = reach(speeds, dials, status.update)
-    for reached in outcomes:
-        if reached.failure:
-            missed.append(reached)
-            report(reached.failure)
-        else:
-            contender = Contender(name_of(reached.schedule.method), reached.schedule)
-            entries.append(Entry(reached.budget.speedup or 0.0, contender, reached.timed))
-    return entries, missed
-
-
-def _report(
-    evaluation: Evaluation,
-    entries: list[Entry],
-    results: list[Result],
-    missed: list[Reached],
-    csv: Path | None,
-    plots: Path | None,
-) -> None:
-    if not evaluation.leads:
-        return
+def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: list[Result]) -> None:
     timings = [entry.timed for entry in entries if entry.timed is not None]
     if timings:
         asked = [entry.asked for entry in entries]
@@ -166,36 +108,14 @@ def _report(
         evaluation.console.print(accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
         evaluation.console.print(line, highlight=False)
-    if csv is not None:
-        records.append(csv, _rows(evaluation, entries, results, missed))
-    if plots is not None:
-        # The same methods have names in all plots: those that stand out by their cost.
-        named = find_named(_points(entries, results, "gmacs"), "gmacs")
-        for by in get_args(Axis):
-            figure = _plot(entries, results, by, evaluation.model_name, named)
-            save(figure, plots / f"accuracy-{by}.png")
 
 
-def _rows(
-    evaluation: Evaluation, entries: list[Entry], results: list[Result], missed: list[Reached]
-) -> list[dict[str, object]]:
-    """Return the rows of the CSV; those of speeds that were not reached have a reason."""
-    unpruned = results[0]
-    rows = [evaluation.row(unpruned, unpruned)]
-    for entry, result in zip(entries, results[1:], strict=True):
-        timed = {} if entry.timed is None else _timed_row(entry.timed)
-        rows.append(evaluation.row(result, unpruned) | timed)
-    for reached in missed:
-        about = records.about(Contender(name_of(reached.schedule.method), reached.schedule))
-        where = {key: rows[0][key] for key in ("model", "data", "measure", "batch", "precision")}
-        rows.append(where | about | _timed_row(reached.timed) | {"failure": reached.failure})
-    return rows
-
-
-def _timed_row(timed: Timed) -> dict[str, object]:
-    threads = "" if torch.cuda.is_available() else torch.get_num_threads()
-    return {"mode": "eager", "threads": threads, "latency_ms": round(timed.pruned, 4),
-            "speedup": round(timed.speedup, 4)}  # fmt: skip
+def _draw(evaluation: Evaluation, entries: list[Entry], results: list[Result], plots: Path) -> None:
+    # The same methods have names in all plots: those that stand out by their cost.
+    named = find_named(_points(entries, results, "gmacs"), "gmacs")
+    for by in get_args(Axis):
+        figure = _plot(entries, results, by, evaluation.model_name, named)
+        save(figure, plots / f"accuracy-{by}.png")
 
 
 def _plot(

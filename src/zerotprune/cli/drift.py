@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from cyclopts import Parameter
@@ -16,15 +15,15 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..backbones import Pool, featurize_
-from ..budgets import Budget
 from ..data.images import ImageDataset, batches, decode, read_sample
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
-from ..measure.drift import Drift, drifts_of, find_neighbours
-from ..methods import DEFAULT, Method, names, resolve
+from ..measure.contenders import at_costs, at_speeds
+from ..measure.drift import Drift, drift_row, drifts_of, nearest_images
+from ..methods import DEFAULT, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
 from .console import console_for, counting_images, left_out, new_table, print_json
-from .evaluation import contenders_at, speedup_quartiles
+from .evaluation import speedup_quartiles
 from .options import (
     MODEL,
     Cost,
@@ -37,10 +36,12 @@ from .options import (
     ModelPrecision,
     ReadingOptions,
     Several,
+    Speedup,
     refuse_torchrun,
     resolve_device,
 )
 
+COSTS = (0.7, 0.55)
 SHOWN = 10  # images that moved most
 
 
@@ -49,6 +50,7 @@ def drift(
     data: DataName,
     *,
     cost: Several[Cost] = None,
+    speedup: Several[Speedup] = None,
     method: MethodNames = None,
     loading: EncoderOptions = EncoderOptions(),
     reading: ReadingOptions = ReadingOptions(),
@@ -65,12 +67,15 @@ def drift(
     ----------
     cost
         Budgets, as shares of the unpruned compute; default 0.7 and 0.55.
+    speedup
+        Budgets, as times the unpruned model's speed, measured on this machine.
     pool
         The vector: what the library's own head reads, the CLS token, or the mean over the patches.
     plots
         Folder for `drift.png`, and `moved.png` with the ten images that moved most.
     """
-    budgets = [Budget(cost=share) for share in cost or (0.7, 0.55)]
+    if cost and speedup:
+        raise ValueError("give one kind of budget, not several: --cost and --speedup")
     methods = [resolve(name) for name in method or names()]
     refuse_torchrun("drift runs in one process")
     files = () if plots is None else (plots / "drift.png", plots / "moved.png")
@@ -84,45 +89,32 @@ def drift(
     vectors = featurize_(built, pool).eval()
     setting = Setting(device, getattr(torch, precision), keep_outputs=True)
     vectors.to(device, setting.precision)
-    contenders = _contenders(vectors, images, budgets, methods, setting, console)
-    results = _run(vectors, contenders, images, reading, setting, console)
+
+    def sample(count: int = 32) -> Tensor:
+        return read_sample(images, count).to(device, setting.precision)
+
+    report = left_out(console)
+    if speedup:
+        with console.status("measuring") as status:
+            entries, _ = at_speeds(
+                vectors, speedup, methods, sample(reading.batch), report, status.update
+            )
+    else:
+        entries = at_costs(vectors, cost or COSTS, methods, sample, report)
+    contenders = [UNPRUNED, *(entry.contender for entry in entries)]
+    results = _embed_images(vectors, contenders, images, reading, setting, console)
     drifts = drifts_of(results)
     if json:
-        print_json(_row(model, result, drift, results[0], images)
+        print_json({"model": model, **drift_row(result, drift, results[0], images, SHOWN)}
                    for result, drift in zip(results, drifts, strict=True))  # fmt: skip
     else:
-        console.print(_table(model, results, drifts))
+        console.print(_drift_table(model, results, drifts))
         _name_moved(console, images, *_default(results, drifts))
     if files:
         _draw(files, model, images, results, drifts)
 
 
-def _contenders(
-    model: nn.Module,
-    images: ImageDataset,
-    budgets: Sequence[Budget],
-    methods: Sequence[Method],
-    setting: Setting,
-    console: Console,
-) -> list[Contender]:
-    """Return the unpruned model, and every method at every budget that it can meet."""
-
-    @cache
-    def sample() -> Tensor:
-        return read_sample(images).to(setting.device, setting.precision)
-
-    pruned = [
-        contender
-        for budget in budgets
-        if budget.cost is not None
-        for contender in contenders_at(budget.cost, methods, model, sample, console)
-    ]
-    if not pruned:
-        raise ValueError("none of the methods can meet any of the budgets")
-    return [UNPRUNED, *pruned]
-
-
-def _run(
+def _embed_images(
     model: nn.Module,
     contenders: Sequence[Contender],
     images: ImageDataset,
@@ -143,7 +135,7 @@ def _run(
     return results
 
 
-def _table(model: str, results: Sequence[Result], drifts: Sequence[Drift]) -> Table:
+def _drift_table(model: str, results: Sequence[Result], drifts: Sequence[Drift]) -> Table:
     table = new_table(f"{model}, {len(results[0].index)} images: cosine to the unpruned vector")
     table.add_column("method", overflow="fold")
     columns = ("GMACs", "speed-up", "cosine", "1st %", "recall@1", "@10", "query@1", "@10")
@@ -182,30 +174,6 @@ def _name_moved(console: Console, images: ImageDataset, result: Result, drift: D
         console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
 
 
-def _row(
-    model: str, result: Result, drift: Drift, reference: Result, images: ImageDataset
-) -> dict[str, Any]:
-    low, middle, high = result.speedup(reference)
-    return {
-        "model": model,
-        "data": Path(images.name).name,
-        "images": len(result.index),
-        "name": result.contender.name,
-        "schedule": result.contender.schedule.one_line(),
-        "gmacs": round(result.gmacs(), 6),
-        "speedup": round(middle, 4),
-        "speedup_quartiles": [round(low, 4), round(high, 4)],
-        "images_per_second": round(result.images_per_second, 1),
-        "cosine": round(drift.mean, 6),
-        "cosine_first_percentile": round(drift.first_percentile, 6),
-        **{f"recall_at_{count}": round(share, 5) for count, share in drift.recall.items()},
-        **{f"recall_at_{count}_unpruned_index": round(share, 5)
-           for count, share in drift.recall_unpruned_index.items()},
-        "moved_most": [[images.paths[result.index[at]], round(drift.cosines[at].item(), 5)]
-                       for at in drift.moved(SHOWN)],
-    }  # fmt: skip
-
-
 def _draw(
     files: Sequence[Path],
     model: str,
@@ -221,7 +189,7 @@ def _draw(
     title = f"{model}, {len(results[0].index)} images"
     save(drift_figure(points, title), files[0])
     result, drift = _default(results, drifts)
-    before, after = _nearest(results[0]), _nearest(result)
+    before, after = nearest_images(results[0]), nearest_images(result)
     moved = [
         Moved(
             _thumbnail(images, result.index[at]),
@@ -234,11 +202,6 @@ def _draw(
     ]
     about = f"{title}: moved most by {result.contender.name} at {result.gmacs():.3g} GMACs"
     save(moved_figure(moved, about), files[1])
-
-
-def _nearest(result: Result) -> list[int]:
-    vectors = nn.functional.normalize(torch.cat(result.outputs).double(), dim=-1)
-    return find_neighbours(vectors, vectors, 1)[:, 0].tolist()
 
 
 def _thumbnail(images: ImageDataset, at: int) -> Image.Image:

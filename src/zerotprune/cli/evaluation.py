@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,13 @@ import torch
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..budgets import schedule_for
 from ..budgets.speed import Timed
 from ..calibrate.calibration import Calibration
 from ..data.images import check_classes, open_data
-from ..measure.accuracy import Contender, Result, Setting
+from ..measure.accuracy import Result, Setting
 from ..measure.evaluation import Advance, Evaluator, Probe, join_processes
-from ..method import Method
-from ..methods import name_of
 from ..shapes import Precision
 from .console import console_for, counting_images, left_out, new_table
 from .options import DATA, InputName, ModelOptions, ReadingOptions, resolve_device
@@ -114,32 +110,6 @@ def prepare_evaluation(
         world=world,
         console=console,
     )
-
-
-def contenders_at(
-    cost: float,
-    methods: Iterable[Method],
-    model: nn.Module,
-    images: Callable[[], Tensor],
-    console: Console,
-) -> Iterator[Contender]:
-    """Yield every method with its schedule for the cost, and print why others are left out.
-
-    Args:
-        cost: As a share of the unpruned model's compute.
-        methods: The methods.
-        model: The model to prune.
-        images: Returns a batch, for methods whose cost depends on the images.
-        console: Where to print.
-    """
-    for method in methods:
-        sample = images() if method.adaptive else None
-        try:
-            schedule = schedule_for(model, cost=cost, method=method, images=sample)
-        except ValueError as error:
-            left_out(console)(str(error))
-        else:
-            yield Contender(name_of(method), schedule)
 
 
 def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:

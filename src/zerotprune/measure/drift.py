@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..data.images import ImageDataset
 from ..shapes import Float, Int
 from .accuracy import Result
 
@@ -111,3 +114,41 @@ def drifts_of(results: Sequence[Result]) -> list[Drift]:
     """Measure the drift of every result from the first one, whose model is unpruned."""
     reference = torch.cat(results[0].outputs)
     return [measure_drift(torch.cat(result.outputs), reference) for result in results]
+
+
+def nearest_images(result: Result) -> list[int]:
+    """Return for each image the one whose vector is nearest, as indices into the result."""
+    vectors = _unit(torch.cat(result.outputs))
+    return find_neighbours(vectors, vectors, 1)[:, 0].tolist()
+
+
+def drift_row(
+    result: Result, drift: Drift, reference: Result, images: ImageDataset, shown: int = 10
+) -> dict[str, Any]:
+    """Return one row of results.
+
+    Args:
+        result: What was run.
+        drift: Of its vectors.
+        reference: The unpruned model's result.
+        images: For their names.
+        shown: How many of the images that moved most to name.
+    """
+    low, middle, high = result.speedup(reference)
+    return {
+        "data": Path(images.name).name,
+        "images": len(result.index),
+        "name": result.contender.name,
+        "schedule": result.contender.schedule.one_line(),
+        "gmacs": round(result.gmacs(), 6),
+        "speedup": round(middle, 4),
+        "speedup_quartiles": [round(low, 4), round(high, 4)],
+        "images_per_second": round(result.images_per_second, 1),
+        "cosine": round(drift.mean, 6),
+        "cosine_first_percentile": round(drift.first_percentile, 6),
+        **{f"recall_at_{count}": round(share, 5) for count, share in drift.recall.items()},
+        **{f"recall_at_{count}_unpruned_index": round(share, 5)
+           for count, share in drift.recall_unpruned_index.items()},
+        "moved_most": [[images.paths[result.index[at]], round(drift.cosines[at].item(), 5)]
+                       for at in drift.moved(shown)],
+    }  # fmt: skip
