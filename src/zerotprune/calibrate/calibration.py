@@ -1,16 +1,16 @@
-"""Calibration: rounds for each block and a VHF range of one model, stored as JSON and checked."""
+"""Calibration: rounds for each block and a VHF range of one model, measured, stored and checked."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.fingerprint import check_same, fingerprint_model
 from ..method import Method
@@ -18,6 +18,17 @@ from ..methods import ZeroTPrune, name_of
 from ..safety.files import parsed, replacing, text_of
 from ..safety.ranges import check_range
 from ..schedule import Schedule
+from ..shapes import Batch, Float
+from .survey import (
+    BlockRounds,
+    BlockSurvey,
+    divergences_json,
+    head_variances,
+    rounds_needed,
+    survey,
+    variances_json,
+)
+from .vhf import DEFAULT_VHF, RangeSearch, Verdict, search_range
 
 VERSION = 1
 _EVIDENCE = ("kl", "variances", "search", "provenance")
@@ -128,6 +139,64 @@ class Calibration:
     def save(self, path: str | os.PathLike[str]) -> None:
         with replacing(path) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was measured of one model: the rounds of every block, and the VHF range."""
+
+    blocks: list[BlockSurvey]
+    rows: list[BlockRounds]
+    variances: list[Float[Tensor, "images heads"]]
+    threshold: float
+    verdict: Verdict | None  # None if no range was searched
+
+    @property
+    def images(self) -> int:
+        return len(self.blocks[0].spread)
+
+    def calibration(self, model: Mapping[str, Any], provenance: Mapping[str, Any]) -> Calibration:
+        """Return the calibration of the model with this fingerprint."""
+        return Calibration(
+            model=model,
+            rounds=tuple(row.needed for row in self.rows),
+            vhf=DEFAULT_VHF if self.verdict is None else self.verdict.recommended,
+            kl=divergences_json(self.rows, self.threshold),
+            variances=variances_json(self.variances),
+            search={} if self.verdict is None else self.verdict.to_json(),
+            provenance=provenance,
+        )
+
+
+def measure_calibration(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    threshold: float,
+    search: RangeSearch | None,
+    device: str = "cpu",
+    voted: Callable[[int], None] = lambda count: None,
+    tried: Callable[[int], None] = lambda count: None,
+) -> Findings:
+    """Measure the rounds that every block needs, then search the VHF range.
+
+    Args:
+        model: Unpruned, on its device.
+        batches: Images, labels and indices.
+        threshold: How settled the importance has to be: see `survey.THRESHOLD`.
+        search: How to search the range; None for no search.
+        device: Where the model is.
+        voted: Called with the number of images that were surveyed.
+        tried: Called with the number of ranges that were tried.
+    """
+    # The search uses the images many times, so they are decoded once and kept.
+    seen = batches if search is None else list(batches)
+    blocks = survey(model, seen, device, voted)
+    rows = rounds_needed(blocks, threshold)
+    variances = head_variances(blocks, rows)
+    verdict = None
+    if search is not None:
+        verdict = search_range(model, search, seen, variances, device, tried)
+    return Findings(blocks, rows, variances, threshold, verdict)
 
 
 def check_used(methods: Iterable[Method]) -> None:

@@ -20,12 +20,12 @@ def main() -> None:
     from ..safety.interrupts import INTERRUPTED, Interrupts
 
     try:
-        _run(Interrupts())
+        _run_command(Interrupts())
     except KeyboardInterrupt:  # a second one, while the first was being reported
         os._exit(INTERRUPTED)
 
 
-def _run(interrupts: Interrupts) -> None:
+def _run_command(interrupts: Interrupts) -> None:
     from .ending import ending
 
     with ending(interrupts):

@@ -13,25 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..backbones import backbone
-from ..calibrate.calibration import Calibration
-from ..calibrate.survey import (
-    ROUNDS,
-    SETTLED,
-    THRESHOLD,
-    BlockRounds,
-    divergences_json,
-    head_variances,
-    rounds_needed,
-    survey,
-    variances_json,
-)
+from ..calibrate.calibration import measure_calibration
+from ..calibrate.survey import ROUNDS, SETTLED, THRESHOLD, BlockRounds
 from ..calibrate.vhf import (
     DEFAULT_VHF,
     ENOUGH,
     RangeSearch,
     Verdict,
     VhfRange,
-    search_range,
     usual_schedule,
 )
 from ..data.fingerprint import fingerprint_model
@@ -108,44 +97,31 @@ def calibrate(
     device = resolve_device(loading.device)
     console = Console()
     built = loading.load(model)
-    outputs, plan = backbone(built).outputs, None
+    outputs, search = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
     dataset = reading.open(data, built, loading.size, labelled=searching and labels)
     if searching:
         if labels:
             check_classes(dataset, outputs)
         chosen = usual_schedule(built) if schedule is None else preset_or_file(schedule)
-        plan = RangeSearch(chosen, labels, evaluations, seed)
-        plan.check(built)
+        search = RangeSearch(chosen, labels, evaluations, seed)
+        search.check(built)
     fingerprint = fingerprint_model(model, built)  # before it is moved
     built.to(device)
     with progress_bar(console) as progress:
         voting = progress.add_task("voting in every block", total=len(dataset), note="")
         trying = progress.add_task("trying VHF ranges", total=evaluations, note="",
-                                   visible=plan is not None)  # fmt: skip
+                                   visible=search is not None)  # fmt: skip
         stream = batches(dataset, reading.batch, report=left_out(console),
                          workers=reading.workers, strict=reading.strict)  # fmt: skip
-        # The search uses the images many times, so they are decoded once and kept.
-        seen = stream if plan is None else list(stream)
-        blocks = survey(built, seen, device, partial(progress.advance, voting))
-        rows = rounds_needed(blocks, threshold)
-        variances = head_variances(blocks, rows)
-        verdict = None
-        if plan is not None:
-            verdict = search_range(built, plan, seen, variances, device,
-                                   partial(progress.advance, trying))  # fmt: skip
-    images = len(blocks[0].spread)
-    about = {"images": images, "data": printable(Path(data).name), "seed": seed}
-    Calibration(
-        model=fingerprint,
-        rounds=tuple(row.needed for row in rows),
-        vhf=DEFAULT_VHF if verdict is None else verdict.recommended,
-        kl=divergences_json(rows, threshold),
-        variances=variances_json(variances),
-        search={} if verdict is None else verdict.to_json(),
-        provenance=about | records.surroundings(),
-    ).save(out)
-    title = f"{model}, {images} images"
+        found = measure_calibration(
+            built, stream, threshold, search, device,
+            voted=partial(progress.advance, voting), tried=partial(progress.advance, trying),
+        )  # fmt: skip
+    blocks, rows, verdict = found.blocks, found.rows, found.verdict
+    about = {"images": found.images, "data": printable(Path(data).name), "seed": seed}
+    found.calibration(fingerprint, about | records.surroundings()).save(out)
+    title = f"{model}, {found.images} images"
     if figures is not None:
         first, second, third = (figures / name for name in FIGURES)
         save(plots.distributions_figure(blocks, title), first)

@@ -55,7 +55,7 @@ def demo(
     model = built_in.model()
     console = Console()
     results = _measure(model, images, console)
-    console.print(_table(results, images))
+    console.print(_methods_table(results, images))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
         "in points.\nSpeed-up: the model alone, float32, batch by batch in turn "
@@ -98,7 +98,7 @@ def _batches(total: int) -> Iterator[Batch]:
         yield images, labels, torch.arange(first, first + count)
 
 
-def _table(results: list[Result], images: int) -> Table:
+def _methods_table(results: list[Result], images: int) -> Table:
     table = new_table(f"Built-in model, {images} unseen images")
     table.add_column("method")
     for column in ("GMACs", "top-1 %", "change", "speed-up (quartiles)"):

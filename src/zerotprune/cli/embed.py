@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,16 +13,14 @@ from typing import Annotated, Literal
 import torch
 from cyclopts import Parameter
 from rich.console import Console
-from torch import Tensor
 
 from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
-from ..embed.engines import Cluster, Collector, Reader, Tally, run_here, run_on_ray
+from ..embed.engines import Cluster, Collector, Tally, first_batch, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards, hashed
-from ..embed.writing import FileFormat, VectorFolder, check_folder, opened, read_manifest
+from ..embed.writing import FileFormat, VectorFolder, check_folder, earlier_schedule, opened
 from ..safety.files import bytes_of
 from ..safety.ranges import RANGES
-from ..schedule import Schedule
 from .console import console_for, progress_bar
 from .options import (
     DATA,
@@ -148,11 +145,13 @@ def embed(
         random_weights=loading.random_weights,
     )  # fmt: skip
     asked = _asked(budget, method)
-    embedder = _pruned(embedder, budget, method, out, asked, shards, console)
+    embedder = _with_schedule(embedder, budget, method, out, asked, shards, console)
     with opened(out, alone=rank == 0):
         settings = {"asked": asked, **embedder.about()}
         folder = VectorFolder(out, settings, vector.form)
-        _admit(folder, shards, rank)
+        if rank:
+            folder.wait_for(shards)
+        folder.admit(shards)
         pending = [(number, shard) for number, shard in enumerate(shards)
                 if number % world == rank and not folder.is_finished(shard.name)]  # fmt: skip
         tally = Tally(sum(shard.weight for _, shard in pending))
@@ -164,8 +163,10 @@ def embed(
             else:
                 run_here(embedder, pending, collector, reading.workers)
 
-        failures = _run(run, folder, shards, embedder, tally, console, rank) if pending else {}
-    _report(tally, shards, failures, out, console, json, rank)
+        failures = (
+            _embed_shards(run, folder, shards, embedder, tally, console, rank) if pending else {}
+        )
+    _print_summary(tally, shards, failures, out, console, json, rank)
 
 
 def _asked(budget: BudgetOptions, method: str | None) -> str:
@@ -184,7 +185,7 @@ def _asked(budget: BudgetOptions, method: str | None) -> str:
     return " ".join(asked) or "no budget"
 
 
-def _pruned(
+def _with_schedule(
     embedder: Embedder,
     budget: BudgetOptions,
     method: str | None,
@@ -193,46 +194,24 @@ def _pruned(
     shards: list[Shard],
     console: Console,
 ) -> Embedder:
-    """Fix the schedule: the folder's own if the options are the same as before, so that what was
-    measured once holds for all of its vectors."""
-    manifest = read_manifest(out)
-    if manifest is not None and budget.options and manifest["settings"].get("asked") == asked:
-        line = manifest["settings"].get("schedule")
-        return embedder.pruned_by(Schedule.from_json(line) if line else Schedule())
+    """Fix the schedule: the folder's own if the options are the same as before."""
+    earlier = earlier_schedule(out, asked) if budget.options else None
+    if earlier is not None:
+        return embedder.pruned_by(earlier)
     if budget.time is not None and world_size() > 1:
         raise ValueError(
             "several processes would measure several speeds: start one without torchrun first, or "
             "give --cost"
         )
-
-    def sample() -> Tensor:
-        built = embedder.build()
-        for number, shard in enumerate(shards):
-            for piece in shard.cut(number, embedder.batch_size):
-                images = Reader(built.decoder)[piece].images
-                if images is not None:
-                    return images.to(built.device, built.precision)
-        raise ValueError("none of the images can be read")
-
     schedule = None
     if budget.options:
         say = partial(console.print, highlight=False)
+        sample = partial(first_batch, embedder, shards)
         schedule = budget.solve(embedder.build().model, method, sample, say)
     return embedder.settled() if schedule is None else embedder.pruned_by(schedule)
 
 
-def _admit(folder: VectorFolder, shards: list[Shard], rank: int) -> None:
-    """Write the manifest in the first process, and wait for it in the others."""
-    names = {shard.name for shard in shards}
-    while rank:
-        manifest = read_manifest(folder.path)
-        if manifest is not None and names <= manifest["shards"].keys():
-            break
-        time.sleep(0.1)
-    folder.admit(shards)
-
-
-def _run(
+def _embed_shards(
     run: Callable[[Collector], None],
     folder: VectorFolder,
     shards: list[Shard],
@@ -261,7 +240,7 @@ def _run(
     return collector.failures
 
 
-def _report(
+def _print_summary(
     tally: Tally,
     shards: list[Shard],
     failures: dict[str, str],

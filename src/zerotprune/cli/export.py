@@ -133,7 +133,7 @@ def export(
                               full_range=full_range, max_changed=max_changed, rounds=samples,
                               threads=threads, say=status.update)  # fmt: skip
     if report.timings:
-        console.print(_table(report, model))
+        console.print(_timings_table(report, model))
     shown = "noise" if images is None else reading.data
     for line in _remarks(report, str(shown), name_of(schedule.method) if schedule else "unpruned"):
         console.print(line, highlight=False)
@@ -145,7 +145,7 @@ def _files(out: Path) -> list[Path]:
     return [out] if target is None else target.files(out)
 
 
-def _table(report: Report, model: str) -> Table:
+def _timings_table(report: Report, model: str) -> Table:
     size: BatchSize = 1 if report.batch == "dynamic" else report.batch
     table = new_table(f"{model} in {report.runtime}, batch {size}")
     table.add_column("model")

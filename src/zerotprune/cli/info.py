@@ -92,7 +92,7 @@ def info(
         plan.check()
     _print_model(console, model, built, full)
     for plan in plans:
-        console.print(_table(full, plan))
+        console.print(_blocks_table(full, plan))
         if plan is not full:
             _print_pruned(console, full, plan)
     if calibrated is not None:
@@ -188,7 +188,7 @@ def _print_pruned(console: Console, full: Plan, plan: Plan) -> None:
     console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
 
 
-def _table(full: Plan, plan: Plan) -> Table:
+def _blocks_table(full: Plan, plan: Plan) -> Table:
     table = Table("block", box=None, pad_edge=True, header_style="bold")
     pruned = plan is not full
     for column in ("tokens", "GMACs") + (("stage", "tokens", "GMACs", "of it scoring") * pruned):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,6 @@ from ..measure import records
 from ..measure.accuracy import Mean
 from ..method import Method
 from ..methods import DEFAULT, name_of, names, resolve
-from ..plan import Plan
 from ..plots.figures import save
 from ..plots.search import search_figure
 from ..safety.files import check_writable
@@ -171,7 +170,7 @@ def search(
         )
     if finished:
         targets = ReportTargets(out, figure, csv)
-        _report(run, finished, finalists, budget.time, targets, console)
+        _conclude(run, finished, finalists, budget.time, targets, console)
     restore_(loaded)
     if not complete:
         raise KeyboardInterrupt
@@ -208,7 +207,7 @@ class ReportTargets:
     csv: Path | None
 
 
-def _report(
+def _conclude(
     run: SearchRun,
     trials: list[FinishedTrial],
     count: int,
@@ -251,7 +250,7 @@ def _report(
     if targets.figure is not None:
         save(search_figure(trials, result, title), targets.figure)
     if targets.csv is not None:
-        records.append(targets.csv, _csv_rows(run, [*result.references, *results.values()]))
+        records.append(targets.csv, run.rows([*result.references, *results.values()]))
 
 
 def comparison_table(title: str, comparison: Comparison) -> Table:
@@ -324,44 +323,6 @@ def choice_remarks(choice: Choice, trials: int) -> list[str]:
                 f"of the {choice.default.name}."
             )
     return lines
-
-
-def _csv_rows(run: SearchRun, judged: Sequence[Judged]) -> list[dict[str, object]]:
-    """Return rows about the second half: top-1, or without labels the equal predictions.
-
-    The unpruned model comes first.
-    """
-    inputs, unpruned = run.inputs, _count_hits(judged[0].second)
-    rows: list[dict[str, object]] = []
-    for one in judged:
-        outcome = _count_hits(one.second)
-        mean, error = Mean.of(outcome.scores)
-        change, change_error = paired_gain(outcome, unpruned)
-        paper = Plan(one.schedule, run.surface.geometry).gmacs("paper")
-        rows.append({
-            "table": "search",
-            "model": inputs.name,
-            "data": Path(inputs.data).name,
-            "batch": inputs.batch,
-            "precision": inputs.precision,
-            "seed": inputs.seed,
-            "images": len(outcome.kl),
-            "measure": "top1" if inputs.labelled else "agreement",
-            "name": one.name,
-            "method": records.method_json(one.schedule),
-            "schedule": one.schedule.one_line(),
-            "gmacs": round(one.gmacs, 6),
-            "gmacs_paper": round(paper, 6),
-            "top1": round(mean, 3),
-            "top1_error": round(error, 3),
-            "change": round(change, 3),
-            "change_error": round(change_error, 3),
-        })  # fmt: skip
-    return rows
-
-
-def _count_hits(outcome: Outcome) -> Outcome:
-    return outcome if outcome.hits is not None else replace(outcome, hits=outcome.same)
 
 
 def _describe(schedule: Schedule) -> str:

@@ -111,7 +111,7 @@ def show(
     scene = make_scene(f"{name_of(schedule.method)} on {about}", vit, schedule, batch, captions,
                        names=classes, lines=lines, heads=heads, panels=panels)  # fmt: skip
     draw(scene, out, tiles=grid)
-    _report(scene, out)
+    _print_outcomes(scene, out)
 
 
 def _photographs(model: str, limit: int | None) -> list[NamedImage]:
@@ -136,7 +136,7 @@ def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
     return images, [f"a {label}" for label in labels.tolist()]
 
 
-def _report(scene: Scene, out: Path) -> None:
+def _print_outcomes(scene: Scene, out: Path) -> None:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     console.print(f"{out}: {scene.title}, {scene.about}")
     for caption, story in zip(scene.captions, scene.stories, strict=True):

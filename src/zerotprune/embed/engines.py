@@ -46,6 +46,17 @@ class Reader:
         return Decoded(piece, images, errors)
 
 
+def first_batch(embedder: Embedder, shards: Sequence[Shard]) -> Tensor:
+    """Read the first images that can be read, for a budget that is measured."""
+    built = embedder.build()
+    for number, shard in enumerate(shards):
+        for piece in shard.cut(number, embedder.batch_size):
+            images = Reader(built.decoder)[piece].images
+            if images is not None:
+                return images.to(built.device, built.precision)
+    raise ValueError("none of the images can be read")
+
+
 @dataclass
 class Tally:
     """How far a run is, how fast, and what bounds it."""

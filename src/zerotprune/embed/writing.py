@@ -12,6 +12,7 @@ import errno
 import io
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..data.fingerprint import check_same
 from ..safety.files import parsed, replacing, text_of
+from ..schedule import Schedule
 from .shards import Shard, import_parquet
 
 try:
@@ -80,6 +82,15 @@ class VectorFolder:
         if manifest is None or manifest["shards"] != identities:
             self._write_manifest()
 
+    def wait_for(self, shards: Sequence[Shard]) -> None:
+        """Wait until the first process has added the shards to the manifest."""
+        names = {shard.name for shard in shards}
+        while True:
+            manifest = read_manifest(self.path)
+            if manifest is not None and names <= manifest["shards"].keys():
+                return
+            time.sleep(0.1)
+
     def _write_manifest(self) -> None:
         data = {"version": VERSION, "form": self.form, "settings": self.settings,
                 "shards": self.shards}  # fmt: skip
@@ -114,6 +125,21 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     ):
         raise ValueError(f"{path} is not a manifest of vectors that this release can read")
     return dict(data)
+
+
+def earlier_schedule(folder: Path, asked: str) -> Schedule | None:
+    """Return the schedule of a folder's vectors if they were made with the same options, so that
+    what was measured once holds for all of them.
+
+    Args:
+        folder: It need not exist.
+        asked: Budget and method, as the user gave them.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None or manifest["settings"].get("asked") != asked:
+        return None
+    line = manifest["settings"].get("schedule")
+    return Schedule.from_json(line) if line else Schedule()
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from ..budgets.speed import TimeBudget, Timed, cost_for, time_schedule
 from ..data.fingerprint import fingerprint_model, images_hash
 from ..data.images import ImageDataset, batches
 from ..data.models import load
+from ..measure import records
+from ..measure.accuracy import Mean
 from ..method import Method
 from ..methods import to_data
 from ..plan import Plan
@@ -34,7 +36,7 @@ from ..shapes import Precision
 from ..surgery import restore_
 from . import choice, surface
 from .choice import Choice, Comparison, Judged
-from .objective import Objective, Stack, split_halves
+from .objective import Objective, Outcome, Stack, split_halves
 from .storage import StorageLostError, StudyLocation, open_study, reporting_loss, set_once
 from .study import FinishedTrial, Measure, SearchConfig, directions, finished, run_trials
 from .surface import Surface, surface_of
@@ -168,6 +170,45 @@ class SearchRun:
     def time(self, schedule: Schedule) -> Timed:
         images = take_batch(self.halves[0], self.inputs.batch)
         return time_schedule(restore_(self.inputs.model), schedule, images, rounds=20)
+
+    def rows(self, judged: Sequence[Judged]) -> list[dict[str, object]]:
+        """Return rows about the second half: top-1, or without labels the equal predictions.
+
+        Args:
+            judged: The unpruned model comes first.
+        """
+        inputs, unpruned = self.inputs, _with_hits(judged[0].second)
+        rows: list[dict[str, object]] = []
+        for one in judged:
+            outcome = _with_hits(one.second)
+            mean, error = Mean.of(outcome.scores)
+            change, change_error = choice.paired_gain(outcome, unpruned)
+            paper = Plan(one.schedule, self.surface.geometry).gmacs("paper")
+            rows.append({
+                "table": "search",
+                "model": inputs.name,
+                "data": Path(inputs.data).name,
+                "batch": inputs.batch,
+                "precision": inputs.precision,
+                "seed": inputs.seed,
+                "images": len(outcome.kl),
+                "measure": "top1" if inputs.labelled else "agreement",
+                "name": one.name,
+                "method": records.method_json(one.schedule),
+                "schedule": one.schedule.one_line(),
+                "gmacs": round(one.gmacs, 6),
+                "gmacs_paper": round(paper, 6),
+                "top1": round(mean, 3),
+                "top1_error": round(error, 3),
+                "change": round(change, 3),
+                "change_error": round(change_error, 3),
+            })  # fmt: skip
+        return rows
+
+
+def _with_hits(outcome: Outcome) -> Outcome:
+    """Return an outcome with labels as it is; without, equal predictions count as hits."""
+    return outcome if outcome.hits is not None else replace(outcome, hits=outcome.same)
 
 
 def prepare_search(
