@@ -159,7 +159,7 @@ def test_a_saved_model_is_pruned_as_it_was_saved(few: Path, tmp_path: Path) -> N
 
 
 def test_a_saved_method_of_ones_own_is_named(few: Path, tmp_path: Path) -> None:
-    (tmp_path / "my_tome.py").write_text(OWN)
+    (tmp_path / "my_tome.py").write_text(METHOD_FILE)
     named = f"{tmp_path}/my_tome.py:MyToMe"
     model = timm.create_model("test_vit", num_classes=5, depth=3).eval()
     saved = ztp.save(ztp.prune_(model, cost=0.6, method=named), tmp_path / "my-vit")
@@ -167,13 +167,13 @@ def test_a_saved_method_of_ones_own_is_named(few: Path, tmp_path: Path) -> None:
     assert "imported only if you name it" in done.stderr
     done = embed_folder(saved, few, "--method", named)
     assert done.returncode == 0, done.stderr
-    (tmp_path / "my_tome.py").write_text(OWN + "\n# as if changed")
+    (tmp_path / "my_tome.py").write_text(METHOD_FILE + "\n# as if changed")
     done = embed_folder(saved, few, "--method", named)
     assert done.returncode == 2
     assert "has other vectors: asked --method" in done.stderr
 
 
-OWN = "from zerotprune.methods import ToMe\n\nclass MyToMe(ToMe):\n    pass\n"
+METHOD_FILE = "from zerotprune.methods import ToMe\n\nclass MyToMe(ToMe):\n    pass\n"
 
 
 def test_a_changed_schedule_is_refused(few: Path, tmp_path: Path) -> None:

@@ -129,14 +129,14 @@ def test_a_folder_is_pruned_as_it_was_saved(
 ) -> None:
     pruned = ztp.pruned(model, SCHEDULE, outputs=outputs)
     folder = str(ztp.save(pruned, tmp_path / "it"))
-    own = embedder(pruned)
-    expected = own.embed(pictures).vectors
+    reference = embedder(pruned)
+    expected = reference.embed(pictures).vectors
     one = embedder(folder)
-    for each in (one, pickle.loads(pickle.dumps(one.settled()))):
-        np.testing.assert_allclose(each.embed(pictures).vectors, expected, atol=1e-6)
+    for loaded in (one, pickle.loads(pickle.dumps(one.settled()))):
+        np.testing.assert_allclose(loaded.embed(pictures).vectors, expected, atol=1e-6)
     different = ("model",)  # its name
     assert {key: value for key, value in one.about().items() if key not in different} == {
-        key: value for key, value in own.about().items() if key not in different
+        key: value for key, value in reference.about().items() if key not in different
     }
     assert one.about()["outputs"] == outputs
     assert embedder(folder, cost=0.7).about()["schedule"] != one.about()["schedule"]
@@ -153,8 +153,8 @@ def test_a_folder_of_a_method_of_ones_own(
     named = f"{tmp_path}/own_tome.py:OwnToMe"
     pruned = ztp.pruned(model, SCHEDULE.by(named))
     folder = ztp.save(pruned, tmp_path / "it")
-    found = embedder(folder, method=named).embed(pictures).vectors
-    np.testing.assert_allclose(found, embedder(pruned).embed(pictures).vectors, atol=1e-6)
+    actual = embedder(folder, method=named).embed(pictures).vectors
+    np.testing.assert_allclose(actual, embedder(pruned).embed(pictures).vectors, atol=1e-6)
 
 
 def test_the_users_model_is_not_changed(pictures: list[Image.Image]) -> None:
@@ -187,10 +187,10 @@ def test_images_of_another_transform_are_other_vectors(model: Any) -> None:
 def test_random_weights_are_the_same_everywhere(pictures: list[Image.Image]) -> None:
     state = torch.random.get_rng_state()
     one = embedder("test_vit", random_weights=True)
-    found = one.embed(pictures).vectors
+    actual = one.embed(pictures).vectors
     assert torch.equal(torch.random.get_rng_state(), state)
     again = pickle.loads(pickle.dumps(one)).embed(pictures).vectors
-    np.testing.assert_array_equal(found, again)
+    np.testing.assert_array_equal(actual, again)
 
 
 def test_compiled_batches_are_all_of_one_shape(
