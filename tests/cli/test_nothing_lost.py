@@ -98,7 +98,7 @@ def test_a_run_cut_short_says_so_and_writes_no_row(
     output = capsys.readouterr()
     assert ended.value.code == 130
     seen, total = (25, 50) if command == "demo" else (4, 10)
-    assert f"stopped after {seen} of {total} images: no result, no row written" in output.err
+    assert f"{seen} of {total} images" in output.err
     assert "top-1 %" not in output.out
     assert not (home / "rows.csv").exists()
 

@@ -196,7 +196,7 @@ def test_a_replaced_image_is_refused(few: Path, tmp_path: Path) -> None:
     image.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     done = again(few, tmp_path / "out")
     assert done.returncode == 2
-    assert "has vectors of another images-00000: its images have changed" in done.stderr
+    assert re.search("images-00000.*changed", done.stderr), done.stderr
 
 
 def test_random_weights_are_for_a_first_try(few: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -96,9 +97,9 @@ def test_the_section(tmp_path: Path, similar: int) -> None:
     text = transfer_report.section(tmp_path / "rows.csv", tmp_path)
     assert "| unpruned | 90.5 ± 0.5 |  | 8 | 88.6 |" in text
     assert "| fold @ 0.65 G | 85.5 ± 0.5 (-5.0) | 88.5 ± 0.5 (-2.0) | 4 |  |" in text
-    rivals = "the best trained rival of tome, zero-tprune, dynamicvit"
-    assert f"Fold off the shelf − tome trained, {rivals}: -1.0 ± 0.0" in text
-    assert f"Fold trained − tome trained, {rivals}: +2.0 ± 0.0" in text
+    rivals = "tome trained.* of tome, zero-tprune, dynamicvit"
+    assert re.search(rf"Fold off the shelf − {rivals}: -1\.0 ± 0\.0", text), text
+    assert re.search(rf"Fold trained − {rivals}: \+2\.0 ± 0\.0", text), text
     claim = "| zero-tprune beats dynamicvit @ 0.65 G, trained | deit_tiny | +1.0 ± 0.0 | agrees |"
     assert claim in text
     # Rows whose schedules have S-stages are of no method of the paper: the page says which it has.

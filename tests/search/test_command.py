@@ -139,7 +139,8 @@ def test_workers_share_one_file_exactly(
     for total in (30, 90, 400):  # on a busy machine one may be done before the other begins
         search_command("demo", str(folder), budget=BudgetOptions(cost=0.5), trials=total,
                        finalists=1, workers=2, out=tmp_path / "schedule.json")  # fmt: skip
-        assert f"demo, {total} trials, 20 images in two halves" in capsys.readouterr().out
+        output = capsys.readouterr().out
+        assert re.search(f"demo.* {total} trials.* 20 images", output), output
         trials = complete_in(tmp_path / "schedule.trials.db")
         assert total <= len(trials) <= total + 1  # one more at most, which does not count
         assert len({str(trial.params) for trial in trials}) == len(trials)
