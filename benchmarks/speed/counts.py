@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.inputs import measuring, parsed
 from zerotprune.backbones import backbone
-from zerotprune.clock import in_turn, quartiles, stopwatch
+from zerotprune.clock import race, stopwatch
 from zerotprune.data.models import load
 from zerotprune.measure import records
 
@@ -34,18 +34,15 @@ def main() -> None:
     counts = range(first, last + 1)
     calls = [partial(vit.blocks[0], x[:, :count].contiguous()) for count in counts]
     with torch.inference_mode():
-        clock = stopwatch(chosen.device)
-        rounds = in_turn([partial(clock, call) for call in calls], chosen.rounds)
-        samples = list(zip(*rounds, strict=True))
+        *_, timings = race(calls, chosen.rounds, stopwatch(chosen.device))
     milliseconds, rows = dict[int, float](), list[dict[str, object]]()
-    for count, seconds in zip(counts, samples, strict=True):
-        low, middle, high = quartiles(seconds)
-        milliseconds[count] = 1e3 * middle
+    for count, seconds in zip(counts, timings, strict=True):
+        milliseconds[count] = 1e3 * seconds.median
         rows.append({
             "table": "counts", "model": chosen.model, "measure": "one block",
             "name": f"{count} tokens", "batch": chosen.batch, "precision": "bfloat16",
-            "mode": "eager", "latency_ms": round(1e3 * middle, 4),
-            "latency_spread_ms": round(1e3 * (high - low), 4),
+            "mode": "eager", "latency_ms": round(milliseconds[count], 4),
+            "latency_spread_ms": round(1e3 * seconds.spread, 4),
         })  # fmt: skip
     records.append(chosen.csv, rows)
     per_image = {count: 1e3 * took / count for count, took in milliseconds.items()}

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,11 @@ import timm
 import torch
 from PIL import Image, ImageFilter
 
-from zerotprune.clock import in_turn, now, quartiles, stopwatch
+from zerotprune.clock import now, quartiles, race, room_for, stopwatch
 from zerotprune.embed.embedder import Embedder
 from zerotprune.embed.engines import Collector, Tally, run_here
 from zerotprune.embed.shards import find_shards
 from zerotprune.embed.writing import VectorFolder
-from zerotprune.measure.speed import room_for
 
 WIDTH, HEIGHT, DIFFERENT = 500, 375, 64
 
@@ -103,15 +103,15 @@ def in_memory(embedders: dict[str, Embedder], chosen: Any) -> dict[str, Any]:
     batch = torch.randn(shape).to(precision)
     images = batch.pin_memory() if chosen.device == "cuda" else batch
     there = batch.to(chosen.device)
-    clock, calls = stopwatch(chosen.device), []
+    calls = []
     with torch.inference_mode():
         for embedder in embedders.values():
             run = embedder.build().run
             run(there)
-            calls.append(lambda repeat, run=run: clock(lambda: run(there), repeat))
-        rounds = list(in_turn(calls, chosen.rounds))
-    by_model = zip(embedders, zip(*rounds, strict=True), strict=True)
-    alone = {label: chosen.batch / quartiles(seconds)[1] for label, seconds in by_model}
+            calls.append(partial(run, there))
+        *_, timings = race(calls, chosen.rounds, stopwatch(chosen.device))
+    alone = {label: chosen.batch / seconds.median
+             for label, seconds in zip(embedders, timings, strict=True)}  # fmt: skip
     loop: dict[str, list[float]] = {label: [] for label in embedders}
     for _ in range(5):
         for label, embedder in embedders.items():

@@ -83,7 +83,7 @@ def _noted(reached: Reached, batch: int) -> Case:
     assert reached.budget.speedup is not None
     return Case(reached.budget.speedup, batch, torch.get_num_threads(),
                 name_of(reached.schedule.method), round(reached.timed.speedup, 4),
-                round(reached.timed.pruned, 4), reached.schedule.to_json(),
+                round(1e3 * reached.timed.pruned.median, 4), reached.schedule.to_json(),
                 reached.failure)  # fmt: skip
 
 

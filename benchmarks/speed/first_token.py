@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +20,8 @@ from torch import Tensor, nn
 
 from benchmarks.inputs import measuring, parsed
 from zerotprune import Schedule, gmacs, image_tokens, prune_, schedule_for
-from zerotprune.clock import in_turn, quartiles, stopwatch
+from zerotprune.clock import Timings, race, room_for, stopwatch
 from zerotprune.measure import records
-from zerotprune.measure.speed import room_for
 from zerotprune.surgery import sharing_copy
 from zerotprune.tokens import Outputs
 
@@ -136,11 +136,12 @@ def built(tower: Tower, chosen: argparse.Namespace) -> Any:
 def measured(model: Any, batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Return the rows at one batch size: the first token, and the tower alone."""
     cases = [case_of(model, name, outputs, batch, chosen) for name, outputs in CASES.items()]
+    torch.compiler.reset()
     with torch.inference_mode(), room_for(2 * len(cases)):
         for measure, call in (("first token", Case.first_token), ("tower", Case.look)):
             times = timed(cases, call, chosen)
-            for case, samples in zip(cases, times, strict=True):
-                yield row_of(case, measure, samples, times[0], batch, chosen)
+            for case, seconds in zip(cases, times, strict=True):
+                yield row_of(case, measure, seconds, times[0], batch, chosen)
 
 
 def case_of(
@@ -168,29 +169,24 @@ def case_of(
 
 def timed(
     cases: list[Case], call: Callable[[Case], object], chosen: argparse.Namespace
-) -> list[list[float]]:
-    """Return the samples of each case, taken in turn."""
-    clock = stopwatch(chosen.device)
+) -> list[Timings]:
+    """Return the timings of each case, taken in turn."""
     for case in cases:
         for _ in range(2):
             call(case)
-
-    def sampler(case: Case) -> Callable[[int], float]:
-        return lambda repeat: clock(lambda: call(case), repeat)
-
-    rounds = in_turn([sampler(case) for case in cases], chosen.rounds)
-    return [list(samples) for samples in zip(*rounds, strict=True)]
+    calls = [partial(call, case) for case in cases]
+    *_, timings = race(calls, chosen.rounds, stopwatch(chosen.device))
+    return timings
 
 
 def row_of(
     case: Case,
     measure: str,
-    samples: list[float],
-    unpruned: list[float],
+    seconds: Timings,
+    unpruned: Timings,
     batch: int,
     chosen: argparse.Namespace,
 ) -> dict[str, object]:
-    low, middle, high = quartiles(samples)
     row: dict[str, object] = {
         "measure": measure,
         "name": f"{case.name}: {image_tokens(case.model)} image tokens",
@@ -200,10 +196,10 @@ def row_of(
         "batch": batch,
         "precision": chosen.precision,
         "mode": "compile" if chosen.compile else "eager",
-        "images_per_second": round(batch / middle, 1),
-        "latency_ms": round(1e3 * middle, 3),
-        "latency_spread_ms": round(1e3 * (high - low), 3),
-        "speedup": round(quartiles(unpruned)[1] / middle, 4),
+        "images_per_second": round(batch / seconds.median, 1),
+        "latency_ms": round(1e3 * seconds.median, 3),
+        "latency_spread_ms": round(1e3 * seconds.spread, 3),
+        "speedup": round(seconds.speedup(unpruned), 4),
         "seed": 0,
     }
     shown = (row[column] for column in ("batch", "measure", "name", "latency_ms", "speedup"))

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerotprune.clock import Call, stopwatch
+from zerotprune.clock import Call, room_for, stopwatch
 from zerotprune.data.models import load
 from zerotprune.measure import speed as bench
-from zerotprune.measure.speed import ready, room_for
+from zerotprune.measure.speed import ready
 from zerotprune.shapes import Precision
 from zerotprune.surgery import attach
 

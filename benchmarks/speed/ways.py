@@ -23,7 +23,7 @@ from torch import nn
 from benchmarks.inputs import DOCS, measuring, parsed, say
 from benchmarks.speed.speedup import HALF
 from zerotprune import Schedule, gmacs
-from zerotprune.clock import Call, in_turn, quartiles, stopwatch
+from zerotprune.clock import Call, race, stopwatch
 from zerotprune.data.models import load
 from zerotprune.export import target_named
 from zerotprune.export.writing import Job, write_model
@@ -77,24 +77,24 @@ def measured(batch: int, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             for name, model in models.items()
         ]
         say(f"batch {batch}: {chosen.rounds} rounds of {len(cases)} cases")
-        samplers = [partial(stopwatch("cpu"), case.call) for case in cases]
         with torch.inference_mode():
-            columns = list(zip(*in_turn(samplers, chosen.rounds), strict=True))
-    medians = {(case.way, case.name): quartiles(taken)[1]
-               for case, taken in zip(cases, columns, strict=True)}  # fmt: skip
-    for case, taken in zip(cases, columns, strict=True):
-        low, middle, high = quartiles(taken)
+            calls = [case.call for case in cases]
+            *_, timings = race(calls, chosen.rounds, stopwatch("cpu"))
+    unpruned = {case.way: seconds for case, seconds in zip(cases, timings, strict=True)
+                if case.name == UNPRUNED.name}  # fmt: skip
+    for case, seconds in zip(cases, timings, strict=True):
         plan = current_plan(case.model)
         schedule = Schedule() if plan is None else plan.schedule
-        say(f"{batch} | {case.way} | {case.name} | {1e3 * middle:.1f} ms")
+        say(f"{batch} | {case.way} | {case.name} | {1e3 * seconds.median:.1f} ms")
         yield {
             "table": "ways", "model": MODEL, "seed": SEED, "threads": chosen.threads,
             "measure": "speed", "name": case.name, "method": records.method_json(schedule),
             "schedule": schedule.one_line(), "gmacs": round(gmacs(case.model), 6), "batch": batch,
             "precision": "float32", "mode": case.way,
-            "images_per_second": round(batch / middle, 1), "latency_ms": round(1e3 * middle, 4),
-            "latency_spread_ms": round(1e3 * (high - low), 4),
-            "speedup": round(medians[case.way, UNPRUNED.name] / middle, 4),
+            "images_per_second": round(batch / seconds.median, 1),
+            "latency_ms": round(1e3 * seconds.median, 4),
+            "latency_spread_ms": round(1e3 * seconds.spread, 4),
+            "speedup": round(seconds.speedup(unpruned[case.way]), 4),
         }  # fmt: skip
 
 

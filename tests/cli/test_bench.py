@@ -16,6 +16,7 @@ from tests.commands import zerotprune
 from zerotprune.cli import main
 from zerotprune.cli.bench import remarks, speed_table
 from zerotprune.cli.console import speedup_cell
+from zerotprune.clock import Timings
 from zerotprune.measure.accuracy import Contender
 from zerotprune.measure.speed import Entrant, Group, Speed
 
@@ -89,7 +90,7 @@ def test_a_ratio_within_its_spread_is_inconclusive() -> None:
 
 
 def _speed(name: str, seconds: list[float]) -> Speed:
-    return Speed(Entrant(Contender(name), 1.0, 1.0), "eager", 1, "float32", seconds)
+    return Speed(Entrant(Contender(name), 1.0, 1.0), "eager", 1, "float32", Timings(seconds))
 
 
 @pytest.mark.filterwarnings("ignore:Cyclopts")  # it would rather be told its arguments in a test

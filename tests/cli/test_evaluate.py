@@ -124,6 +124,7 @@ def test_compare_puts_methods_at_equal_speed(
     from zerotprune.budgets.speed import Timed
     from zerotprune.cli.compare import compare
     from zerotprune.cli.options import ReadingOptions
+    from zerotprune.clock import Timings
     from zerotprune.methods import name_of
     from zerotprune.pruning import gmacs
 
@@ -131,7 +132,7 @@ def test_compare_puts_methods_at_equal_speed(
         shares = [gmacs(model, schedule) / gmacs(model) for schedule in schedules]
         late = [0.15 * (name_of(schedule.method) == "tome") for schedule in schedules]
         times = [0.3 + 0.7 * share + extra for share, extra in zip(shares, late, strict=True)]
-        return [Timed(100, 100 * time, (1 / time,) * 3) for time in times]
+        return [Timed(Timings([0.1]), Timings([0.1 * time])) for time in times]
 
     monkeypatch.setattr(speed, "time_schedules", fake)
     rows, reading = tmp_path / "rows.csv", ReadingOptions(workers=0, batch=4)

@@ -11,6 +11,7 @@ from tests.families import plain_geometry
 from zerotprune import Schedule
 from zerotprune.cli import COMMANDS
 from zerotprune.cli.evaluation import accuracy_table
+from zerotprune.clock import Timings
 from zerotprune.measure.accuracy import Contender, Result
 from zerotprune.plan import Plan
 
@@ -24,7 +25,8 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_the_demos_columns_are_printed() -> None:
     plan = Plan(Schedule(), plain_geometry(4, 4, 1, 64))
-    result = Result(Contender("unpruned"), plan, hits=[1], hits5=[1], seconds_per_image=[1.0])
+    taken = Timings([1.0])
+    result = Result(Contender("unpruned"), plan, hits=[1], hits5=[1], seconds_per_image=taken)
     evaluation = cast(
         Any, SimpleNamespace(probe=None, model_name="demo", setting=SimpleNamespace(timed=True))
     )

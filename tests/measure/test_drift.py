@@ -20,6 +20,7 @@ from zerotprune.budgets import speed
 from zerotprune.budgets.speed import Timed
 from zerotprune.cli.drift import drift
 from zerotprune.cli.options import ReadingOptions
+from zerotprune.clock import Timings
 from zerotprune.measure.drift import find_neighbours, measure_drift, recall
 
 
@@ -97,7 +98,7 @@ def test_the_command_at_a_speed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ) -> list[Timed]:
         assert len(images) == 3, "a speed is measured at --batch"
         speeds = [gmacs(model) / gmacs(model, schedule) for schedule in schedules]
-        return [Timed(10, 10 / speed, (speed, speed, speed)) for speed in speeds]
+        return [Timed(Timings([0.01]), Timings([0.01 / speed])) for speed in speeds]
 
     monkeypatch.setattr(speed, "time_schedules", timed)
     monkeypatch.chdir(tmp_path)

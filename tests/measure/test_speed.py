@@ -14,7 +14,7 @@ from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
 from tests.families import build
 from tests.nursery import run_script
 from zerotprune.backbones import backbone
-from zerotprune.clock import Call
+from zerotprune.clock import Call, Timings
 from zerotprune.measure import records
 from zerotprune.measure import speed as bench
 from zerotprune.measure.accuracy import Contender
@@ -57,14 +57,6 @@ def test_cases_take_turns_and_repeat_as_often_as_the_quickest_needs() -> None:
     assert slow.images_per_second == pytest.approx(4 / 0.6)
 
 
-def test_spread_is_what_lies_between_the_quartiles() -> None:
-    speed = case("x")
-    speed.seconds = [5.0, 1.0, 2.0, 4.0, 3.0]
-    assert speed.spread == pytest.approx(2.0)
-    speed.seconds = [1.0]
-    assert speed.spread == 0
-
-
 def test_ratios_are_over_the_compiled_model_and_to_the_limit_of_the_same_mode() -> None:
     seconds = {
         ("unpruned", "eager"): 8.0, ("unpruned", "compile"): 6.0,
@@ -73,7 +65,7 @@ def test_ratios_are_over_the_compiled_model_and_to_the_limit_of_the_same_mode() 
     }  # fmt: skip
     speeds = [case(name, mode) for name, mode in seconds]  # type: ignore[arg-type]
     for speed in speeds:
-        speed.seconds = [seconds[speed.name, speed.mode]]
+        speed.seconds = Timings([seconds[speed.name, speed.mode]])
     group = Group(speeds)
     assert group.base == "compile"
     assert [group.speedup(speed) for speed in speeds] == [0.75, 1.0, 1.5, 3.0, 1.2, 2.0]
@@ -89,7 +81,7 @@ def test_ratios_are_over_the_compiled_model_and_to_the_limit_of_the_same_mode() 
 
 def test_where_the_compiled_model_failed_there_is_no_speedup_over_another() -> None:
     speeds = [case("unpruned"), case("unpruned", "compile"), case("zero-tprune")]
-    speeds[0].seconds, speeds[2].seconds = [2.0], [1.0]
+    speeds[0].seconds, speeds[2].seconds = Timings([2.0]), Timings([1.0])
     speeds[1].failure = "out of memory"
     assert Group(speeds).speedup(speeds[2]) is None
     assert records.speed_row(speeds[2], Group(speeds))["speedup"] == ""

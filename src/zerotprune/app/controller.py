@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..clock import in_turn, now, quartiles
+from ..clock import now, race
 from ..methods import DEFAULT, name_of
 from ..pruning import prune_
 from ..schedule import Schedule
@@ -273,7 +273,7 @@ def time_methods(
     """
     models = worker.run(partial(_build_models, shown))
 
-    def time_calls(model: nn.Module, images: Tensor, repeat: int) -> float:
+    def time_calls(images: Tensor, model: nn.Module, repeat: int) -> float:
         seconds = 0.0
         for _ in range(repeat):
             if is_stale():
@@ -283,19 +283,17 @@ def time_methods(
 
     try:
         image = shown.input.tensor
-        time_calls(models[0], image, 1)  # caches are cold
-        batch = choose_batch(time_calls(models[0], image, 1))
-        images = image.expand(batch, -1, -1, -1).contiguous()
-        rounds, started = list[list[float]](), now("cpu")
-        samplers = [partial(time_calls, model, images) for model in models]
-        for seconds in in_turn(samplers, MAX_TIMED_ROUNDS):
-            rounds.append(seconds)
-            if len(rounds) >= MIN_TIMED_ROUNDS and now("cpu") - started > MAX_TIMED_SECONDS:
+        time_calls(image, models[0], 1)  # caches are cold
+        batch = choose_batch(time_calls(image, models[0], 1))
+        clock = partial(time_calls, image.expand(batch, -1, -1, -1).contiguous())
+        started = now("cpu")
+        for timings in race(models, MAX_TIMED_ROUNDS, clock):
+            enough = len(timings[0]) >= MIN_TIMED_ROUNDS
+            if enough and now("cpu") - started > MAX_TIMED_SECONDS:
                 break
     except _StaleError:
         return None
-    medians = [quartiles(samples)[1] for samples in zip(*rounds, strict=True)]
-    return Times([1e3 * median / batch for median in medians], batch)
+    return Times([1e3 * taken.median / batch for taken in timings], batch)
 
 
 def choose_batch(seconds: float) -> int:

@@ -9,18 +9,17 @@ budget is met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..backbones import unwrap
-from ..clock import in_turn, quartiles, stopwatch
+from ..clock import Timings, race, room_for, stopwatch
 from ..method import Method, name_of, resolve
 from ..methods import DEFAULT
 from ..safety.ranges import check_range
@@ -41,21 +40,31 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Timed:
-    """Milliseconds of one call, medians of samples that were taken in turn."""
+    """A pruned model and the unpruned one, timed in turn."""
 
-    unpruned: float
-    pruned: float
-    speedups: tuple[float, float, float]  # lower quartile, median, upper quartile of the ratios
+    unpruned: Timings
+    pruned: Timings
+
+    @property
+    def speedups(self) -> tuple[float, float, float]:
+        """Lower quartile, median and upper quartile."""
+        return self.pruned.speedup_quartiles(self.unpruned)
 
     @property
     def speedup(self) -> float:
         return self.speedups[1]
 
+    @property
+    def is_precise(self) -> bool:
+        low, middle, high = self.speedups
+        return high - low <= SURE * middle * math.sqrt(len(self.pruned))
+
     def __str__(self) -> str:
         low, middle, high = self.speedups
+        unpruned, pruned = (1e3 * taken.median for taken in (self.unpruned, self.pruned))
         return (
-            f"unpruned {self.unpruned:.4g} ms, pruned {self.pruned:.4g} ms, {middle:.2f} times as "
-            f"fast (quartiles {low:.2f} to {high:.2f})"
+            f"unpruned {unpruned:.4g} ms, pruned {pruned:.4g} ms, {middle:.2f} times as fast "
+            f"(quartiles {low:.2f} to {high:.2f})"
         )
 
 
@@ -84,7 +93,7 @@ class TimeBudget:
         if self.speedup is not None:
             return self.speedup
         assert self.latency_ms is not None
-        return timed.unpruned / self.latency_ms
+        return 1e3 * timed.unpruned.median / self.latency_ms
 
     def miss(self, timed: Timed) -> float:
         """Return how far a measurement is from the budget, relative to the budget."""
@@ -127,19 +136,15 @@ def time_schedules(
     inner = unwrap(model)
     pruned_copies = (attach(sharing_copy(inner), schedule) for schedule in schedules)
     copies = [sharing_copy(inner), *pruned_copies]
-    clock = stopwatch(images.device)
-    turns: list[list[float]] = []
-    with _room_for(model, len(copies)):
-        samplers = [partial(clock, partial(_compiled_like(model, copy), images)) for copy in copies]
-        for turn in in_turn(samplers, rounds):
-            turns.append(turn)
-            if len(turns) >= _ROUNDS and all(_is_precise(ratios) for ratios in _speedups(turns)):
+    # Those of all attempts are copies of one model.
+    room = room_for((_ATTEMPTS + 2) * len(copies)) if _is_compiled(model) else nullcontext()
+    with room:
+        calls = [partial(_compiled_like(model, copy), images) for copy in copies]
+        for unpruned, *pruned in race(calls, rounds, stopwatch(images.device)):
+            timed = [Timed(unpruned, taken) for taken in pruned]
+            if len(unpruned) >= _ROUNDS and all(one.is_precise for one in timed):
                 break
-    milliseconds = [1e3 * quartiles(times)[1] for times in zip(*turns, strict=True)]
-    return [
-        Timed(milliseconds[0], pruned, quartiles(ratios))
-        for pruned, ratios in zip(milliseconds[1:], _speedups(turns), strict=True)
-    ]
+    return timed
 
 
 def time_schedule(
@@ -149,15 +154,8 @@ def time_schedule(
     return time_schedules(model, [schedule], images, rounds)[0]
 
 
-def _speedups(turns: Sequence[Sequence[float]]) -> Iterator[list[float]]:
-    """Yield the speedups of each pruned model, turn by turn."""
-    for column in range(1, len(turns[0])):
-        yield [turn[0] / turn[column] for turn in turns]
-
-
-def _is_precise(ratios: list[float]) -> bool:
-    low, middle, high = quartiles(ratios)
-    return high - low <= SURE * middle * math.sqrt(len(ratios))
+def _is_compiled(model: nn.Module) -> bool:
+    return hasattr(model, "_orig_mod") or model._compiled_call_impl is not None
 
 
 def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
@@ -166,23 +164,9 @@ def _compiled_like(model: nn.Module, copy: nn.Module) -> nn.Module:
     if hasattr(model, "_orig_mod"):
         wrapped: nn.Module = type(model)(copy, model.dynamo_ctx)
         return wrapped
-    if model._compiled_call_impl is not None:
+    if _is_compiled(model):
         copy.compile()
     return copy
-
-
-def _room_for(model: nn.Module, count: int) -> AbstractContextManager[Any]:
-    """Let torch compile every copy as if it were the only one. Else it would compile one graph for
-    all numbers of tokens, which is slower, and beyond its limit run copies uncompiled."""
-    if not hasattr(model, "_orig_mod") and model._compiled_call_impl is None:
-        return nullcontext()
-    import torch._dynamo
-
-    limit = torch._dynamo.config.recompile_limit + (_ATTEMPTS + 2) * count
-    room: AbstractContextManager[Any] = torch._dynamo.config.patch(
-        automatic_dynamic_shapes=False, recompile_limit=limit
-    )
-    return room
 
 
 def cost_for(

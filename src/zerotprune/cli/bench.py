@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import torch
 from cyclopts import Parameter
 from matplotlib.figure import Figure
 from rich.table import Table
-from torch import nn
 
 from ..cost import Compute
 from ..data.models import saved_with
 from ..measure import records
 from ..measure import speed as core
-from ..measure.accuracy import UNPRUNED, Result
+from ..measure.evaluation import measure_accuracy
 from ..measure.speed import (
     LIMIT,
     MODES,
-    SEED,
-    Entrant,
+    Accuracy,
     Group,
     Mode,
     Setup,
     Speed,
+    results_of,
 )
 from ..methods import DEFAULT, name_of, resolve
 from ..plots.comparison import Pace, speed_figure
 from ..plots.figures import save
-from ..safety.interrupts import acknowledge
 from ..safety.ranges import RANGES
 from ..scoring.scorer import Backend
 from ..shapes import Precision
@@ -45,7 +41,7 @@ from .console import (
     print_json,
     speedup_cell,
 )
-from .evaluation import Evaluation, ProbeOptions, prepare_evaluation
+from .evaluation import ProbeOptions, prepare_evaluation
 from .options import (
     DATA,
     BatchCount,
@@ -67,8 +63,6 @@ from .options import (
 
 COST = 0.65
 METHODS = (DEFAULT, "zero-tprune", "tome")
-
-Accuracy = dict[Precision, list[Result]]  # without contenders that could not be set up
 
 
 @Parameter(name="*", group=DATA)
@@ -173,7 +167,7 @@ def bench(
     precisions = list(dict.fromkeys(precision or [usual]))
     # All cost what the first of the methods does whose cost is known before an image is seen.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
-    timed = _as_measured(built, precisions[0], modes) if budgets[0].time else built
+    timed = core.as_measured(built, precisions[0], modes) if budgets[0].time else built
     about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
     options = {"compute": compute, "backend": backend}
     first = static[0] if saved is None else own
@@ -193,9 +187,14 @@ def bench(
             entered = core.entrants(built, schedule, names, images, setup.outputs)
             groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
-        accuracy = _accuracy(evaluation, entered, precisions, setup) if evaluation and whole else {}
-        measured = [row for group in groups for row in
-                    _rows(group, about, options, measuring.data, accuracy)]  # fmt: skip
+        accuracy: Accuracy = {}
+        if evaluation is not None and whole:
+            accuracy = measure_accuracy(evaluation, entered, precisions, setup)
+        measured = [
+            row
+            for group in groups
+            for row in records.speed_rows(group, about, options, measuring.data, accuracy)
+        ]
         rows += measured
         if csv is not None:
             records.append(csv, measured)
@@ -215,77 +214,12 @@ def bench(
         raise KeyboardInterrupt("stopped: only finished rounds count")
 
 
-def _as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -> nn.Module:
-    """Return the model that a time budget is met by: in the first precision, and compiled unless
-    it is measured eagerly, too."""
-    cast = deepcopy(model).to(getattr(torch, precision))
-    if "eager" in modes:
-        return cast
-    compiled: nn.Module = torch.compile(cast, fullgraph=True, dynamic=False)  # type: ignore[assignment]
-    return compiled
-
-
 def _use_threads(threads: int | None, gpu: bool) -> None:
     if threads is None:
         return
     if gpu:
         raise ValueError("--threads is for a CPU: the model runs on a GPU here")
     torch.set_num_threads(threads)
-
-
-def _accuracy(
-    evaluation: Evaluation,
-    entered: Sequence[Entrant],
-    precisions: Sequence[Precision],
-    setup: Setup,
-) -> Accuracy:
-    """Measure every entrant in every precision; after Ctrl-C, return the precisions so far."""
-    contenders = [entrant.contender for entrant in entered if not entrant.failure]
-    measured: Accuracy = {}
-    for precision in precisions:
-        dtype: torch.dtype = getattr(torch, precision)
-        setting = replace(evaluation.setting, precision=dtype, compute=setup.compute,
-                          backend=setup.backend, outputs=setup.outputs)  # fmt: skip
-        model = deepcopy(evaluation.model).to(dtype)
-        try:
-            measured[precision] = replace(evaluation, model=model, setting=setting).run(contenders)
-        except KeyboardInterrupt:
-            acknowledge()
-            break
-    return measured
-
-
-def _measured(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
-    """Return the results of a case's contender and of the unpruned model, if there are any."""
-    results = {result.contender.name: result for result in accuracy.get(speed.precision, [])}
-    return (results[speed.name], results[UNPRUNED.name]) if speed.name in results else None
-
-
-def _rows(
-    group: Group,
-    about: Mapping[str, object],
-    options: Mapping[str, object],
-    data: str | None,
-    accuracy: Accuracy,
-) -> list[dict[str, object]]:
-    """Return the rows of the CSV.
-
-    Args:
-        group: What was measured.
-        about: Columns of all rows.
-        options: Columns of pruned models alone.
-        data: Where the images for the accuracy are from.
-        accuracy: Results to stand beside the speeds.
-    """
-    rows = []
-    for speed in group.speeds:
-        row = {**records.speed_row(speed, group), **about, "seed": SEED}
-        if speed.entrant.contender.schedule.stages:
-            row |= options
-        if (results := _measured(speed, accuracy)) is not None and data is not None:
-            row |= {"data": Path(data).name, **records.accuracy_row(*results)}
-        rows.append(row)
-    return rows
 
 
 def _plot(groups: Sequence[Group], model: str) -> Figure:
@@ -332,7 +266,7 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
         cells += [
             f"{speed.images_per_second:.{0 if speed.images_per_second >= 100 else 1}f}",
             f"{1e3 * speed.latency:.3f}",
-            f"{1e3 * speed.spread:.3f}",
+            f"{1e3 * speed.seconds.spread:.3f}",
             speedup,
             "" if share is None or speedup.startswith(INCONCLUSIVE) else f"{100 * share:.0f} %",
         ]
@@ -340,7 +274,7 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
     else:
         cells += [""] * (5 + gpu)
     if accuracy:
-        results = _measured(speed, accuracy)
+        results = results_of(speed, accuracy)
         if results is None:
             return [*cells, "", ""]
         result, unpruned = results

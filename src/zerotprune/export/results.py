@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..clock import in_turn, quartiles, stopwatch
+from ..clock import Timings, race, stopwatch
 from ..measure.accuracy import UNPRUNED
 from ..measure.speed import LIMIT
-from .target import Run, batches_of
+from .target import batches_of
 from .writing import FilePrecision, Job
 
 #: Two tokens that score alike may be ordered differently in another runtime, and then all that
@@ -110,22 +110,14 @@ class Timing:
 def timed(job: Job, cases: Mapping[str, Mapping[FilePrecision, Path]], rounds: int) -> list[Timing]:
     """Time every model in every precision, in turn."""
     job.say(f"timing {len(cases) * len(job.precisions)} models in {job.target.runtime}")
-    clock, batch = stopwatch("cpu"), job.images[: job.step]
+    batch = job.images[: job.step]
     named = [(name, precision, files[precision])
              for precision in job.precisions for name, files in cases.items()]  # fmt: skip
-    calls = [_warm_call(job.target.load(file, job.threads), batch) for _, _, file in named]
-    samplers = [partial(clock, call) for call in calls]
-    columns = zip(*in_turn(samplers, rounds), strict=True)
-    samples = {(name, precision): seconds
-               for (name, precision, _), seconds in zip(named, columns, strict=True)}  # fmt: skip
-    return [_timing(job, name, precision, file, samples) for name, precision, file in named]
-
-
-def _warm_call(run: Run, batch: Tensor) -> Callable[[], object]:
-    call = partial(run, batch)
-    for _ in range(2):
-        call()
-    return call
+    calls = [partial(job.target.load(file, job.threads), batch) for _, _, file in named]
+    *_, timings = race(calls, rounds, stopwatch("cpu"))
+    taken = {(name, precision): seconds
+             for (name, precision, _), seconds in zip(named, timings, strict=True)}  # fmt: skip
+    return [_timing(job, name, precision, file, taken) for name, precision, file in named]
 
 
 def _timing(
@@ -133,24 +125,18 @@ def _timing(
     name: str,
     precision: FilePrecision,
     file: Path,
-    samples: Mapping[tuple[str, FilePrecision], Sequence[float]],
+    taken: Mapping[tuple[str, FilePrecision], Timings],
 ) -> Timing:
-    """Relate a model's samples, in seconds, to those of the unpruned model and of the limit."""
-    seconds = samples[name, precision]
-    low, middle, high = quartiles(seconds)
-    unpruned, limit = samples.get((UNPRUNED.name, "float32")), samples.get((LIMIT, precision))
-    speedup = speedup_range = None
-    if unpruned is not None:
-        speedup = quartiles(unpruned)[1] / middle
-        paired = [one / other for one, other in zip(unpruned, seconds, strict=True)]
-        speedup_range = quartiles(paired)[0], quartiles(paired)[2]
+    """Compare a model with the unpruned model and with the limit."""
+    seconds = taken[name, precision]
+    unpruned, limit = taken.get((UNPRUNED.name, "float32")), taken.get((LIMIT, precision))
     return Timing(
         name,
         precision,
         size=sum(part.stat().st_size for part in job.target.written(file)),
-        seconds=middle,
-        spread=high - low,
-        speedup=speedup,
-        speedup_range=speedup_range,
-        of_limit=None if limit is None else quartiles(limit)[1] / middle,
+        seconds=seconds.median,
+        spread=seconds.spread,
+        speedup=None if unpruned is None else seconds.speedup(unpruned),
+        speedup_range=None if unpruned is None else seconds.speedup_quartiles(unpruned)[::2],
+        of_limit=None if limit is None else seconds.speedup(limit),
     )

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..budgets.solving import mean_gmacs
-from ..clock import now, quartiles
+from ..clock import Timings, now
 from ..cost import Compute, Convention
 from ..plan import Plan
 from ..schedule import Schedule
 from ..scoring.scorer import Backend
 from ..shapes import Batch, Float
-from ..surgery import attach, restore_
+from ..surgery import attach, restore_, sharing_copy
 from ..tokens import Outputs
 from ..tracing import survivors
 
@@ -76,7 +76,7 @@ class Result:
     hits5: list[float] = field(default_factory=list)  # 1 if it is among the first five
     kl: list[float] = field(default_factory=list)  # KL(first contender ‖ this one); not of features
     outputs: list[Tensor] = field(default_factory=list)  # with Setting.keep_outputs
-    seconds_per_image: list[float] = field(default_factory=list)
+    seconds_per_image: Timings = field(default_factory=Timings)  # a round is a batch
     kept: list[list[Tensor]] = field(default_factory=list)  # tokens, of adaptive methods
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
 
@@ -104,7 +104,7 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        return 1 / statistics.median(self.seconds_per_image)
+        return 1 / self.seconds_per_image.median
 
     def gmacs(self, convention: Convention = "full", compute: Compute = "all") -> float:
         """Return the cost by closed form, or the measured mean if it depends on the image."""
@@ -119,8 +119,7 @@ class Result:
 
     def speedup(self, reference: Result) -> tuple[float, float, float]:
         """Return lower quartile, median and upper quartile of the speed-up, batch by batch."""
-        pairs = zip(self.seconds_per_image, reference.seconds_per_image, strict=True)
-        return quartiles([other / seconds for seconds, other in pairs])
+        return self.seconds_per_image.speedup_quartiles(reference.seconds_per_image)
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def compare(
     them is no result.
 
     Args:
-        model: The model; contenders are attached to it in turn.
+        model: The model; contenders are copies that share its weights.
         contenders: The first is the reference of KL.
         batches: Images, labels and indices.
         advance: Called with the results after every batch.
@@ -159,41 +158,42 @@ def compare(
     setting = setting or Setting()
     geometry = backbone(model).geometry
     results = [Result(one, Plan(one.schedule, geometry, setting.outputs)) for one in contenders]
-    try:
-        for images, labels, index in batches:
-            images = images.to(setting.device, setting.precision)
-            if setting.timed and not results[0].index:
-                for result in results:
-                    _time_batch(model, result, images, setting)
-            turn = [_time_batch(model, result, images, setting) for result in results]
-            reference = turn[0][0].float().log_softmax(dim=-1)
-            if not reference.isfinite().all():
-                raise ValueError(
-                    f"the unpruned model's outputs are not all finite in {setting.precision}: "
-                    "there is no accuracy to measure"
-                )
-            for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
-                outputs = outputs.float()
-                result.index += index.tolist()
-                result.rate(outputs, labels.to(outputs.device))
-                if setting.keep_outputs:
-                    result.outputs.append(outputs.cpu())
-                else:
-                    result.kl += divergence(reference, outputs.log_softmax(dim=-1)).tolist()
-                if setting.timed:
-                    result.seconds_per_image.append(seconds / len(images))
-                result.kept += kept
-            advance(results)
-    finally:
-        restore_(model)
+    restore_(model)
+    copies = [
+        attach(sharing_copy(model), one.schedule, setting.compute, setting.backend, setting.outputs)
+        for one in contenders
+    ]
+    for images, labels, index in batches:
+        images = images.to(setting.device, setting.precision)
+        if setting.timed and not results[0].index:
+            for copy, result in zip(copies, results, strict=True):
+                _time_batch(copy, result, images)
+        turn = [_time_batch(*pair, images) for pair in zip(copies, results, strict=True)]
+        reference = turn[0][0].float().log_softmax(dim=-1)
+        if not reference.isfinite().all():
+            raise ValueError(
+                f"the unpruned model's outputs are not all finite in {setting.precision}: "
+                "there is no accuracy to measure"
+            )
+        for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
+            outputs = outputs.float()
+            result.index += index.tolist()
+            result.rate(outputs, labels.to(outputs.device))
+            if setting.keep_outputs:
+                result.outputs.append(outputs.cpu())
+            else:
+                result.kl += divergence(reference, outputs.log_softmax(dim=-1)).tolist()
+            if setting.timed:
+                result.seconds_per_image.append(seconds / len(images))
+            result.kept += kept
+        advance(results)
     return results
 
 
 def _time_batch(
-    model: nn.Module, result: Result, images: Tensor, setting: Setting
+    model: nn.Module, result: Result, images: Tensor
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
-    schedule = result.contender.schedule
-    attach(model, schedule, setting.compute, setting.backend, setting.outputs)
+    """Return outputs, seconds and the tokens left by a contender's model; note its peak memory."""
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)

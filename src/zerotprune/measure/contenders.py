@@ -132,5 +132,5 @@ def comparison_rows(
 
 def _timed_row(timed: Timed) -> dict[str, object]:
     threads = "" if torch.cuda.is_available() else torch.get_num_threads()
-    return {"mode": "eager", "threads": threads, "latency_ms": round(timed.pruned, 4),
+    return {"mode": "eager", "threads": threads, "latency_ms": round(1e3 * timed.pruned.median, 4),
             "speedup": round(timed.speedup, 4)}  # fmt: skip

@@ -9,6 +9,7 @@ import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.images import ImageDataset, batches, read_sample
+from ..safety.interrupts import acknowledge
 from ..schedule import Schedule
-from ..shapes import Batch, Float, Int
+from ..shapes import Batch, Float, Int, Precision
 from . import records
 from .accuracy import Contender, Result, Setting, compare
+from .speed import Accuracy, Entrant, Setup
 
 Probe = Literal["knn", "linear"]
 _NEIGHBOURS = 10
@@ -134,6 +137,28 @@ class Evaluator:
         )
 
 
+def measure_accuracy(
+    evaluator: Evaluator,
+    entered: Sequence[Entrant],
+    precisions: Sequence[Precision],
+    setup: Setup,
+) -> Accuracy:
+    """Evaluate what was timed, in every precision; after Ctrl-C, return the precisions so far."""
+    contenders = [entrant.contender for entrant in entered if not entrant.failure]
+    measured: Accuracy = {}
+    for precision in precisions:
+        dtype: torch.dtype = getattr(torch, precision)
+        setting = replace(evaluator.setting, precision=dtype, compute=setup.compute,
+                          backend=setup.backend, outputs=setup.outputs)  # fmt: skip
+        model = deepcopy(evaluator.model).to(dtype)
+        try:
+            measured[precision] = replace(evaluator, model=model, setting=setting).run(contenders)
+        except KeyboardInterrupt:
+            acknowledge()
+            break
+    return measured
+
+
 def join_processes(device: str) -> tuple[int, int, str] | None:
     """Return rank, number of processes and device under torchrun; None in a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -154,7 +179,7 @@ def _gather(results: list[Result], world: int) -> list[Result]:
         shares = [gather_object([_to_lists(result)]) for result in results]
         for result, parts in zip(results, shares, strict=True):
             for name in _to_lists(result):
-                setattr(result, name, [value for part in parts for value in part[name]])
+                getattr(result, name)[:] = [value for part in parts for value in part[name]]
     for result in results:
         order = sorted(range(len(result.index)), key=result.index.__getitem__)
         for name in ("hits", "hits5", "kl", "index"):

@@ -19,7 +19,7 @@ from ..methods import to_data
 from ..safety.files import check_writable, printable
 from ..schedule import Schedule
 from .accuracy import Contender, Mean, Result
-from .speed import Group, Speed
+from .speed import SEED, Accuracy, Group, Speed, results_of
 
 FIELDS = (
     "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",
@@ -120,10 +120,37 @@ def speed_row(speed: Speed, group: Group) -> dict[str, object]:
         "images_per_second": round(speed.images_per_second, 1),
         "peak_memory_mb": round(speed.peak_memory / 2**20, 1) or "",
         "latency_ms": round(1e3 * speed.latency, 4),
-        "latency_spread_ms": round(1e3 * speed.spread, 4),
+        "latency_spread_ms": round(1e3 * speed.seconds.spread, 4),
         "speedup": "" if speedup is None else round(speedup, 4),
         "of_limit": "" if of_limit is None else round(of_limit, 4),
     }
+
+
+def speed_rows(
+    group: Group,
+    columns: Mapping[str, object],
+    options: Mapping[str, object],
+    data: str | None,
+    accuracy: Accuracy,
+) -> list[dict[str, object]]:
+    """Return a row for each case of a speed measurement.
+
+    Args:
+        group: What was measured.
+        columns: Those of all rows.
+        options: Columns of pruned models alone.
+        data: Where the images for the accuracy are from.
+        accuracy: Results to stand beside the speeds.
+    """
+    rows = []
+    for speed in group.speeds:
+        row = {**speed_row(speed, group), **columns, "seed": SEED}
+        if speed.entrant.contender.schedule.stages:
+            row |= options
+        if (results := results_of(speed, accuracy)) is not None and data is not None:
+            row |= {"data": Path(data).name, **accuracy_row(*results)}
+        rows.append(row)
+    return rows
 
 
 def about(contender: Contender) -> dict[str, object]:

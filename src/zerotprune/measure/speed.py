@@ -10,7 +10,7 @@ import copy
 import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets import schedule_for
 from ..budgets.solving import measured_gmacs
-from ..clock import Call, Clock, in_turn, now, quartiles, stopwatch
+from ..clock import Call, Clock, Timings, now, race, room_for, stopwatch
 from ..cost import Compute, Convention, Geometry
 from ..methods import name_of, resolve
 from ..plan import Plan
@@ -31,7 +31,7 @@ from ..scoring.scorer import Backend
 from ..shapes import Precision
 from ..surgery import attach, sharing_copy
 from ..tokens import Outputs
-from .accuracy import UNPRUNED, Contender
+from .accuracy import UNPRUNED, Contender, Result
 
 Mode = Literal["eager", "compile", "graph"]  # the last: compiled, and captured as a CUDA graph
 
@@ -82,7 +82,7 @@ class Speed:
     mode: Mode
     batch: int
     precision: Precision
-    seconds: list[float] = field(default_factory=list)  # for one call, a sample in every round
+    seconds: Timings = field(default_factory=Timings)  # of one call
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
     failure: str = ""  # why there are no samples
 
@@ -93,13 +93,7 @@ class Speed:
     @property
     def latency(self) -> float:
         """Seconds for one call: the median over the rounds."""
-        return quartiles(self.seconds)[1]
-
-    @property
-    def spread(self) -> float:
-        """Seconds between the quartiles, with half of the rounds between them."""
-        low, _, high = quartiles(self.seconds)
-        return high - low
+        return self.seconds.median
 
     @property
     def images_per_second(self) -> float:
@@ -129,22 +123,28 @@ class Group:
 
     def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
         """Return the quartiles of the speed-up over the rounds, paired round by round."""
-        other = self._measured(UNPRUNED.name, self.base)
-        if other is None or not speed.seconds:
+        unpruned = self._seconds(UNPRUNED.name, self.base)
+        if not unpruned or not speed.seconds:
             return None
-        rounds = zip(other.seconds, speed.seconds, strict=False)  # one may have failed in the end
-        low, _, high = quartiles([unpruned / seconds for unpruned, seconds in rounds])
-        return low, high
+        return speed.seconds.speedup_quartiles(unpruned)[::2]
 
     def _ratio(self, speed: Speed, name: str, mode: Mode) -> float | None:
-        other = self._measured(name, mode)
-        return None if other is None or not speed.seconds else other.latency / speed.latency
+        other = self._seconds(name, mode)
+        return speed.seconds.speedup(other) if other and speed.seconds else None
 
-    def _measured(self, name: str, mode: Mode) -> Speed | None:
-        for speed in self.speeds:
-            if (speed.name, speed.mode) == (name, mode) and speed.seconds:
-                return speed
-        return None
+    def _seconds(self, name: str, mode: Mode) -> Timings:
+        """Return the timings of a case; none if it was not measured."""
+        found = [speed for speed in self.speeds if (speed.name, speed.mode) == (name, mode)]
+        return next((speed.seconds for speed in found if speed.seconds), Timings())
+
+
+Accuracy = dict[Precision, list[Result]]  # without contenders that could not be set up
+
+
+def results_of(speed: Speed, accuracy: Accuracy) -> tuple[Result, Result] | None:
+    """Return the results of a case's contender and of the unpruned model, if there are any."""
+    results = {result.contender.name: result for result in accuracy.get(speed.precision, [])}
+    return (results[speed.name], results[UNPRUNED.name]) if speed.name in results else None
 
 
 def entrants(
@@ -218,6 +218,16 @@ def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> 
     return torch.randn(shape, generator=generator, device=device).to(precision)
 
 
+def as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -> nn.Module:
+    """Return the model that a time budget is met by: in the first precision, and compiled unless
+    it is measured eagerly, too."""
+    cast = copy.deepcopy(model).to(getattr(torch, precision))
+    if "eager" in modes:
+        return cast
+    compiled: nn.Module = torch.compile(cast, fullgraph=True, dynamic=False)  # type: ignore[assignment]
+    return compiled
+
+
 def sweep(
     model: nn.Module,
     entered: Sequence[Entrant],
@@ -271,6 +281,9 @@ def measure(
     about = f"{precision}, batch {batch}"
     speeds: list[Speed] = []
     warm: list[tuple[Speed, Call]] = []
+    if setup.compiles:
+        torch.compiler.reset()
+        gc.collect()  # pruned copies are in cycles: none may be freed while a graph is captured
     room = room_for(len(entered)) if setup.compiles else nullcontext()
     with torch.inference_mode(), room:
         for entrant in entered:
@@ -357,28 +370,16 @@ def _peak(call: Call, model: nn.Module, images: Tensor) -> int:
     return taken + sum(value.nbytes for value in (*model.parameters(), *model.buffers(), images))
 
 
-def room_for(count: int) -> AbstractContextManager[Any]:
-    """Forget what was compiled before, and allow a graph for each of `count` copies, which are the
-    same code to the compiler."""
-    import torch._dynamo
-
-    torch.compiler.reset()
-    gc.collect()  # pruned copies are in cycles: none may be freed while a graph is captured
-    patched: AbstractContextManager[Any] = torch._dynamo.config.patch(recompile_limit=8 + count)
-    return patched
-
-
 def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) -> bool:
     """Sample every case in turn; return False if Ctrl-C came before the last round was over.
 
     A round that is cut short does not count. If it was the first, Ctrl-C is passed on.
     """
-    samplers = [partial(_sample, speed, call, clock) for speed, call in warm]
     try:
-        for turn in in_turn(samplers, rounds):
-            for (speed, _), seconds in zip(warm, turn, strict=True):
+        for timings in race(warm, rounds, partial(_sample, clock)):
+            for (speed, _), seconds in zip(warm, timings, strict=True):
                 if not speed.failure:
-                    speed.seconds.append(seconds)
+                    speed.seconds = seconds
     except KeyboardInterrupt:
         if not any(speed.seconds for speed, _ in warm):
             raise
@@ -387,14 +388,15 @@ def take_turns(warm: Sequence[tuple[Speed, Call]], rounds: int, clock: Clock) ->
     return True
 
 
-def _sample(speed: Speed, call: Call, clock: Clock, repeat: int) -> float:
+def _sample(clock: Clock, case: tuple[Speed, Call], repeat: int) -> float:
     """Return the seconds of a case; infinity once it has failed."""
+    speed, call = case
     if not speed.failure:
         try:
             return clock(call, repeat)
         except Exception as error:  # whatever it is, the other cases can go on
             speed.failure = _reason(error)
-            speed.seconds.clear()
+            speed.seconds = Timings()
     return math.inf
 
 
