@@ -22,7 +22,7 @@ from tests.data.files import refusal, write_tar
 from tests.nursery import Done, nursery
 from tests.waiting import wait_until
 from zerotprune.embed.shards import FolderShard
-from zerotprune.embed.writing import Rows, VectorFolder, opened
+from zerotprune.embed.writing import Rows, VectorFolder, leftovers, opened
 from zerotprune.methods import ToMe
 from zerotprune.saving import read_saved
 
@@ -267,6 +267,16 @@ def test_two_runs_do_not_meet_in_a_folder(whole: Path, images: Path, tmp_path: P
     os.kill(other, signal.SIGKILL)
     born.wait(other)
     assert again(images, out).returncode == 0
+
+
+def test_a_run_removes_what_was_left_before_it_and_nothing_newer(tmp_path: Path) -> None:
+    """Another process of the same run may be writing a file before the first one has the lock."""
+    old, new = (tmp_path / f".zerotprune-{name}.tmp" for name in ("old", "new"))
+    old.write_bytes(b"")
+    left = leftovers(tmp_path)
+    new.write_bytes(b"")
+    with opened(tmp_path, left=left):
+        assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_full_disk_is_told_and_nothing_half_written_stays(

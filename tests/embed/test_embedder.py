@@ -97,6 +97,22 @@ def test_a_broken_image_has_an_error_and_the_others_go_on(
     assert one.embed([b"", b""]).vectors.shape == (2, one.width)
 
 
+@pytest.mark.parametrize("bad", [
+    np.zeros((8, 8, 1), np.uint8), np.zeros((8, 8, 5), np.uint8), np.zeros((0, 0, 3), np.uint8),
+    np.zeros((2, 100, 3), np.uint8), np.zeros((8, 8, 3)), Image.new("RGB", (2, 100)),
+    Image.new("RGB", (0, 0)), None, [[1], [2, 3]],
+], ids=str)  # fmt: skip
+def test_a_bad_array_does_not_end_its_batch(
+    model: Any, pictures: list[Image.Image], bad: Any
+) -> None:
+    one = embedder(model)
+    vectors, errors = one.embed([pictures[0], bad])
+    assert errors[0] is None
+    assert str(errors[1]).startswith("image 1 ")
+    assert np.isfinite(vectors[0]).all()
+    assert np.isnan(vectors[1]).all()
+
+
 def test_a_pickled_one_gives_the_same_and_carries_no_model_that_was_built(
     pictures: list[Image.Image],
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.data.files import BLUE, GREEN, RED, encoded, refusal, write_tar
-from zerotprune.embed.shards import find_shards
+from zerotprune.embed.shards import ParquetShard, TarShard, find_shards
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -120,6 +121,44 @@ def test_a_broken_shard_is_one_piece_that_says_why(tmp_path: Path, kind: str, me
     (piece,) = shard.cut(0, 8)
     assert message in piece.failure
     assert "\n" not in piece.failure
+
+
+def test_files_about_tars_lie_beside_them(tmp_path: Path) -> None:
+    """As img2dataset leaves them: for each tar a JSON file, and a parquet file of its name."""
+    tar(tmp_path)
+    (tmp_path / "one_stats.json").write_text("{}")
+    table(tmp_path, key=list(IMAGES), caption=["x"] * 3)
+    (shard,) = find_shards(str(tmp_path))
+    assert isinstance(shard, TarShard)
+    assert shard.places()[0] == list(IMAGES)
+    (shard,) = find_shards(str(tmp_path), column="caption")
+    assert isinstance(shard, ParquetShard)
+    (tmp_path / "one.parquet").rename(tmp_path / "two.parquet")
+    with refusal(ValueError, "has tar and parquet files"):
+        find_shards(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [folder, tar, in_bytes, in_paths])
+def test_places_are_absolute(tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = kind(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (shard,) = find_shards(str(Path(data).relative_to(tmp_path)))
+    monkeypatch.chdir("/")
+    (piece,) = shard.cut(0, 8)
+    assert piece.read() == list(IMAGES.values())
+
+
+def test_a_replaced_image_makes_another_shard(tmp_path: Path) -> None:
+    (shard,) = find_shards(folder(tmp_path))
+    before, image = shard.identity(), tmp_path / "images" / "a.png"
+    status = image.stat()
+    image.write_bytes(IMAGES["b"])
+    assert shard.identity() != before
+    image.write_bytes(IMAGES["a"])
+    os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert shard.identity() == before
+    image.unlink()
+    assert shard.identity() != before
 
 
 def test_refusals(tmp_path: Path) -> None:

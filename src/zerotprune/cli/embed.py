@@ -18,7 +18,14 @@ from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Tally, first_batch, run_here, run_on_ray
 from ..embed.shards import Shard, find_shards, hashed
-from ..embed.writing import FileFormat, VectorFolder, check_folder, earlier_schedule, opened
+from ..embed.writing import (
+    FileFormat,
+    VectorFolder,
+    check_folder,
+    earlier_schedule,
+    leftovers,
+    opened,
+)
 from ..safety.files import bytes_of
 from ..safety.ranges import RANGES
 from .console import console_for, progress_bar
@@ -132,6 +139,7 @@ def embed(
     running.check()
     loading.check_weights(model)
     check_folder(out)
+    left = leftovers(out)
     console, world = console_for(json), world_size()
     rank = int(os.environ.get("RANK", "0")) if world > 1 else 0
     shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
@@ -146,7 +154,7 @@ def embed(
     )  # fmt: skip
     asked = _asked(budget, method)
     embedder = _with_schedule(embedder, budget, method, out, asked, shards, console)
-    with opened(out, alone=rank == 0):
+    with opened(out, alone=rank == 0, left=left):
         settings = {"asked": asked, **embedder.about()}
         folder = VectorFolder(out, settings, vector.form)
         if rank:

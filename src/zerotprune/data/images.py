@@ -46,21 +46,42 @@ def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
         warnings.simplefilter("ignore")  # PIL's remarks on palettes, EXIF and size
         try:
             with Image.open(file, formats=FORMATS) as image:
-                check_sides(*image.size)
-                return _rgb(image)
+                return to_rgb(image, str(name or file))
+        except BadImage:
+            raise
         except UnidentifiedImageError:
             formats = ", ".join(FORMATS)
             raise BadImage(f"{name or file} is not an image: expected {formats}") from None
         except Image.DecompressionBombError:
             limit = f"at most {MAX_PIXELS // 10**6} megapixels can be opened"
             raise BadImage(f"{name or file} cannot be decoded: too many pixels, {limit}") from None
-        except Exception as error:  # PIL's plugins may fail in any way on a broken file
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise BadImage(f"{name or file} cannot be decoded: {reason}") from None
+        except Exception as error:
+            raise _undecodable(str(name or file), error) from None
+
+
+def to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Convert an image that was opened elsewhere, as `decode` does.
+
+    Raises:
+        BadImage: if it is not complete, or too large.
+    """
+    try:
+        check_sides(*image.size)
+        return _rgb(image)
+    except Exception as error:
+        raise _undecodable(name, error) from None
+
+
+def _undecodable(name: str, error: Exception) -> BadImage:
+    """Say why; PIL's plugins may fail in any way on a broken file."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return BadImage(f"{name} cannot be decoded: {reason}")
 
 
 def check_sides(width: int, height: int, max_pixels: int = MAX_PIXELS) -> None:
     """Refuse images by the size in their header: a small file may decode to gigabytes."""
+    if not width or not height:
+        raise ValueError(f"it has {width} × {height} pixels")
     if width * height > max_pixels:
         raise ValueError(
             f"it has {width} × {height} = {width * height / 1e6:.1f} megapixels: at most "

@@ -172,12 +172,14 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
 
 
 def tar_shards(text: str) -> list[Path]:
-    """Return the shards that `text` names; none if it is a folder of something else."""
+    """Return the shards that `text` names; none if it is a folder of something else. Beside the
+    shards of a folder there may be files about them, as img2dataset leaves them."""
     path = Path(text)
     if path.is_dir():
         entries = _entries(path)
-        is_shards = all(entry.suffix == ".tar" and entry.is_file() for entry in entries)
-        return entries if is_shards else []
+        if any(is_image(entry) or not entry.is_file() for entry in entries):
+            return []
+        return [entry for entry in entries if entry.suffix == ".tar"]
     if not path.exists() and not re.search(r"[*?\[{]", text):
         raise FileNotFoundError(f"no data at {text}: there is no such file or folder")
     shards = [path] if path.exists() else expand_pattern(text)

@@ -83,7 +83,7 @@ def _opened(image: Any, name: str) -> Image.Image:
     import numpy as np
     from PIL import Image
 
-    from ..data.images import BadImage, decode
+    from ..data.images import BadImage, decode, to_rgb
     from ..safety.files import bytes_of
 
     if isinstance(image, BaseException):  # reading it failed
@@ -96,14 +96,18 @@ def _opened(image: Any, name: str) -> Image.Image:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return decode(io.BytesIO(image), name)
     if isinstance(image, Image.Image):
-        return image.convert("RGB")
-    array = np.asarray(image)
-    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        return to_rgb(image, name)
+    try:
+        array = np.asarray(image)
+    except (TypeError, ValueError) as error:
+        raise BadImage(f"{name} is not an array: {error}") from None
+    shape = array.shape
+    coloured = array.ndim == 3 and shape[2] in (3, 4)
+    if array.dtype != np.uint8 or not (coloured or array.ndim == 2) or not array.size:
         raise BadImage(
-            f"{name} is an array of {array.dtype} and shape {array.shape}: give height × width × 3 "
-            "bytes"
+            f"{name} is an array of {array.dtype} and shape {shape}: give height × width × 3 bytes"
         )
-    return Image.fromarray(array).convert("RGB")
+    return to_rgb(Image.fromarray(array), name)
 
 
 @dataclass

@@ -7,18 +7,22 @@ run.
 
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..clock import now
 from ..data.images import read_loader
+from ..data.models import is_model_folder
 from ..safety.interrupts import says_nothing
 from .embedder import Decoder, Embedder
 from .shards import Piece, Shard
@@ -42,7 +46,13 @@ class Reader:
     decoder: Decoder
 
     def __getitem__(self, piece: Piece) -> Decoded:
-        images, errors = self.decoder(piece.read(), piece.keys)
+        """Decode a piece; if a read fails that may succeed later, fail its shard."""
+        try:
+            read = piece.read()
+        except OSError as error:
+            why = f"cannot read {error.filename}: {error.strerror}: run the same command again"
+            return Decoded(replace(piece, failure=why), None, [])
+        images, errors = self.decoder(read, piece.keys)
         return Decoded(piece, images, errors)
 
 
@@ -107,9 +117,12 @@ class Collector:
     def add(self, piece: Piece, vectors: Any, errors: Sequence[str | None]) -> None:
         """Take the vectors of a piece; one that comes twice counts once."""
         name = self.shards[piece.shard].name
+        if name in self.failures:
+            return
         if piece.failure:
             self.failures[name] = piece.failure
-            self._count(piece.shard, 0)
+            if self._open.pop(piece.shard, None) is None:
+                self._count(piece.shard, piece.total)
             return
         if piece.shard not in self._open:
             if self.folder.is_finished(name):  # a piece that was run again after it was written
@@ -236,7 +249,10 @@ def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cl
     """
     ray = start_ray(cluster)
     try:
-        _stream_from_ray(ray, embedder, todo, collector, cluster)
+        _stream_from_ray(ray, found_anywhere(embedder), todo, collector, cluster)
+    except ray.exceptions.RayError as error:  # a worker or node that died again and again
+        *_, reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise OSError(f"Ray gave up: {reason}; finished shards stay") from None
     finally:
         if cluster.address is None:
             ray.shutdown()
@@ -268,13 +284,16 @@ def _stream_from_ray(
     decoded = pieces.map(_decode_row, fn_kwargs={"decoder": decoder}, num_cpus=1,
                          concurrency=cluster.decoders)  # fmt: skip
     embedded = decoded.map(
-        RowEmbedder, fn_constructor_args=(embedder, threads), concurrency=actors,
+        RowEmbedder, fn_constructor_args=(*_packed(embedder), threads), concurrency=actors,
         num_gpus=1 if gpus else None, num_cpus=0 if gpus else threads,
     )  # fmt: skip
     tally = collector.tally
     tally.models = actors
     for row in embedded.iter_rows():
-        piece, vectors, errors, seconds = pickle.loads(row["rows"])
+        came = pickle.loads(row["rows"])
+        if isinstance(came, Exception):
+            raise came
+        piece, vectors, errors, seconds = came
         if not tally.model_seconds:  # starting Ray and its actors is not embedding
             tally.started = now("cpu") - seconds
         tally.model_seconds += seconds
@@ -282,10 +301,47 @@ def _stream_from_ray(
     tally.ended = tally.seconds  # nor is stopping it
 
 
+def found_anywhere(embedder: Embedder) -> Embedder:
+    """Return an embedder whose files are found from other working directories, too."""
+    model, weights, method = embedder.model, embedder.weights, embedder.method
+    if not isinstance(model, nn.Module):
+        name = os.fspath(model)
+        folder = Path(name.removeprefix("hf:"))
+        if name.startswith("hf:") and folder.is_dir():
+            model = f"hf:{folder.absolute()}"
+        elif is_model_folder(name):
+            model = folder.absolute()
+    if weights is not None:
+        weights = Path(weights).absolute()
+    if isinstance(method, str) and ".py:" in method:
+        method = str(Path(method).absolute())
+    return replace(embedder, model=model, weights=weights, method=method)
+
+
+def _packed(embedder: Embedder) -> tuple[bytes, list[str]]:
+    """Pickle an embedder, with the folder that the user's own method is imported from."""
+    folders = []
+    if embedder.schedule is not None:
+        module = type(embedder.schedule.method).__module__
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is not None and "." not in module:
+            folders.append(str(Path(file).absolute().parent))
+    return pickle.dumps(embedder), folders
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Pickle an error that is sent as a row: Ray would send a traceback without its type."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # classes of any library
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data
+
+
 def start_ray(cluster: Cluster) -> Any:
     """Start Ray here, or connect to where it runs; quietly, and without reports to its makers."""
     import logging
-    import os
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it retries is not ours to tell
@@ -320,9 +376,11 @@ def _cut_rows(row: dict[str, Any], size: int) -> list[dict[str, Any]]:
 
 def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
     """Decode a piece; its images travel as plain bytes."""
-    piece: Piece = pickle.loads(row["piece"])
     torch.set_num_threads(1)
-    _, images, errors = Reader(decoder)[piece]
+    try:
+        piece, images, errors = Reader(decoder)[pickle.loads(row["piece"])]
+    except Exception as error:  # libraries that decode may fail in any way
+        return {"head": _pickled_error(error), "images": b""}
     shape = () if images is None else tuple(images.shape)
     raw = b"" if images is None else images.contiguous().view(torch.uint8).numpy().tobytes()
     return {"head": pickle.dumps((piece, shape, errors)), "images": raw}
@@ -331,19 +389,35 @@ def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
 class RowEmbedder:
     """What an actor does: hold a model, and embed decoded pieces."""
 
-    def __init__(self, embedder: Embedder, threads: int) -> None:
+    def __init__(self, embedder: bytes, folders: Sequence[str], threads: int) -> None:
         torch.set_num_threads(threads)
-        self.embedder = embedder
-        embedder.build()
+        sys.path += [folder for folder in folders if folder not in sys.path]
+        self.failed = b""
+        try:
+            self.embedder: Embedder = pickle.loads(embedder)
+            self.embedder.build()
+        except Exception as error:  # sent away with the first row
+            self.failed = _pickled_error(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        piece, shape, errors = pickle.loads(row["head"])
+        head = pickle.loads(row["head"])
+        if self.failed or isinstance(head, Exception):
+            return {"rows": self.failed or row["head"]}
+        piece, shape, errors = head
+        try:
+            return {"rows": pickle.dumps(self._embed(piece, shape, errors, row["images"]))}
+        except Exception as error:  # such as too little memory
+            return {"rows": _pickled_error(error)}
+
+    def _embed(
+        self, piece: Piece, shape: tuple[int, ...], errors: list[str | None], pixels: bytes
+    ) -> tuple[Piece, Any, list[str | None], float]:
         started, vectors = now("cpu"), None
         if shape:
-            raw = torch.frombuffer(bytearray(row["images"]), dtype=torch.uint8)
+            raw = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)
             images = raw.view(self.embedder.build().precision).view(shape)
             (vectors,) = self.embedder.stream([images])
         seconds = now("cpu") - started
         small = Piece(piece.shard, piece.number, piece.pieces, piece.total, piece.keys,
                       failure=piece.failure)  # fmt: skip
-        return {"rows": pickle.dumps((small, vectors, errors, seconds))}
+        return small, vectors, errors, seconds

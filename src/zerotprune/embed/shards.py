@@ -8,6 +8,7 @@ engine, so every engine gives the model the same batches.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -26,6 +27,8 @@ IMAGE_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "img", "image_b
                  "image_path", "file_name", "filename")  # fmt: skip
 KEY_COLUMNS = ("key", "__key__", "id", "image_id", "path", "image_path", "file_name", "filename")
 _ENDS = 65536  # bytes at both ends of a file that are hashed
+#: errors that may be gone when a file is read again: the shard stays unfinished, for the next run
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOTCONN)
 
 
 class Place(NamedTuple):
@@ -50,7 +53,11 @@ class Piece:
     failure: str = ""  # why the shard could not be cut
 
     def read(self) -> list[bytes | OSError]:
-        """Return the bytes of each image, or why they cannot be read."""
+        """Return the bytes of each image, or why they cannot be read.
+
+        Raises:
+            OSError: if that may be otherwise next time.
+        """
         return [_read(place) for place in self.places]
 
 
@@ -60,6 +67,8 @@ def _read(place: Place) -> bytes | OSError:
             return bytes_of(Path(place.path), place.offset, place.size)
         return _cell(place)
     except OSError as error:
+        if error.errno in _PASSING:
+            raise OSError(error.errno, error.strerror, place.path) from None
         return OSError(error.strerror or str(error))
 
 
@@ -272,13 +281,20 @@ def find_shards(
     parquet = _parquet_files(data)
     if not parquet and (column or key):
         raise ValueError("--column and --key are for parquet files, and there are none")
+    tars = [] if data.endswith(".parquet") and parquet else tar_shards(data)
+    if tars and parquet and not (column or key):
+        # img2dataset writes a parquet file about each tar file, under the same name.
+        if {path.stem for path in parquet} - {path.stem for path in tars}:
+            raise ValueError(
+                f"{data} has tar and parquet files: give '{data}/*.tar', or --column for parquet"
+            )
+        parquet = []
     if parquet:
         import_parquet()
         return [ParquetShard(name, path, column, key) for name, path in _names(parquet).items()]
-    tars = tar_shards(data)
     if tars:
         return [TarShard(name, path) for name, path in _names(tars).items()]
-    folder = Path(data)
+    folder = _absolute(Path(data))
     keys = [path.relative_to(folder).as_posix() for path in visible_files(folder) if is_image(path)]
     if not keys:
         raise ValueError(f"no images in {data}")
@@ -304,13 +320,19 @@ def _parquet_files(data: str) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
+def _absolute(path: Path) -> Path:
+    """Return a path that processes with another working directory understand; links stay."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
 def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Give each file a unique name: its path below the folder that has them all."""
-    absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100  keeps links
+    """Give each file a unique name, its path below the folder that has them all; the paths are
+    absolute."""
+    absolute = [_absolute(path) for path in paths]
     root = Path(os.path.commonpath([path.parent for path in absolute]))
     named: dict[str, Path] = {}
-    for path, whole in zip(paths, absolute, strict=True):
-        name = "-".join(whole.relative_to(root).with_suffix("").parts)
+    for path in absolute:
+        name = "-".join(path.relative_to(root).with_suffix("").parts)
         if name in named:
             raise ValueError(f"{named[name]} and {path} would both be called {name}: rename one")
         named[name] = path

@@ -163,14 +163,20 @@ def check_folder(path: Path) -> None:
             raise ValueError(f"{path} has {others[0]} and no manifest: give a new or empty folder")
 
 
+def leftovers(path: Path) -> list[Path]:
+    """Return what a killed run left half-written in a folder, if no other run is at work there."""
+    return list(path.glob(".zerotprune-*.tmp"))
+
+
 @contextmanager
-def opened(path: Path, alone: bool = True) -> Iterator[None]:
+def opened(path: Path, alone: bool = True, left: Sequence[Path] = ()) -> Iterator[None]:
     """Create the folder if needed, and keep other runs out of it until this one ends.
 
     Args:
         path: The folder.
-        alone: Take the lock, and remove what a killed run left; True in the first process of a
-            run.
+        alone: Take the lock; True in the first process of a run.
+        left: Files to remove under the lock: the `leftovers` from before this run started. Newer
+            ones may be those that another process of this run is writing.
     """
     path.mkdir(parents=True, exist_ok=True)
     if not alone:
@@ -186,8 +192,8 @@ def opened(path: Path, alone: bool = True) -> Iterator[None]:
                 raise Busy(
                     f"another process is writing to {path}: wait for it, or give another --out"
                 ) from None
-        for left in path.glob(".zerotprune-*.tmp"):
-            left.unlink(missing_ok=True)
+        for file_left in left:
+            file_left.unlink(missing_ok=True)
         yield
 
 
