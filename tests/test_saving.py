@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import json
 import shutil
 import warnings
@@ -255,6 +257,109 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it"]
 
 
+def held(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_ctrl_c_while_a_folder_is_replaced_loses_nothing(
+    nth: int, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renames: the folder aside, the new one to its place, the file of others into it."""
+    model, folder = timm_model(), tmp_path / "it"
+    ztp.save(model, folder)
+    (folder / "notes.txt").write_text("mine")
+    before = held(folder)
+    rename, calls = Path.rename, []
+
+    def interrupted(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) != nth:
+            return rename(self, target)
+        if when == "after":
+            rename(self, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ztp.save(ztp.prune_(model, cost=0.7), folder)
+    pruned = "pruned by" in repr(ztp.load(folder))
+    assert pruned == (nth == 3 or (nth == 2 and when == "after"))
+    if not pruned:
+        assert held(folder) == before
+    ztp.save(model, folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+
+
+_KILLED = """
+import os, signal, sys, zerotprune as ztp
+from pathlib import Path
+folder, nth = sys.argv[1], int(sys.argv[2])
+model, rename, calls = ztp.load(folder), Path.rename, []
+def killed(self, target):
+    calls.append(target)
+    if len(calls) == nth:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = killed
+ztp.save(ztp.prune_(model, cost=0.5), folder)
+"""
+
+
+@pytest.mark.parametrize(("nth", "cost"), [(2, 0.7), (3, 0.5)])
+def test_a_folder_is_put_back_after_a_kill(nth: int, cost: float, tmp_path: Path) -> None:
+    from tests.nursery import nursery
+
+    model = ztp.prune_(timm_model(), cost=0.7)
+    folder = ztp.save(model, tmp_path / "it")
+    (folder / "notes.txt").write_text("mine")
+    assert nursery().run(_KILLED, str(folder), str(nth), cwd=tmp_path).returncode == -9
+    assert folder.exists() == (nth == 3)
+    assert models.is_model_folder(str(folder))  # for the command line
+    assert "pruned by" in repr(ztp.load(folder))
+    assert json.loads((folder / FILE).read_text())["schedule"]["budget"] == {"cost": cost}
+    assert nursery().run(_KILLED, str(folder), "2", cwd=tmp_path).returncode == -9
+    ztp.save(model, folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert not list(tmp_path.glob(".zerotprune-*.old"))
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750])
+def test_a_folder_keeps_its_mode(mode: int, tmp_path: Path) -> None:
+    folder = ztp.save(timm_model(), tmp_path / "it")
+    folder.chmod(mode)
+    ztp.save(timm_model(), folder)
+    assert folder.stat().st_mode & 0o777 == mode
+
+
+def test_a_mount_point_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rename = timm_model(), Path.rename
+    folder = ztp.save(model, tmp_path / "it")
+    before = held(folder)
+
+    def busy(self: Path, target: Path) -> Path:
+        if self == folder:  # a bind mount looks like any folder
+            raise OSError(errno.EBUSY, "Device or resource busy", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", busy)
+        with pytest.raises(OSError, match="give a new folder inside it"):
+            ztp.save(model, folder)
+    assert held(folder) == before
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == folder)
+    with pytest.raises(ValueError, match="give a new folder inside it"):
+        ztp.save(model, folder)
+    assert held(folder) == before
+    ztp.save(model, folder / "inside")
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("saved")
@@ -481,6 +586,41 @@ def test_a_model_is_pushed_to_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Hub, "upload_folder", _offline)
     with pytest.raises(OSError, match=r"me/it.*no network$"):
         ztp.push_to_hub(model, "me/it")
+
+
+def test_a_model_is_loaded_from_the_hub(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append(name)
+        for path in there.iterdir():
+            if any(fnmatch.fnmatch(path.name, pattern) for pattern in allow_patterns):
+                shutil.copy(path, here)
+        return str(here)
+
+    asked: list[str] = []
+    there, here = Path(shutil.copytree(saved, tmp_path / "there")), tmp_path / "here"
+    here.mkdir()
+    for name in ("evil.py", "pytorch_model.bin", "weights.pt", "evil.pkl"):
+        (there / name).write_text("raise SystemExit('it ran')")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "it is reachable")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    images = torch.rand(1, 3, 160, 160)
+    expected = ztp.load(saved)(images)
+    for name in ("user/my-vit", "hf:user/my-vit"):
+        model = ztp.load(name)
+        assert "pruned by" in repr(model)
+        assert torch.equal(model(images), expected)
+    assert asked == ["user/my-vit"] * 2
+    assert {path.name for path in here.iterdir()} == {path.name for path in saved.iterdir()}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _missing)
+    with pytest.raises(ValueError, match=r"^cannot fetch user/nothing: no such repository$"):
+        ztp.load("user/nothing")
+
+
+def _missing(*args: Any, **kwargs: Any) -> None:
+    raise OSError("no such repository\nand much more")
 
 
 def _offline(*args: Any, **kwargs: Any) -> None:

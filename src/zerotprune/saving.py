@@ -7,13 +7,17 @@ theirs is run.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import re
 import shutil
+import stat
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -73,7 +77,7 @@ def save(
     """Save a model with its weights and its schedule.
 
     The folder is replaced as a whole, or left as it was if saving fails. A folder that `save` wrote
-    is overwritten, except for files of others in it; any other folder must be empty.
+    is overwritten, except for its mode and files of others in it; any other folder must be empty.
 
     Args:
         model: A model of timm, transformers, torchvision or open_clip, or an `LVViT`, pruned or
@@ -204,7 +208,7 @@ def _write(
 
 def is_saved(name: str | os.PathLike[str]) -> bool:
     """Is it a folder that `save` or a pruned `save_pretrained` wrote, with or without `hf:`?"""
-    folder = Path(os.fspath(name).removeprefix("hf:"))
+    folder = _put_back(Path(os.fspath(name).removeprefix("hf:")))
     if not folder.is_dir():
         return False
     return (folder / FILE).is_file() or _note_in(folder) is not None
@@ -213,7 +217,7 @@ def is_saved(name: str | os.PathLike[str]) -> bool:
 def folder_named(name: str) -> Path:
     """Return the folder of that name; download it first if it is on the Hub."""
     text = name.removeprefix("hf:")
-    folder = Path(text)
+    folder = _put_back(Path(text))
     if folder.exists() or folder.is_absolute() or text.count("/") != 1 or text.startswith("."):
         return folder
     from huggingface_hub import snapshot_download
@@ -314,39 +318,98 @@ def make_room(vit: Backbone, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces the target once everything is written."""
+    """Yield a temporary folder that replaces the target once everything is written.
+
+    The target keeps its mode. Between the two renames it is missing: whatever is raised there puts
+    it back, and after a kill `_put_back` does.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    mark = uuid.uuid4().hex[:12]
-    temporary, old = (target.with_name(f".zerotprune-{mark}.{end}") for end in ("tmp", "old"))
+    temporary, old = _aside(target, "tmp"), _aside(target, "old")
     temporary.mkdir()
     try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        if mode is not None:  # from the start: a private folder is private while it is written
+            temporary.chmod(mode | stat.S_IRWXU)
         yield temporary
-        if not target.exists():
+        if mode is None:
             temporary.rename(target)
             return
-        target.rename(old)
+        temporary.chmod(mode)
         try:
+            target.rename(old)
             temporary.rename(target)
-        except OSError:
-            old.rename(target)
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.EXDEV):
+                raise OSError(f"{target} {_CANNOT_REPLACE} ({error.strerror})") from None
             raise
-        for other in _others_in(old):
-            if not (target / other.name).exists():
-                other.rename(target / other.name)
-        shutil.rmtree(old, ignore_errors=True)
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)
+            elif old.exists():
+                _finish(old, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+_CANNOT_REPLACE = "cannot be replaced, as a mount point cannot: give a new folder inside it"
+
+
+def _aside(target: Path, end: str) -> Path:
+    """Return a new name beside the target that `_moved_aside` finds."""
+    return target.with_name(f".zerotprune-{_mark_of(target)}-{uuid.uuid4().hex[:12]}.{end}")
+
+
+def _mark_of(target: Path) -> str:
+    return hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
+
+
+def _moved_aside(target: Path) -> list[Path]:
+    """Return the folders that saves have moved aside to replace them, the last one first."""
+    found = target.parent.glob(f".zerotprune-{_mark_of(target)}-*.old")
+    return sorted(found, key=lambda old: old.stat().st_ctime, reverse=True)
+
+
+def _finish(old: Path, target: Path) -> None:
+    """Move the files of others from the replaced folder to the new one, and remove the former."""
+    if (old / FILE).is_file():  # else they have been moved: it was being removed
+        for other in _others_in(old):
+            if not (target / other.name).exists():
+                with suppress(FileNotFoundError):  # another save has moved it
+                    other.rename(target / other.name)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _put_back(folder: Path) -> Path:
+    """Return the folder; if a save was killed while replacing it, put it back first."""
+    with suppress(OSError, ValueError):  # it cannot be written to, or is no path at all
+        target = Path(os.path.realpath(folder))
+        if not target.exists() and _moved_aside(target):
+            time.sleep(_SECONDS_TO_REPLACE)  # it may be replaced right now
+            if not target.exists():
+                _moved_aside(target)[0].rename(target)
+    return folder
+
+
+#: far more than two renames take
+_SECONDS_TO_REPLACE = 0.2
+
+
 def _writable(folder: str | os.PathLike[str]) -> Path:
     """Return the folder to write; refuse one that `save` did not write, unless it is empty."""
-    target = Path(os.path.realpath(folder))
+    target = _put_back(Path(os.path.realpath(folder)))
     if target.exists() and not target.is_dir():
         raise ValueError(f"{folder} is a file: give a folder")
     if target.is_dir() and any(target.iterdir()) and not (target / FILE).is_file():
         raise ValueError(
             f"{folder} has files but no {FILE}, and is not overwritten: give another folder"
         )
+    if target.is_mount():
+        raise ValueError(f"{folder} {_CANNOT_REPLACE}")
+    if target.is_dir() and not os.access(target, os.W_OK | os.X_OK):
+        raise PermissionError(f"the folder {folder} is not writable")
+    if target.exists():
+        for old in _moved_aside(target):  # of a save that was killed before it was finished
+            _finish(old, target)
     return target
 
 
