@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs matrix test-lowest test-middle dist fuzz kills exports browser
+.PHONY: demo test docs matrix test-lowest test-middle dist keeps fuzz kills exports browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -50,7 +50,7 @@ MIDDLE := torch==2.10.* torchvision==0.25.* timm==1.0.24 transformers==5.19.*
 CORE := tests/test_pruning.py tests/test_pruned.py tests/test_cost.py tests/test_schedule.py \
 	tests/test_trace.py tests/test_grid.py tests/backbones/test_families.py \
 	tests/backbones/test_libraries.py tests/backbones/transformers/test_families.py \
-	tests/methods/test_fold.py
+	tests/methods/test_fold.py tests/test_saving.py tests/test_sizes.py tests/embed/test_embedder.py
 
 matrix:
 	@echo "test-lowest  Python 3.10  $(LOWEST)"
@@ -64,7 +64,7 @@ test-middle:
 
 define test-with
 $(PYTHON) -m venv $(1)
-$(1)/bin/python -m pip install --quiet $(2) --editable '.[cli]' beartype fvcore hypothesis \
+$(1)/bin/python -m pip install --quiet $(2) --editable '.[cli,embed]' beartype fvcore hypothesis \
 	jaxtyping open_clip_torch pytest pytest-xdist
 $(1)/bin/python -m pytest --numprocesses auto --dist loadfile -W ignore $(CORE)
 endef
@@ -79,6 +79,18 @@ dist: .venv/installed
 		venv/bin/python -m pip install --quiet "$$wheel[cli]" && \
 		venv/bin/python installed.py && venv/bin/zerotprune demo --images 50
 	@ls dist
+
+# Install the wheel over a torch that is there: no package that is there may change, torch and
+# torchvision above all. `make keeps TORCH=2.6.0`; pip chooses the torchvision for that torch.
+TORCH ?= 2.10.0
+keeps: .venv/installed
+	place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && \
+		$(BIN)/python -m build --quiet --wheel --outdir "$$place" && \
+		$(PYTHON) -m venv "$$place/venv" && cd "$$place" && pip="venv/bin/python -m pip" && \
+		$$pip install --quiet torch==$(TORCH) torchvision && $$pip freeze >before && \
+		$$pip install --quiet "$$(ls ./*.whl)[cli]" && $$pip freeze >after && \
+		grep -E '^(torch|torchvision)==' after && ! diff before after | grep '^<' && \
+		echo "nothing that was there has changed"
 
 # The page is tested in Chromium, which is installed here if apt-get can do it.
 browser:
