@@ -1,8 +1,8 @@
 """Save a pruned model: a folder with its weights, the config of its library, and its schedule.
 
 timm, transformers and open_clip read the folder like any other, and get the unpruned model; `load`
-prunes it again. Folders may come from strangers: only JSON and safetensors are read, and no code of
-theirs is run.
+prunes it again. Folders are not trusted: only JSON and safetensors are read, and no code in them is
+run.
 """
 
 from __future__ import annotations

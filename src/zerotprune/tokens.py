@@ -54,7 +54,7 @@ class Grid(NamedTuple):
     """Where the patches of the original grid are once tokens have been removed."""
 
     place: Int[Tensor, "batch grid slots"]  # the patch tokens that stand in for a patch
-    apart: Float[Tensor, "batch grid width"]  # its difference from their mean when it was removed
+    offset: Float[Tensor, "batch grid width"]  # its difference from their mean when it was removed
 
 
 class Tokens(NamedTuple):
@@ -197,8 +197,8 @@ def update_grid(before: Tokens, after: Tokens, reduction: Reduction, prefix: int
     slots = max(old_place.shape[-1], place.shape[-1])
     # The first stand-in of a patch's first stand-in becomes its first, and so on.
     new_place = place.expand(-1, -1, slots).gather(1, old_place.expand(-1, -1, slots))
-    apart = before.grid.apart + (_mean(old, old_place) - _mean(new, new_place))
-    return Grid(new_place, apart)
+    offset = before.grid.offset + (_mean(old, old_place) - _mean(new, new_place))
+    return Grid(new_place, offset)
 
 
 def _mean(
@@ -272,7 +272,7 @@ def restore_grid(tokens: Tokens, prefix: int) -> Float[Tensor, "batch all width"
     """
     if tokens.grid is None:
         return tokens.x
-    patches = _mean(tokens.x[:, prefix:], tokens.grid.place) + tokens.grid.apart
+    patches = _mean(tokens.x[:, prefix:], tokens.grid.place) + tokens.grid.offset
     return torch.cat((tokens.x[:, :prefix], patches), dim=1)
 
 

@@ -104,7 +104,7 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
     (("--raw",), "has other vectors: normalize True there, False here"),
     (("--precision", "bfloat16"), "has other vectors: model weights"),
     (("--form", "npy"), "has other vectors: form parquet there, npy here"),
-    (("--images", "5"), "has vectors of another images-00000"),
+    (("--images", "5"), "vectors of a different images-00000"),
 ])  # fmt: skip
 def test_other_settings_are_refused(
     whole: Path, images: Path, options: tuple[str, ...], message: str

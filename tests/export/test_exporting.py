@@ -27,7 +27,7 @@ from zerotprune.methods import ATS, AViT, Fold, Method
         ({"batch": "any"}, "batch must be a number of images"),
         ({"to": "executorch", "path": "m.pte", "batch": "dynamic"}, "batches of one size"),
         ({"to": "torch", "path": "m.pt2", "int8": True}, "torch has no quantizer here"),
-        ({"int8": True}, "int8 is calibrated on images"),
+        ({"int8": True}, "int8 needs images"),
         ({"full_range": True}, "full-range is about the weights of int8: ask for int8 as well"),
         ({"int8": True, "max_changed": 2}, "max_changed must be at most 1, got 2"),
         ({"images": torch.zeros(2, 3, 8, 8)}, r"images must be N × \(3, 96, 96\), got"),

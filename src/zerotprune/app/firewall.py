@@ -8,7 +8,7 @@ equivalent and are plain ASGI here:
   times its size, and refuses objects in it: gradio opens a file or URL named by one before our code
   sees it.
 - `QueueGuard` drops results that no browser fetches. gradio keeps them for 2,000 sessions.
-- `Deadlines` closes connections that never finish the head of a request. uvicorn waits for ever.
+- `Deadlines` closes connections that never finish the head of a request. uvicorn waits forever.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def read_by_arguments(
         raise ValueError(f"{folder / CONFIG} is not the config of a {kind.__name__}")
     try:
         model = kind(**args)
-    except Exception as error:  # a stranger's arguments may fail in any way
+    except Exception as error:  # the arguments are untrusted and can raise anything
         raise ValueError(
             f"cannot create the {kind.__name__} of {folder / CONFIG}: {error}"
         ) from None
@@ -154,7 +154,7 @@ def write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a folder that may come from a stranger."""
+    """Read a JSON object from a folder that is not trusted."""
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}")
     try:

@@ -61,10 +61,10 @@ class Calibration:
     def load_for(cls, path: str | os.PathLike[str], name: str, model: nn.Module) -> Calibration:
         """Load the calibration of this model; that of another is refused, naming the difference."""
         loaded = cls.load(path)
-        here = fingerprint_model(name, model)
-        # An outline has less to compare.
-        there = {key: loaded.model[key] for key in here}
-        check_same(there, here, f"{path} is the calibration of another model")
+        current = fingerprint_model(name, model)
+        # The fingerprint of an outline has fewer fields.
+        stored = {key: loaded.model[key] for key in current}
+        check_same(stored, current, f"{path} is the calibration of another model")
         return loaded
 
     def applied(self, schedule: Schedule) -> Schedule:

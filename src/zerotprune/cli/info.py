@@ -116,7 +116,7 @@ def _print_file(console: Console, path: Path, exported: Target) -> None:
         if name == "class_names":
             some = ", ".join(value[:3]) + (", …" if len(value) > 3 else "")
             text = f"{len(value)}: {some}" if value else "none"
-        line = printable(f"{name:<15}{text}")  # it may be a stranger's
+        line = printable(f"{name:<15}{text}")  # the file is not trusted
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -18,20 +18,20 @@ from .weights import weights_hash
 
 
 def check_same(
-    there: Mapping[str, Any], here: Mapping[str, Any], what: str, advice: str = ""
+    stored: Mapping[str, Any], current: Mapping[str, Any], what: str, advice: str = ""
 ) -> None:
     """Raise ValueError if two fingerprints differ, naming the first difference.
 
     Args:
-        there: The fingerprint that was stored.
-        here: That of this run; its order decides which difference is the first.
+        stored: The fingerprint in the file.
+        current: The fingerprint of this run; its order decides which difference is the first.
         what: What the stored one then is: "FILE belongs to another search".
         advice: What to do about it.
     """
-    for name in [*here, *sorted(set(there) - set(here))]:
-        stored, current = there.get(name), here.get(name)
-        if stored != current:
-            difference = f"{name} {_short(stored)} there, {_short(current)} here"
+    for name in [*current, *sorted(set(stored) - set(current))]:
+        before, now = stored.get(name), current.get(name)
+        if before != now:
+            difference = f"{name} {_short(before)} there, {_short(now)} here"
             raise ValueError(
                 f"{what}: {difference}; {advice}" if advice else f"{what}: {difference}"
             )

@@ -181,8 +181,8 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     """Refuse data whose classes cannot be those of the model's head."""
     count = dataset.classes
     if count > outputs or (dataset.exact and count != outputs):
-        came = f"{count}" if dataset.exact else f"at least {count}"
-        raise ValueError(f"the data has {came} classes, the model's head has {outputs}")
+        classes = f"{count}" if dataset.exact else f"at least {count}"
+        raise ValueError(f"the data has {classes} classes, the model's head has {outputs}")
 
 
 def read_sample(dataset: ImageDataset, count: int = 32) -> Tensor:

@@ -76,9 +76,9 @@ class Tally:
     images: int = 0
     unreadable: int = 0
     shards: int = 0
-    weight: int = 0  # of shards that were cut
+    weight: int = 0  # of shards that have been cut into batches
     known: int = 0  # images in those
-    model_seconds: float = 0.0  # in which a model was at work
+    model_seconds: float = 0.0  # time in which a model was busy
     models: int = 1
     ended: float = 0.0  # seconds that it took; 0 while it runs
 
@@ -194,15 +194,15 @@ def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int)
     vectors = embedder.stream(batches())
     while True:
         asked = now("cpu")
-        found = next(vectors, None)
+        batch_vectors = next(vectors, None)
         tally.model_seconds += now("cpu") - asked
         while waiting and waiting[0].images is None:
             piece, _, errors = waiting.popleft()
             collector.add(piece, None, errors)
-        if found is None:
+        if batch_vectors is None:
             break
         piece, _, errors = waiting.popleft()
-        collector.add(piece, found, errors)
+        collector.add(piece, batch_vectors, errors)
     for piece in failed:
         collector.add(piece, None, ())
 
@@ -272,7 +272,7 @@ def _stream_from_ray(
     rows = ray.data.from_items
     if len(todo) >= 4 * cluster.decoders:  # enough for all decoders: each cuts its own
         shards = rows(
-            [{"shard": pickle.dumps(each)} for each in todo], override_num_blocks=len(todo)
+            [{"shard": pickle.dumps(numbered)} for numbered in todo], override_num_blocks=len(todo)
         )
         pieces = shards.flat_map(_cut_rows, fn_kwargs={"size": embedder.batch_size})
     else:
@@ -344,7 +344,7 @@ def start_ray(cluster: Cluster) -> Any:
     import logging
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it retries is not ours to tell
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # users need not see Ray's retries
     try:
         import ray
         import ray.data
@@ -356,7 +356,8 @@ def start_ray(cluster: Cluster) -> Any:
         logging.getLogger(name).setLevel(logging.ERROR)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if cluster.address is None:
-        # Processors are a promise to Ray: actors and decoders must fit, however few there are.
+        # Ray schedules by declared CPUs: declare enough for actors and decoders, even if the
+        # machine has fewer.
         wanted = cluster.decoders + (cluster.actors or 1) * cluster.threads + 1
         options |= {"num_cpus": max(wanted, os.cpu_count() or 1), "include_dashboard": False}
         address = "local"

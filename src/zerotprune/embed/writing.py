@@ -74,8 +74,8 @@ class VectorFolder:
             for name, identity in manifest["shards"].items():
                 if identities.get(name, identity) != identity:
                     raise ValueError(
-                        f"{self.path} has vectors of another {name}: its images have changed "
-                        f"since, in size or date, or --images has; {advice}"
+                        f"{self.path} has vectors of a different {name}: its images have changed "
+                        f"since then, in size or date, or --images has; {advice}"
                     )
             identities = {**manifest["shards"], **identities}
         self.shards = identities

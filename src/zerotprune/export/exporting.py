@@ -170,7 +170,7 @@ def _check(model: nn.Module, batch: BatchSize, images: Tensor | None, int8: bool
         check_method(plan.method)
     if images is None:
         if int8:
-            raise ValueError("int8 is calibrated on images: give some of those it is for")
+            raise ValueError("int8 needs images for calibration: give some that are typical of use")
         return
     if images.dim() != 4 or tuple(images.shape[1:]) != vit.input_shape:
         raise ValueError(f"images must be N × {vit.input_shape}, got {tuple(images.shape)}")
@@ -187,7 +187,7 @@ def _on_cpu(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Make a folder for what is not finished, on the same disk; it goes in any case."""
+    """Make a folder for unfinished files on the same disk, and always remove it."""
     try:
         with TemporaryDirectory(prefix=".zerotprune-", suffix=".tmp", dir=path.parent,
                                 ignore_cleanup_errors=True) as folder:  # fmt: skip

@@ -1,6 +1,6 @@
-"""ONNX, run by ONNX Runtime; int8 by its static quantizer.
+"""Export to ONNX and run it in ONNX Runtime; int8 uses its static quantizer.
 
-Four choices make its int8 files near to float on every CPU, and quick:
+Four choices keep int8 files fast, and close to float on every CPU:
 
 - Only inputs and weights of layers are quantised, not their outputs. By default the quantizer also
   rounds outputs, which cost ViT-Ti most of what it lost.

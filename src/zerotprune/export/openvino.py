@@ -1,6 +1,6 @@
-"""OpenVINO, by way of ONNX; int8 by nncf.
+"""Export to OpenVINO through ONNX; int8 uses nncf.
 
-Its own front end for torch cannot take a pruned model; what it reads from ONNX it gives right.
+OpenVINO's own front end for torch cannot read a pruned model; from ONNX the results are correct.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _save(model: Any, path: Path, facts: Facts) -> None:
 
 
 def _left_in_float(model: Any) -> list[str]:
-    """Name all but the layers with weights: what decides which tokens stay is only as good as its
-    numbers, and its products are too small to gain."""
+    """Name all nodes but the layers with weights. The choice of tokens needs float precision, and
+    its matrix products are too small to gain from int8."""
     return [
         node.get_friendly_name()
         for node in model.get_ops()

@@ -19,7 +19,7 @@ from .writing import FilePrecision, Job
 #: Two tokens that score alike may be ordered differently in another runtime, and then all that
 #: follows differs for that image. For most images outputs must be the same but for rounding.
 ROUNDING = 1e-3
-#: … and this share of the answers may differ; in int8 it is the user's to say.
+#: the share of predictions that may differ; for int8, the user can set another
 MAX_CHANGED, MAX_CHANGED_INT8 = 0.1, 0.15
 
 
@@ -33,7 +33,7 @@ class Agreement:
     same: float  # share of the images with the same answer
 
     def check(self, runtime: str) -> None:
-        """Raise ValueError unless the two are one model."""
+        """Raise ValueError if the two models differ by more than rounding."""
         changed = 1 - self.same
         if not changed <= MAX_CHANGED:
             raise ValueError(

@@ -38,12 +38,13 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True)
 class AViT(Method):
-    """Each block gives a token the share σ(gamma · first channel + beta), the last one what is left
-    of 1. A patch token whose shares are 1 but for `rest` takes no part in later blocks, and what
-    the head reads of the prefix tokens is the mean over the blocks by their shares.
+    """Halt tokens one by one. Each block gives a token the share σ(gamma · first channel + beta);
+    the last block gives what is left of 1. A patch token halts once its shares sum to 1 − `rest`,
+    and takes no part in later blocks. The head reads the mean of the prefix tokens over the blocks,
+    weighted by their shares.
 
-    An image keeps as many tokens as it needs; batches stay rectangular, with padding that nobody
-    attends to. Prefix tokens stay to the end. The stage's own numbers are not used, only its place.
+    An image keeps as many tokens as it needs; batches stay rectangular, with masked padding. Prefix
+    tokens stay to the end. Only the block of a stage is used, not its numbers.
 
     Without training the channel means nothing.
     """

@@ -1,6 +1,6 @@
 """DynamicViT: small networks learn which tokens to drop (Rao et al., NeurIPS 2021).
 
-The method, its predictors, where they lie on a model, and how they are trained.
+The method, its predictors, where a model stores them, and how they are trained.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Predictors(nn.ModuleDict):
 
 
 def predictors_of(model: nn.Module) -> Predictors | None:
-    """Return the predictors that lie on a transformer."""
+    """Return the predictors stored on a transformer, or None."""
     learned = getattr(model, SUBMODULE, None)
     if not isinstance(learned, nn.ModuleDict):
         return None
@@ -119,7 +119,7 @@ class DynamicViT(Method):
     """
 
     name = "dynamicvit"
-    searchable = None  # it would be searching for what suits predictors that know nothing
+    searchable = None  # a search would fit the schedule to untrained predictors
     seed: int = 0
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:

@@ -37,7 +37,7 @@ class Form(ABC):
         """Run the model in this form from now on, in place. What it has learned already stays."""
 
     def budgeted(self, method: Method) -> Method:
-        """Return the method by whose schedules a budget is met where it is to be trained."""
+        """Return the method whose schedules meet a budget in training."""
         return method
 
     def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
@@ -246,8 +246,8 @@ class SoftMask(InPlace):
                 )
         if schedule.method.wants_history():
             raise ValueError(
-                "attention that is summed up over the blocks has no form to be trained in: take "
-                "another ranking"
+                "attention summed over the blocks cannot be trained with a mask: choose another "
+                "ranking"
             )
         super().put_on(model, schedule)
 

@@ -84,7 +84,7 @@ class Feed:
         shown = replace(self.images, epoch=number)
         stream: Iterator[Batch] = batches(
             shown, self.batch, report=self.report, workers=self.workers,
-            # Processes with different numbers of batches would wait for each other for ever.
+            # Processes with different numbers of batches would wait for each other forever.
             strict=self.strict or self.world > 1, rank=self.rank, world=self.world,
             order=order[: self.share * self.world],
         )  # fmt: skip

@@ -84,7 +84,7 @@ class Watch:
         seen: list[FinalTokens] = []
 
         def ask(block: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-            # A head that pools has asked already.
+            # A head that pools has already asked for the tokens.
             return None if pruned_block(block) is None else (args, {"left": [], **kwargs})
 
         def look(_: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
@@ -270,7 +270,7 @@ def _freeze(model: nn.Module, new: list[nn.Parameter]) -> None:
     """Freeze all but the new parameters, or all but the head if there are none."""
     trainable = new or backbone(model).head_parameters()
     if not trainable:
-        raise ValueError("--frozen leaves nothing to train: no parameters are new, and no head")
+        raise ValueError("--frozen leaves nothing to train: no new parameters, and no head")
     model.requires_grad_(False)
     for parameter in trainable:
         parameter.requires_grad_(True)

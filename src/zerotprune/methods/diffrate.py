@@ -124,8 +124,8 @@ class DiffRate(Method):
         return self._schedule(row, PATCHES)
 
     def _between(self, rows: Sequence[Row], cut: float) -> Schedule:
-        """Interpolate from nothing pruned through all rows; beyond the last row leave, where that
-        leaves n tokens of 196, 196 · (n / 196)^t, for t from 1 on."""
+        """Interpolate between no pruning and the rows, in their order. Beyond the last row, which
+        leaves n of 196 tokens at a block, leave 196 · (n / 196)^t, with t growing from 1."""
         at, fraction = divmod(cut * len(rows), 1)
         if at < len(rows) - 1:
             more, less = rows[int(at)], rows[int(at) + 1]

@@ -28,7 +28,7 @@ _PREFIX, _OWNER = "zerotprune-", ".owner"  # of private folders
 
 
 def bytes_of(path: Path, offset: int = 0, size: int = -1) -> bytes:
-    """Read a regular file. A FIFO could wait for ever, and a device may have no end."""
+    """Read a regular file. Reading a FIFO could block forever, and a device may have no end."""
     _check_regular(path)
     with path.open("rb") as file:
         file.seek(offset)

@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 
 #: By argument name. The upper bounds are far beyond any use: they catch typing errors that would
-#: take all memory, or for ever.
+#: take all memory, or run forever.
 RANGES = {
     "actors": Range(1, 10_000),
     "batch": Range(1, 65536),

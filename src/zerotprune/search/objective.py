@@ -1,4 +1,4 @@
-"""How well a schedule does on images that lie in memory, from its first stage on."""
+"""Score schedules on images in memory. Each run starts at the schedule's first stage."""
 
 from __future__ import annotations
 
@@ -93,11 +93,10 @@ class Stack:
 
 
 class Objective:
-    """The images of one half, the unpruned model's outputs for them, and how far they share
-    their way through the model with any schedule.
+    """Score schedules on one half of the images, against the unpruned model's outputs.
 
-    What a block gets before the first stage is the same for all schedules: it is kept for as many
-    blocks as `memory` bytes hold, the earliest first, where most schedules start to prune.
+    Before the first stage, the inputs of a block are the same for all schedules. They are cached
+    for as many blocks as fit into `memory` bytes, earliest first, where most schedules start.
     """
 
     def __init__(self, model: nn.Module, method: Method, stack: Stack, memory: float) -> None:

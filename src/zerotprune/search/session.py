@@ -351,6 +351,6 @@ def _run_worker(job: WorkerJob, file: Path) -> None:
     objective = Objective(model, job.method, stack, job.memory)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    with suppress(StorageLostError):  # the parent has lost it as well, and says so
-        # A parent that was killed stops nobody.
+    with suppress(StorageLostError):  # the parent has lost it too, and reports it
+        # A parent that was killed cannot stop its workers, so they check.
         run_trials(study, job.config, where, objective, wanted=parent.is_alive)

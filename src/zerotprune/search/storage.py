@@ -107,7 +107,7 @@ def open_study(
 
 
 def set_once(study: Study, name: str, value: Any) -> Any:
-    """Set an attribute of the study unless it is set; return what it is, whoever set it."""
+    """Set an attribute of the study if it is not set yet, and return its value."""
     if name not in study.user_attrs:
         study.set_user_attr(name, value)
     return study.user_attrs[name]
@@ -132,7 +132,7 @@ def reporting_loss() -> Iterator[None]:
 
 class _Storage(RDBStorage):
     def record_heartbeat(self, trial_id: int) -> None:
-        """Record it, or miss it: the thread that calls this has nobody to report an error to."""
+        """Record a heartbeat. Ignore errors: the calling thread has no one to report them to."""
         with suppress(SQLAlchemyError, StorageInternalError):
             super().record_heartbeat(trial_id)
 

@@ -199,10 +199,10 @@ class StageSurface(Surface[StageCut]):
     def fit(self, wishes: Sequence[Wish], budget: float) -> Schedule:
         """Return the schedule of this shape that costs the budget, within half a percent.
 
-        A shape that cannot meet it is eased: stages that were not to cut do, then all stages move
-        to earlier blocks. If whole tokens are too coarse, single tokens are moved from stage to
-        stage, then one more stage takes off the rest, and at last rounds are given up, which in
-        very small models cost as much as tokens.
+        A shape that cannot meet it is relaxed: stages drawn to remove nothing remove tokens too,
+        then all stages move to earlier blocks. If whole tokens are too coarse, single tokens are
+        moved between stages, then one more stage removes the rest. As a last resort every stage
+        votes only once: in very small models rounds cost as much as tokens.
         """
         best: list[StageCut] = []
         for shape in (wishes, [wish._replace(rounds=1) for wish in wishes]):

@@ -85,7 +85,7 @@ class ClipEnding(Ending):
 
 
 def _mean(left: list[Tokens], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Do as the tower's mean over patches, by size."""
+    """Compute the tower's mean over patches, weighted by size."""
     weight, patches = left[-1].weight(), x[:, 1:]
     if weight is None:
         return patches.mean(dim=1), patches
@@ -93,7 +93,7 @@ def _mean(left: list[Tokens], x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _attend(left: list[Tokens], proportional: float, pool: Any, x: Tensor) -> Tensor:
-    """Do as the tower's attention pooling, with the log of the sizes added to its logits."""
+    """Compute the tower's attention pooling with the log of the sizes added to its logits."""
     size = left[-1].weight(proportional)
     if size is None:
         plain: Tensor = pool(x)

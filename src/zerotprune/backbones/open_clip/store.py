@@ -67,7 +67,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
     try:
         model: Any = _twin(described, whole, meta=False)
         remember(model.visual if whole else model, preprocessing)
-    except Exception as error:  # a stranger's config may fail in any way
+    except Exception as error:  # the config is untrusted and can raise anything
         raise ValueError(
             f"open_clip cannot create the model of {folder / CONFIG}: {error}"
         ) from None

@@ -202,8 +202,8 @@ class ParallelScaling:
         block = self.block
         hidden_width, width, *_ = block.in_split
         x = block.in_norm(tokens.x)
-        asked, kv = layer_for_queries(block.in_proj, x, hidden_width + width, queries)
-        hidden, q = asked[..., :hidden_width], asked[..., hidden_width:]
+        hidden_and_q, kv = layer_for_queries(block.in_proj, x, hidden_width + width, queries)
+        hidden, q = hidden_and_q[..., :hidden_width], hidden_and_q[..., hidden_width:]
         k, v = kv[..., :width], kv[..., width:]
         if block.mlp_bias is not None:
             hidden = hidden + block.mlp_bias

@@ -94,7 +94,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
             published[key] = config[key]
     try:
         model: nn.Module = timm.create_model(architecture, pretrained_cfg=published, **args)
-    except Exception as error:  # a stranger's arguments may fail in any way
+    except Exception as error:  # the arguments are untrusted and can raise anything
         raise ValueError(f"timm cannot create the model of {folder / CONFIG}: {error}") from None
     if weights:
         fill(model, read_weights(folder / WEIGHTS), folder / WEIGHTS)

@@ -139,7 +139,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
     model, config = read_by_arguments(folder, VisionTransformer, weights)
     try:
         entry = entry_named(str(config.get("preprocessing")))
-    except Exception as error:  # a stranger's name may fail in any way
+    except Exception as error:  # the name is untrusted and can raise anything
         raise ValueError(
             f"torchvision has no preprocessing by the name in {folder / CONFIG}: {error}"
         ) from None

@@ -92,7 +92,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
         else:
             model, misfits = kind(config), {}
             model.name_or_path = str(folder)
-    except Exception as error:  # a stranger's config and weights may fail in any way
+    except Exception as error:  # the folder is untrusted and can raise anything
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"transformers cannot read {folder}: {reason}") from None
     for what, keys in misfits.items():

@@ -94,12 +94,12 @@ def _columns(
         votes += tl.sum(tl.reshape(paid, [ROWS, SPAN // 8, 8]), 1)  # within threads
         if start == 0:
             of_first = tl.sum(tl.where((voter == 0)[None, :], paid, 0.0), 1)
-    found = tl.sum(votes, 1)
+    column_sum = tl.sum(votes, 1)
     token = begin + tl.arange(0, ROWS)
     if SIZED:
         mass = tl.load(size + batch * tokens + token, mask=token < tokens, other=0.0)
-        found, of_first = found * mass, of_first * mass
-    tl.store(received + graph * tokens + token, found, mask=token < tokens)
+        column_sum, of_first = column_sum * mass, of_first * mass
+    tl.store(received + graph * tokens + token, column_sum, mask=token < tokens)
     tl.store(first + graph * tokens + token, of_first, mask=token < tokens)
 
 

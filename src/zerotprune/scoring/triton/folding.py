@@ -110,9 +110,9 @@ def _fold(
     features += image * stride_batch + prefix * stride_token
     lengths += image * (prefix + tokens) + prefix
     place = tl.arange(0, SIDE)
-    own, other = 2 * place + first_place, 2 * place + 1 - first_place
-    goes, stays = own < tokens, other < tokens
-    row, column = tl.minimum(own, tokens - 1), tl.minimum(other, tokens - 1)
+    candidate, other = 2 * place + first_place, 2 * place + 1 - first_place
+    goes, stays = candidate < tokens, other < tokens
+    row, column = tl.minimum(candidate, tokens - 1), tl.minimum(other, tokens - 1)
     depth = tl.arange(0, DEPTH)
     length_a = tl.maximum(tl.load(lengths + row), 1e-12)
     length_b = tl.maximum(tl.load(lengths + column), 1e-12)
@@ -165,14 +165,14 @@ def _split(
 def _hand_out(keep, gone, votes_stride, choice, rank, goes, stays, place, count, first_place):
     """Store what stays, what goes and into which: first the rows that stay, in their order,
     then the columns."""
-    own, other = 2 * place + first_place, 2 * place + 1 - first_place
+    candidate, other = 2 * place + first_place, 2 * place + 1 - first_place
     leaves = goes & (rank < count)
     remains = (goes & (rank >= count)).to(tl.int32)
     position = tl.cumsum(remains, 0) - remains
     staying = tl.sum(remains, 0)
-    tl.store(keep + position, own.to(tl.int64), mask=remains > 0)
+    tl.store(keep + position, candidate.to(tl.int64), mask=remains > 0)
     tl.store(keep + staying + place, other.to(tl.int64), mask=stays)
-    tl.store(gone + rank, own.to(tl.int64), mask=leaves)
+    tl.store(gone + rank, candidate.to(tl.int64), mask=leaves)
     tl.store(gone + votes_stride + rank, (2 * choice + 1 - first_place).to(tl.int64), mask=leaves)
     tl.store(gone + 2 * votes_stride + rank, (choice + staying).to(tl.int64), mask=leaves)
 
@@ -200,13 +200,13 @@ def _merge(
     gone += image * count
     into += image * count
     row = start + tl.arange(0, ROWS)
-    own = tl.load(keep + image * kept + row, mask=row < kept, other=0)
+    token = tl.load(keep + image * kept + row, mask=row < kept, other=0)
     place = tl.arange(0, PADDED)
     channel = (place < width)[None, :]
     grown = tl.full([ROWS], 1.0, tl.float32)
     if SIZED:
-        grown = tl.load(size + own)
-    mixed = tl.load(x + own[:, None] * stride_token + place[None, :], mask=channel, other=0.0)
+        grown = tl.load(size + token)
+    mixed = tl.load(x + token[:, None] * stride_token + place[None, :], mask=channel, other=0.0)
     mixed = mixed.to(tl.float32) * grown[:, None]
     for begin in range(0, count, SPAN):
         entry = begin + tl.arange(0, SPAN)

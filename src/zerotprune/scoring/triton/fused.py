@@ -262,12 +262,12 @@ def _attention(
     half = q.dtype in (torch.float16, torch.bfloat16)
     if half and q.device.type == "cuda" and q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0:
         if q.shape[-1] <= 128 and _has_cudnn_attention(q.device.index):
-            found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            results = torch.ops.aten._scaled_dot_product_cudnn_attention(
                 q, k, v, None, True, 0.0, False, False, scale=scale
             )
-            return found[0], found[1].reshape(q.shape[:3]) * LOG2_E
-        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)
-        return found[0], found[1] * LOG2_E
+            return results[0], results[1].reshape(q.shape[:3]) * LOG2_E
+        results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)
+        return results[0], results[1] * LOG2_E
     return F.scaled_dot_product_attention(q, k, v, scale=scale), None
 
 

@@ -69,39 +69,39 @@ def _nearest(
     image, first = portion(count_a, ROWS)
     features += image * stride_batch
     row = first + tl.arange(0, ROWS)
-    own = tl.load(group_a + image * stride_a + row, mask=row < count_a, other=0)
+    token_a = tl.load(group_a + image * stride_a + row, mask=row < count_a, other=0)
     depth = tl.arange(0, DEPTH)
     if AHEAD:
-        scale_a = tl.load(scales + image * tokens + own)
+        scale_a = tl.load(scales + image * tokens + token_a)
     else:
-        scale_a = _scale(features, own, stride_token, width, ROWS, DEPTH)
+        scale_a = _scale(features, token_a, stride_token, width, ROWS, DEPTH)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     place = tl.zeros([ROWS], tl.int32)
     for start in range(0, count_b, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        other = tl.load(group_b + image * stride_b + column, mask=column < count_b, other=0)
+        token_b = tl.load(group_b + image * stride_b + column, mask=column < count_b, other=0)
         if AHEAD:
-            scale_b = tl.load(scales + image * tokens + other)
+            scale_b = tl.load(scales + image * tokens + token_b)
         else:
-            scale_b = _scale(features, other, stride_token, width, COLUMNS, DEPTH)
+            scale_b = _scale(features, token_b, stride_token, width, COLUMNS, DEPTH)
         product = tl.zeros([ROWS, COLUMNS], tl.float32)
         for begin in range(0, width, DEPTH):
             inside = (begin + depth < width)[None, :]
-            a = tl.load(features + own[:, None] * stride_token + begin + depth[None, :],
+            a = tl.load(features + token_a[:, None] * stride_token + begin + depth[None, :],
                         mask=inside, other=0.0)  # fmt: skip
-            b = tl.load(features + other[:, None] * stride_token + begin + depth[None, :],
+            b = tl.load(features + token_b[:, None] * stride_token + begin + depth[None, :],
                         mask=inside, other=0.0)  # fmt: skip
             product = tl.dot(a, tl.trans(b), product, input_precision=PRECISION)
         likeness = product * scale_a[:, None] * scale_b[None, :]
         if WEIGHED:
-            cost = tl.load(weight + image * tokens + own)[:, None]
-            cost += OF_PARTNER * tl.load(weight + image * tokens + other)[None, :]
+            cost = tl.load(weight + image * tokens + token_a)[:, None]
+            cost += OF_PARTNER * tl.load(weight + image * tokens + token_b)[None, :]
             likeness = (likeness - 1) * cost
         likeness = tl.where((column < count_b)[None, :], likeness, float("-inf"))
-        found, where = tl.max(likeness, 1, return_indices=True)
-        better = found > top
+        highest, where = tl.max(likeness, 1, return_indices=True)
+        better = highest > top
         place = tl.where(better, start + where, place)
-        top = tl.where(better, found, top)
+        top = tl.where(better, highest, top)
     tl.store(best + image * count_a + row, top, mask=row < count_a)
     tl.store(choice + image * count_a + row, place.to(tl.int64), mask=row < count_a)
 

@@ -61,14 +61,14 @@ def _descending(values, order, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
     values += image * count
     order += image * count
     row = first + tl.arange(0, ROWS)
-    own = _key(tl.load(values + row, mask=row < count, other=0.0))
+    key = _key(tl.load(values + row, mask=row < count, other=0.0))
     above = tl.zeros([ROWS, COLUMNS], tl.int32)
     for start in range(0, count, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         other = _key(tl.load(values + column, mask=column < count, other=0.0))
         other = tl.where(column < count, other, -2147483648)  # below all values, and after them
-        more = other[None, :] > own[:, None]
-        same = (other[None, :] == own[:, None]) & (column[None, :] < row[:, None])
+        more = other[None, :] > key[:, None]
+        same = (other[None, :] == key[:, None]) & (column[None, :] < row[:, None])
         above += (more | same).to(tl.int32)
     tl.store(order + tl.sum(above, 1), row.to(tl.int64), mask=row < count)
 
@@ -90,12 +90,12 @@ def _importance(
     chosen = tl.zeros([BLOCK], tl.float32)
     inside = 0.0
     for head in range(heads):
-        own = tl.load(score + head * tokens + token, mask=patch, other=0.0)
-        square = own * own
+        head_score = tl.load(score + head * tokens + token, mask=patch, other=0.0)
+        square = head_score * head_score
         every += square
         if FILTERED:
-            mean = tl.sum(own, 0) / count
-            spread = tl.where(patch, own / mean - 1, 0.0)
+            mean = tl.sum(head_score, 0) / count
+            spread = tl.where(patch, head_score / mean - 1, 0.0)
             variance = tl.sum(spread * spread, 0) / count
             passes = ((variance >= LOW) & (variance <= HIGH)).to(tl.float32)
             chosen += passes * square

@@ -38,10 +38,10 @@ def log_sums_without(
     dropped: Int[Tensor, "batch dropped"],
     alive: Float[Tensor, "batch tokens"],
 ) -> Float[Tensor, "batch heads tokens"]:
-    """Do as `log_sums` over the living tokens: subtract from `sums` what the dropped ones received.
+    """Return `log_sums` over the living tokens: `sums` less what the dropped ones received.
 
-    Where they received nearly all of a row, the difference would lose its precision, and the living
-    tokens are summed instead.
+    If they received nearly all of a row, the difference would lose precision, so the living tokens
+    are summed instead.
     """
     batch, heads, tokens, _ = q.shape
     dropped, out = dropped.contiguous(), torch.empty_like(sums)

@@ -116,16 +116,17 @@ def _round(
         if FIRST:
             paid *= weight[None, :]
         votes += tl.sum(tl.reshape(paid, [ROWS, COLUMNS // 8, 8]), 1)  # within threads
-    found = tl.sum(votes, 1)
+    received = tl.sum(votes, 1)
     token = first + tl.arange(0, ROWS)
     if MASKED:
         living = tl.load(alive + batch * tokens + token, mask=token < tokens, other=0.0)
-        found = tl.where(living > 0, found, 0.0)
+        received = tl.where(living > 0, received, 0.0)
     if not LAST:
         total = tl.load(sums + token, mask=token < tokens, other=0.0)
-        no_votes = found == 0
-        found = tl.where(no_votes, float("inf"), total - tl.log2(tl.where(no_votes, 1.0, found)))
-    tl.store(out + graph * tokens + token, found, mask=token < tokens)
+        no_votes = received == 0
+        some = tl.where(no_votes, 1.0, received)
+        received = tl.where(no_votes, float("inf"), total - tl.log2(some))
+    tl.store(out + graph * tokens + token, received, mask=token < tokens)
 
 
 @triton.jit

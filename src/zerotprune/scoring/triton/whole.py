@@ -60,16 +60,16 @@ def _launch(
     batch, heads, tokens, width = q.shape
     # In memory the heads of a token are contiguous, as the projection reads them.
     out = q.new_empty((batch, tokens, heads, width)).transpose(1, 2)
-    found = q.new_empty((2 if summed else 1, batch, heads, tokens), dtype=torch.float32)
+    sums = q.new_empty((2 if summed else 1, batch, heads, tokens), dtype=torch.float32)
     a, b, c = PARTS[tokens]
     with launching(q):
         _whole[(batch * heads,)](
-            q, k, v, q if size is None else size.contiguous(), out, found[0], found[-1],
+            q, k, v, q if size is None else size.contiguous(), out, sums[0], sums[-1],
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], heads, tokens,
             **head_width(q), SCALE=scale * LOG2_E, ROWS=64, A=a, B=b, C=c,
             SIZED=size is not None, SUMMED=summed, num_warps=4, num_stages=2,
         )  # fmt: skip
-    return out, found.unbind(0)
+    return out, sums.unbind(0)
 
 
 def _parts(tokens: int) -> tuple[int, int, int]:
@@ -186,9 +186,9 @@ def _lift(size, begin, tokens, COUNT: tl.constexpr, SIZED: tl.constexpr):
 
 
 @triton.jit
-def _store(to, found, begin, tokens, COUNT: tl.constexpr):
+def _store(to, values, begin, tokens, COUNT: tl.constexpr):
     token = begin + tl.arange(0, COUNT)
-    tl.store(to + token, found, mask=token < tokens)
+    tl.store(to + token, values, mask=token < tokens)
 
 
 @triton.jit
