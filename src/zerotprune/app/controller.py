@@ -1,4 +1,4 @@
-"""What a press does: tabs have their own state, and one worker computes for all of them."""
+"""Handle the page's events: each tab has its own state, and one worker computes for all."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def guard(app: Starlette) -> Starlette:
 
 
 class SameOrigin:
-    """Refuse requests from other sites, paths that climb, and websockets."""
+    """Refuse requests from other sites, paths with `..`, and websockets."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -155,7 +155,7 @@ class QueueGuard:
             self._readers[session] -= 1
 
     def _drop_unread(self, scope: Scope) -> None:
-        """Only joins make results, so this is the time to look for unread ones."""
+        """Drop results that no one reads. Only joins make results, so every join calls this."""
         oldest = time.monotonic() - UNREAD
         for session, joined in list(self._last_join.items()):
             if joined < oldest and not self._readers[session]:
@@ -165,7 +165,7 @@ class QueueGuard:
                 task.add_done_callback(self.cleanups.discard)
 
     async def _drop(self, scope: Scope, session: str) -> None:
-        """Do what a browser does that opens the stream and leaves: gradio then cleans up.
+        """Open the stream and leave, as a browser might: gradio then cleans up.
 
         The first visit takes the results and cancels what still waits. The second leaves at once,
         which makes gradio forget the session.

@@ -50,7 +50,7 @@ def is_plain(layer: object) -> bool:
 def layer_for_queries(
     layer: Any, x: Tensor, first: int, queries: int | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Do `project_for_queries` with a layer, and with `bias` instead of its own. Call the layer
+    """Apply `project_for_queries` to a layer, with `bias` instead of its own. Call the layer
     where possible, so that its hooks run."""
     if queries is not None and is_plain(layer):
         bias = layer.bias if bias is None else bias

@@ -1,1 +1,1 @@
-"""Calibration: what rounds and which VHF range one model wants, measured on the user's images."""
+"""Calibration: the rounds and the VHF range that a model needs, measured on the user's images."""

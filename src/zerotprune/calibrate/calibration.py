@@ -88,7 +88,8 @@ class Calibration:
         return Schedule(tuple(stages), replace(method, vhf=self.vhf))
 
     def applied_to(self, schedules: Sequence[Schedule]) -> list[Schedule]:
-        """Return the schedules, applied to where it can be; raise ValueError if it is nowhere."""
+        """Return the schedules, calibrated where possible; raise ValueError if none of them can
+        be."""
         check_used([schedule.method for schedule in schedules if schedule.stages])
         return [self.applied(schedule) for schedule in schedules]
 

@@ -40,7 +40,7 @@ def app(
     weights
         Local weights, one file per --model in the same order. Default: timm's pretrained ones.
     random_weights
-        Use random weights: speed is right, predictions are not.
+        Use random weights: speed is correct, predictions are not.
     names
         A file with the class names, one per line. ImageNet's are known.
     port

@@ -103,10 +103,10 @@ def bench(
 ) -> None:
     """Measure images per second, latency and memory of pruned and unpruned models, in turn.
 
-    Beside the methods stand the unpruned model and slicing: the same numbers of tokens with nothing
-    computed to choose them, the limit of what any method can reach. Several costs are measured one
-    after the other. Without a budget, a saved model is measured as it was saved, and any other at
-    a cost of 0.65.
+    The unpruned model and slicing are measured beside the methods. Slicing keeps the same numbers
+    of tokens and computes nothing to choose them: the limit of what any method can reach. Several
+    costs are measured one after the other. Without a budget, a saved model is measured as it was
+    saved, and any other at a cost of 0.65.
 
     Example: `zerotprune bench deit_small_patch16_224 --random-weights --cost 0.6 --batch 1 64`
 

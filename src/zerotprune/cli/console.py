@@ -35,7 +35,7 @@ def progress_bar(console: Console, disable: bool = False) -> Progress:
 
 
 def new_table(title: str, gap: int = 1) -> Table:
-    """Return an empty table that fits 80 columns; the first column gives way."""
+    """Return an empty table that fits 80 columns; the first column shrinks if needed."""
     return Table(title=escape(title), header_style="bold", box=SIMPLE_HEAD, padding=(0, gap, 0, 0))
 
 

@@ -74,8 +74,8 @@ def _print_error(text: str) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the message on one line: of an OSError its text without the number, of a value that
-    a validator refused the option and the reason, of values too many these."""
+    """Return the message on one line: for an OSError its text without the number, for a value that
+    a validator refused the option and the reason, for too many values the extra ones."""
     text = str(error)
     argument: Any = getattr(error, "argument", None)
     reason: Any = getattr(error, "exception_message", None)
@@ -96,7 +96,8 @@ def _is_lack_of_memory(error: BaseException) -> bool:
 
 
 def _is_lost_decoder(error: BaseException) -> bool:
-    """torch raises this wherever the main thread is when the process dies: mostly in the model."""
+    """Return whether a decoding process died. torch raises this in the main thread, wherever it
+    is."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
 
 

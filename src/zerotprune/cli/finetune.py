@@ -90,7 +90,7 @@ def finetune(
     loading: ModelOptions = ModelOptions(),
     reading: TrainingOptions = TrainingOptions(),
 ) -> None:
-    """Train a model while its tokens are pruned; write weights that know their schedule.
+    """Train a model while its tokens are pruned; write its weights with their schedule.
 
     With --cost 1 nothing is pruned; without a budget, a saved model is pruned as it was saved. If
     the data has other classes than the model, the model gets a new head. Every epoch is saved

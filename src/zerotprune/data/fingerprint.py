@@ -25,7 +25,7 @@ def check_same(
     Args:
         stored: The fingerprint in the file.
         current: The fingerprint of this run; its order decides which difference is the first.
-        what: What the stored one then is: "FILE belongs to another search".
+        what: The start of the error message: "FILE belongs to another search".
         advice: What to do about it.
     """
     for name in [*current, *sorted(set(stored) - set(current))]:

@@ -33,7 +33,7 @@ def load(
         name: `demo` for the built-in model, a folder that `zerotprune.save` wrote, or a library's
             name for a model, with its prefix.
         weights: A file of weights.
-        pretrained: Without a file: take the published weights, not random ones.
+        pretrained: Without a file, use the published weights, not random ones.
         size: Side of the images, if not the model's own; positions are resampled.
         classes: Classes of the head. Default: as in the file, or the library's own.
         pool: How the head pools. Default: the library's own way.

@@ -1,7 +1,7 @@
 """Run an embedder over shards: in this process, with others that decode for it, or on Ray Data.
 
 Both engines do the same to the same pieces: one half reads and decodes them, the other runs the
-model, and a shard is written when its last piece has come. What they differ in is where the halves
+model, and a shard is written when its last piece has come. They differ only in where the halves
 run.
 """
 
@@ -243,7 +243,7 @@ def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cl
     """Embed on Ray Data: tasks that read and decode wherever there is a processor, actors that
     hold a model each, and this process, which writes.
 
-    Ray runs again what was on a worker or node that died. Its own `write_parquet` names files by
+    Ray repeats the work of a worker or node that died. Its own `write_parquet` names files by
     task, so that shards would be mixed and a second run would double them: rows come back here
     instead. `read_images` is not used, as it stops at the first broken image.
     """
@@ -340,7 +340,7 @@ def _pickled_error(error: Exception) -> bytes:
 
 
 def start_ray(cluster: Cluster) -> Any:
-    """Start Ray here, or connect to where it runs; quietly, and without reports to its makers."""
+    """Start Ray here, or connect to where it runs, without log output or usage reports."""
     import logging
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

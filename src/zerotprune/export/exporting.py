@@ -62,7 +62,8 @@ def export_model(
 ) -> Report:
     """Write the model, pruned as it is now, for a runtime, and compare the two.
 
-    If the file does not answer as the torch model does, nothing is written and ValueError says why.
+    If the file does not predict what the torch model does, nothing is written and ValueError says
+    why.
 
     Args:
         model: The model, pruned or not.
@@ -72,7 +73,7 @@ def export_model(
         images: Images to compare on, and to calibrate int8 on; noise if there are none.
         int8: Quantise by the runtime's own tool.
         full_range: Give int8 weights all 8 bits, for CPUs with VNNI only. By default they have 7,
-            and the file is right on every CPU.
+            and the file is correct on every CPU.
         max_changed: Share of the answers that int8 may change.
         rounds: Times that the model, the unpruned one and slicing, the limit, are timed in turn in
             the runtime; 0 to time nothing.
@@ -122,7 +123,7 @@ def export_model(
 def check_target(
     target: Target, path: Path, batch: BatchSize, int8: bool, full_range: bool = False
 ) -> None:
-    """Say what is wrong before there is a model."""
+    """Check the target before a model is loaded."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise ValueError(f"export needs torch {oldest} or newer, and this is {torch.__version__}")
@@ -155,7 +156,7 @@ def check_method(method: Method) -> None:
 
 
 def _is_text(path: Path) -> bool:
-    """Return whether a path is UTF-8: C++ ends the process where it is not."""
+    """Return whether a path is UTF-8: C++ code aborts the process if it is not."""
     try:
         os.path.realpath(path).encode()
     except UnicodeEncodeError:
@@ -164,7 +165,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _check(model: nn.Module, batch: BatchSize, images: Tensor | None, int8: bool) -> None:
-    """Say what is wrong with the model, or with the images for it, before anything is done."""
+    """Check the model, and the images for it, before any work is done."""
     vit, plan = backbone(model), current_plan(model)
     if plan is not None:
         check_method(plan.method)
@@ -197,7 +198,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _place(files: list[Path], whole: Path, folder: Path) -> None:
-    """Move the files of a model to their places, so that old and new never lie together.
+    """Move the files of a model into place, so that old and new ones never mix.
 
     The last file is the one that is opened. It is taken away first and comes last: a process that
     is killed in between leaves a model that cannot be opened. If it is only interrupted, the old

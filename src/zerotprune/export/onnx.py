@@ -6,12 +6,12 @@ Four choices keep int8 files fast, and close to float on every CPU:
   rounds outputs, which cost ViT-Ti most of what it lost.
 - A layer stays in float if 8 bits are too coarse for its input. In ViT-Ti the hidden values of one
   MLP reach 216 where a typical token has a size of 0.3: one step of 8 bits is larger than most
-  values, and this layer alone did nearly all of the remaining harm.
+  values, and this layer alone caused nearly all of the remaining loss.
 - Weights have 7 bits, unless asked otherwise. Without VNNI a CPU adds two products of an unsigned
   and a signed byte in 16 bits; 2 × 255 × 64 fits there, 2 × 255 × 127 does not. Unsigned weights of
-  8 bits would fit as well, by kernels that take half as long again.
-- A bias gets as many dimensions as the product. ONNX Runtime else makes one node of the two, for
-  which it has no kernel in int8 with an output in float, and computes it in float.
+  8 bits would fit as well, but their kernels take 1.5 times as long.
+- A bias gets as many dimensions as the product. Otherwise ONNX Runtime fuses the two into one node,
+  has no int8 kernel with a float output for it, and computes it in float.
 """
 
 from __future__ import annotations

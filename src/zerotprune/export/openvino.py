@@ -20,7 +20,7 @@ from .target import Facts, Run, Target, batches_of, no_facts, parse_facts, quiet
 
 
 class OpenVino(Target):
-    """OpenVINO on a CPU. Facts are run-time information of the .xml; weights lie in the .bin."""
+    """OpenVINO on a CPU. Facts are run-time information of the .xml; weights are in the .bin."""
 
     name, runtime, ending = "openvino", "OpenVINO", ".xml"
     packages = ("onnx", "onnxscript", "openvino")

@@ -21,7 +21,7 @@ _FACTS = "zerotprune.json"
 
 
 class Torch(Target):
-    """An exported program. Its facts lie in the archive."""
+    """An exported program. Its facts are in the archive."""
 
     name, runtime, ending = "torch", "torch", ".pt2"
 
@@ -55,7 +55,7 @@ class Torch(Target):
 
 
 class ExecuTorch(Target):
-    """ExecuTorch with XNNPACK; what XNNPACK lacks runs by the portable kernels."""
+    """ExecuTorch with XNNPACK; what XNNPACK lacks runs in the portable kernels."""
 
     name, runtime, ending = "executorch", "ExecuTorch", ".pte"
     packages = ("executorch",)

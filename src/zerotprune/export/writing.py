@@ -109,7 +109,7 @@ def facts_of(model: nn.Module, target: Target, batch: BatchSize) -> Facts:
 
 
 def int8_facts(full_range: bool) -> Facts:
-    """Return what a file in int8 says of itself beyond that."""
+    """Return the further facts of a file in int8."""
     weights = "8 bits, for CPUs with VNNI only" if full_range else "7 bits, for every CPU"
     return {"precision": "int8", "int8_weights": weights}
 

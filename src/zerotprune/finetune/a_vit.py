@@ -82,7 +82,7 @@ class AViT(Method):
         return "mlp"
 
     def halting(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens"]:
-        """Return h (Eq. 4): how nearly a token is done, by this block alone."""
+        """Return h (Eq. 4): how close a token is to halting, by this block alone."""
         return torch.sigmoid(self.gamma * widen(x[..., 0]) + self.beta)
 
     def share(

@@ -102,11 +102,11 @@ def predictors_of(model: nn.Module) -> Predictors | None:
 
 @dataclass(frozen=True)
 class DynamicViT(Method):
-    """At the end of a block a predictor of the stage's own gives each patch token a score, and the
-    stage's share with the highest stays.
+    """Score the patch tokens at the end of a block with the stage's own predictor, and keep the
+    stage's share with the highest scores.
 
     The predictors are weights of the model, under `model.zerotprune.dynamicvit`. Until they are
-    trained they are drawn from `seed`, and what they drop means nothing.
+    trained they are random, drawn from `seed`, and so is their choice.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("deit_tiny_patch16_224")

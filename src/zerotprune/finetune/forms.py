@@ -210,13 +210,14 @@ def soft_mask(
 
 
 class SoftMask(InPlace):
-    """The I-stages prune, to the counts that they have in use. A token counts for as much as its
-    mask says in attention, in a head that pools and in the distance to a teacher's tokens;
-    gradients go through mask and scores.
+    """Train the I-stages with a soft mask, at the counts that they have in use.
 
-    As in the paper (supplement C), a Zero-TPrune that is trained has I-stages alone, in training
-    and in use: to make its S-stage differentiable would be too expensive. A schedule with S-stages
-    is refused.
+    A token counts for as much as its mask says in attention, in a head that pools and in the
+    distance to a teacher's tokens; gradients go through mask and scores.
+
+    As in the paper (supplement C), a trained Zero-TPrune has I-stages alone, in training and in
+    use: making its S-stage differentiable would be too expensive. A schedule with S-stages is
+    refused.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)

@@ -208,7 +208,7 @@ class Session:
         file: Where every epoch is saved.
         checkpoint: The epochs so far.
         unpruned: The model before training; None if that is what is trained.
-        has_new_head: Whether the head knows nothing yet.
+        has_new_head: Whether the head is new and untrained.
         sample: Images for methods whose cost depends on them.
         overlap: How many of the images to validate on are also learned from.
     """
@@ -234,7 +234,7 @@ class Session:
         return top1(model, self.validation(), self.trainer.accelerator)
 
     def measure_before(self) -> None:
-        """Note top-1 before training, unpruned and pruned, unless the head knows nothing yet."""
+        """Note top-1 before training, unpruned and pruned, unless the head is new."""
         before = self.checkpoint.before
         if before or self.has_new_head:
             return
@@ -274,7 +274,7 @@ class Session:
             report(row)
 
     def _resume(self) -> None:
-        """Continue from the checkpoint. The file may be damaged, or somebody else's."""
+        """Continue from the checkpoint. The file may be damaged, or of another training."""
         unfit = ValueError(f"{self.file} does not fit this training: remove it to start over")
         if self.checkpoint.epochs > self.trainer.recipe.epochs:
             raise unfit

@@ -2,8 +2,8 @@
 nearest neighbours stay the same.
 
 Neighbours are by cosine; an image is never its own neighbour. There are two recalls: with queries
-and index pruned, as after embedding everything anew, and with pruned queries against the unpruned
-model's index, as where an index exists already.
+and index pruned, as if everything were embedded again, and with pruned queries against the unpruned
+model's index, as if one existed already.
 """
 
 from __future__ import annotations

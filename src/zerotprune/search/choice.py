@@ -1,4 +1,4 @@
-"""The final choice, on images that had no say in the ranking, and how far to trust it."""
+"""The final choice, on images that were not used for the ranking, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a search, beside what there is without one."""
+    """The result of a search, beside the schedule that needs no search."""
 
     unpruned: Judged
     default: Judged | None  # what the budget gives without a search, if it can be met

@@ -72,7 +72,7 @@ class SearchInputs:
 
 
 def fingerprint_search(inputs: SearchInputs, budget: Budget | TimeBudget | None) -> dict[str, str]:
-    """Return what two searches must have in common for one to go on with the other's trials.
+    """Return what two searches must have in common to share trials.
 
     Call it before the weights are cast to another precision.
     """
@@ -120,7 +120,7 @@ class SearchRun:
 
     @cached_property
     def second(self) -> Objective:
-        """Only a few schedules come so far: nothing is cached for them."""
+        """The objective on the second half. Few schedules get this far, so nothing is cached."""
         return Objective(self.inputs.model, self.inputs.method, self.halves[1], memory=0)
 
     def explore(self, config: SearchConfig, workers: int, advance: OnTrials) -> bool:
@@ -151,7 +151,7 @@ class SearchRun:
                       self.second.unpruned())  # fmt: skip
 
     def judge_default(self) -> Judged | None:
-        """Judge what one gets without a search: the method's own form."""
+        """Judge the method's own form, which needs no search."""
         try:
             schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
         except ValueError:  # that form does not reach as far as the space does

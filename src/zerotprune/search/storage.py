@@ -1,6 +1,6 @@
 """Where trials are stored: a file or a database server, opened, and bound to one search.
 
-The storage is Optuna's, and so are its means against what can go wrong: a trial is running, then
+The storage is Optuna's, and so is its protection against failures: a trial is running, then
 finished, in one transaction each; a running one has a heartbeat, and one that lost its worker is
 failed and retried by the others.
 """
@@ -61,7 +61,7 @@ class StudyLocation:
         return None if "://" in self.storage else Path(self.storage)
 
     def __str__(self) -> str:
-        """Return it for people to read: without a password."""
+        """Return the location without its password."""
         if self.file is not None:
             return self.storage
         return make_url(self.url).render_as_string(hide_password=True)
@@ -151,8 +151,8 @@ def _connect(url: str) -> RDBStorage:
     """Open the storage.
 
     Files are SQLite and not Optuna's journal: a process that is killed while it writes leaves half
-    a line or its lock in a journal, whereas SQLite's transactions are there or not, and its locks
-    end with their process.
+    a line or its lock in a journal, whereas SQLite's transactions are complete or absent, and its
+    locks end with their process.
     """
     options: dict[str, Any] = {"pool_pre_ping": True}
     if url.startswith("sqlite"):

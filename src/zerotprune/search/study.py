@@ -174,8 +174,8 @@ def _suggest(trial: Trial, name: str, choices: BaseDistribution) -> Any:
 
 
 class TrialSampler(BaseSampler):
-    """One of Optuna's samplers, seeded anew for each trial, by its number or, if it is a retry, by
-    that of the trial that is retried.
+    """One of Optuna's samplers, seeded again for each trial: by its number or, for a retry, by the
+    number of the trial that it repeats.
 
     The first trial is `start`, the method's own schedule, if the space has it.
     """

@@ -286,7 +286,7 @@ def _move(cuts: list[StageCut], index: int, step: int) -> list[StageCut]:
 
 
 def _ease(wishes: Sequence[Wish], depth: int) -> Iterator[list[Wish]]:
-    """Yield the shape as drawn, then shapes that can cost less and less, down to the cheapest."""
+    """Yield the shape as drawn, then cheaper and cheaper ones."""
     yield list(wishes)
     bold = [wish._replace(cut=max(wish.cut, 0.25)) for wish in wishes]
     yield bold
@@ -413,8 +413,8 @@ class CountSurface(Surface[int]):
 def _last_block(geometry: Geometry, method: Method) -> int:
     """Return the last block but one, or the last if the method's own schedules go so far.
 
-    What goes in the last block changes no CLS token: a search would take it for tokens that are
-    pruned at no loss.
+    Tokens removed in the last block no longer affect CLS: a search would think that they are pruned
+    at no loss.
     """
     for dial in dials_of(method, geometry):
         schedule = dial(0.5)
