@@ -135,16 +135,16 @@ class Method(ABC):
         """Raise ValueError if the method cannot do what the stage asks for."""
 
     def wants_graph(self, stage: Stage) -> bool:
-        """Does it need the whole attention graph at this stage?"""
+        """Return whether it needs the whole attention graph at this stage."""
         return False
 
     def wants_columns(self, stage: Stage) -> bool:
-        """Does it need the attention that each token receives? Fused attention gives that, and the
-        row of CLS, without the rest of the graph."""
+        """Return whether it needs the attention that each token receives. Fused attention gives
+        that, and the row of CLS, without the rest of the graph."""
         return False
 
     def wants_history(self) -> bool:
-        """Does it need the attention received in all blocks so far?"""
+        """Return whether it needs the attention received in all blocks so far."""
         return False
 
     def decides_after(self) -> Part:
@@ -237,7 +237,7 @@ def names() -> list[str]:
 
 
 def _has_default_variant(kind: type[Method]) -> bool:
-    """Does a variant stand for the defaults of the class?"""
+    """Return whether a variant stands for the defaults of the class."""
     return any(kind(**options) == kind() for options in kind.variants.values())
 
 

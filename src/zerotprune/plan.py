@@ -74,8 +74,8 @@ class Plan:
         return 1 if self.method.wants_history() else min(self.stages)
 
     def skips_mlp(self, compute: Compute) -> bool:
-        """Do dropped tokens skip the MLP of their block? It acts on each token by itself, so they
-        can, unless the decision depends on its output."""
+        """Return whether dropped tokens skip the MLP of their block. It acts on each token by
+        itself, so they can, unless the decision depends on its output."""
         if self.method.acts != "end":
             return True
         return compute == "needed" and self.method.decides_after() != "mlp"

@@ -142,7 +142,7 @@ def _warn_about_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) 
 
 
 def _is_hooked(module: nn.Module, vit: Backbone) -> bool:
-    """Does the module have hooks that are not the library's?"""
+    """Return whether the module has hooks that are not the library's."""
     hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
     return any(getattr(hook, "__module__", "") not in vit.recorders for hook in hooks)
 
@@ -225,7 +225,7 @@ def _describe(plan: Plan, others: str) -> str:
 
 
 def _is_foreign(model: Any) -> bool:
-    """Did something else replace the model's forward?"""
+    """Return whether something else has replaced the model's forward."""
     return "forward" in model.__dict__ and ending_of(model) is None
 
 

@@ -43,7 +43,8 @@ def project_for_queries(
 
 
 def is_plain(layer: object) -> bool:
-    """Can the weights of a layer be split? A wrapped or quantized layer may do more."""
+    """Return whether the weights of a layer can be split. A wrapped or quantized layer may do
+    more."""
     return type(layer) is nn.Linear and "forward" not in layer.__dict__
 
 
@@ -120,7 +121,7 @@ def _through(module: Any, names: tuple[str, ...], x: Tensor) -> Tensor:
 
 
 def _is_fused(attention: Any) -> bool:
-    """Is it fused? open_clip has a switch, whose name depends on the version."""
+    """Return whether it is fused. open_clip has a switch, whose name depends on the version."""
     return bool(getattr(attention, "use_fsdpa", getattr(attention, "use_sdpa", True)))
 
 

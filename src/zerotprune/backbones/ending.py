@@ -77,11 +77,11 @@ class Ending(ABC):
 
     @abstractmethod
     def reads_prefix_only(self) -> bool:
-        """Does the head, as it is now, read the prefix tokens alone?"""
+        """Return whether the head, as it is now, reads the prefix tokens alone."""
 
     @abstractmethod
     def weighs_sizes(self) -> bool:
-        """Can the head, as it is now, pool by size? That needs a head that is known."""
+        """Return whether the head, as it is now, can pool by size. It must be one that is known."""
 
     def last_kwargs(self, prefix_only: bool = True) -> dict[str, Any]:
         """Return the keywords for the last block in this call; {} if it runs as usual."""
@@ -101,7 +101,7 @@ class Ending(ABC):
         return {"left": left}
 
     def _is_watched(self) -> bool:
-        """Is there a hook in or around the last block? It must see all tokens.
+        """Return whether there is a hook in or around the last block. It must see all tokens.
 
         torch counts the hooks that a process registers. If there was none before and none was
         registered since, the modules are not searched again. A new module that already has hooks is
@@ -122,7 +122,7 @@ class Ending(ABC):
         return any(self.is_users_hook(hook) for module in modules for hook in hooks_on(module))
 
     def is_users_hook(self, hook: Callable[..., Any]) -> bool:
-        """Is it a user's hook, and not one of the library?"""
+        """Return whether it is a user's hook, and not one of the library."""
         return True
 
 

@@ -144,7 +144,7 @@ class BlockRounds:
 
     @property
     def verdict(self) -> str:
-        """Whether the paper's choice is right for this block."""
+        """Whether the paper's choice holds for this block."""
         if self.needed < self.paper[0]:
             return "too many"
         return "holds" if self.needed <= self.paper[1] else "too few"

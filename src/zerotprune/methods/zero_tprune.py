@@ -60,9 +60,9 @@ class ZeroTPrune(Method):
             number of rounds. For one image at a time, and not if compiled or exported.
         form: Of the schedule for a budget: "early" has two S-stages early and two I-stages late,
             "paper" has stages of both, and "importance", for training, has I-stages alone.
-        rescale: Scale the rows of the graph back to sum 1 after the S-stage?
-        vhf_over: Take the variance of a head over the "patches" or over "all" tokens?
-        pre_vhf: Filter the heads of the I′-stage too?
+        rescale: Scale the rows of the graph back to sum 1 after the S-stage.
+        vhf_over: Take the variance of a head over the "patches" or over "all" tokens.
+        pre_vhf: Filter the heads of the I′-stage too.
 
     >>> ZeroTPrune(start="uniform", vhf=None).heads  # the paper's Zero-TPrune-uni without VHF
     'eir'
@@ -178,7 +178,7 @@ class ZeroTPrune(Method):
         return Reduction(keep.gather(1, matching.left), importance, None, dropped, partner)
 
     def _pre_importance(self, seen: Seen) -> Float[Tensor, "batch patches"]:
-        """I′: vote once and combine heads by EIR, only to sort the tokens for S."""
+        """Vote once and combine heads by EIR, only to sort the tokens for S (the I′-stage)."""
         assert seen.graph is not None
         start = seen.graph.start(self._cls_weight(self.pre_start, seen))
         scores = seen.graph.vote(start, rounds=1)
@@ -190,7 +190,8 @@ class ZeroTPrune(Method):
     def importance(
         self, seen: Seen, stage: Stage, graph: Graph | None, dead: int = 0
     ) -> Float[Tensor, "batch patches"]:
-        """I: vote on the graph of the living tokens, filter the heads, and combine them."""
+        """Vote on the graph of the living tokens, filter the heads, and combine them (the
+        I-stage)."""
         if self.ranking != "wpr":
             return rank(seen, self.ranking, stage.block, self.seed, graph, self.draw)
         assert graph is not None

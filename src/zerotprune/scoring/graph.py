@@ -78,7 +78,8 @@ def vote(
     alive: Float[Tensor, "batch tokens"] | None = None,
     rescaled: bool = True,
 ) -> Float[Tensor, "batch heads tokens"]:
-    """Weighted PageRank (Alg. 1, Eq. 1): `rounds` times s ← Aᵀs, then scale s to sum 1 per head.
+    """Run weighted PageRank (Alg. 1, Eq. 1): `rounds` times s ← Aᵀs, then scale s to sum 1 per
+    head.
 
     With `alive` (1 or 0 for each token), vote on the subgraph of the living tokens, its rows scaled
     back to sum 1 if `rescaled`. The subgraph is not cut out: the scale of a row moves to the vote
@@ -134,8 +135,7 @@ def head_variance(
 def heads_in_range(
     variance: Float[Tensor, "batch heads"], low: float, high: float
 ) -> Bool[Tensor, "batch heads"]:
-    """Variance-based Head Filter (Sec. 3.2): mark the heads that count; all of them if none
-    would."""
+    """Mark the heads that count by the variance-based head filter (Sec. 3.2); all if none would."""
     inside = (variance >= low) & (variance <= high)
     return inside | ~inside.any(dim=-1, keepdim=True)
 

@@ -20,7 +20,7 @@ is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambd
 
 
 def exporting() -> bool:
-    """Is the model being exported, to run without this library and perhaps without torch?"""
+    """Return whether the model is being exported, to run without this library and perhaps torch."""
     # While it compiles, torch 2.11 says that it exports as well.
     return is_exporting() and not torch.compiler.is_dynamo_compiling()
 

@@ -105,8 +105,8 @@ class Scorer:
         partition: Partition = "sequential-u",
         metric: Metric = "cosine",
     ) -> Matching:
-        """The S-stage (Sec. 3.3): pair each token of A with its most similar one of B, and drop the
-        A of the `count` most similar pairs."""
+        """Run the S-stage (Sec. 3.3): pair each token of A with its most similar one of B, and drop
+        the A of the `count` most similar pairs."""
         group_a, group_b = similarity.split(importance, partition, self.descending)
         among = AMONG.get(partition, "others")
         best, choice = self.nearest(features, group_a, group_b, metric, among)
@@ -256,5 +256,5 @@ def _why_no_kernels(x: Tensor, backend: Backend) -> str | None:
 
 
 def _interpreted() -> bool:
-    """Do kernels run on the CPU, slowly, for tests?"""
+    """Return whether kernels run on the CPU, slowly, for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"

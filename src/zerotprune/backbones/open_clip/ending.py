@@ -16,7 +16,7 @@ _POOLS = ("_pool", "_global_pool")
 
 
 def is_cascade(model: Any) -> bool:
-    """Does the second attention pooling read the output of the first, instead of tokens?"""
+    """Return whether the second attention pooling reads the output of the first, not tokens."""
     return bool(getattr(model, "attn_pool_type", "") == "cascade")
 
 
@@ -30,7 +30,7 @@ class ClipEnding(Ending):
         return transformer, transformer.resblocks, self.model.ln_post
 
     def reads_prefix_only(self) -> bool:
-        """Does it read the prefix tokens alone? A tower may also return its patch tokens."""
+        """Return whether it reads the prefix tokens alone. A tower may also return patch tokens."""
         model = self.model
         plain = model.attn_pool is None and model.pool_type == "tok"
         return self._is_known() and plain and not model.output_tokens
@@ -45,7 +45,7 @@ class ClipEnding(Ending):
         return all(type(pool) is clip.AttentionalPooler for pool in poolers if pool is not None)
 
     def _is_known(self) -> bool:
-        """Are the pooling and the forward of the Transformer those of open_clip?"""
+        """Return whether the pooling and the forward of the Transformer are open_clip's own."""
         kind, attributes = type(self.model), self.model.__dict__
         plain = all(getattr(kind, name) is getattr(clip.VisionTransformer, name) for name in _POOLS)
         replaced = any(name in attributes and not is_refused(attributes[name]) for name in _POOLS)

@@ -52,7 +52,7 @@ def create(
 
 
 def _has_as_many_patches(name: str, size: int) -> bool:
-    """Does an image of this side have as many patches as the model? They may not fill it."""
+    """Return whether an image of this side has as many patches as the model, filled or not."""
     with torch.device("meta"):
         embed: Any = timm.create_model(name).patch_embed
     return bool(embed.grid_size == tuple(size // side for side in embed.patch_size))

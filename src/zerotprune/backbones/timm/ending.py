@@ -46,8 +46,8 @@ if "attn_mask" in inspect.signature(_LATENT.forward).parameters:
 
 
 def can_enter(model: Any) -> bool:
-    """Do blocks get the residual stream and nothing else? Other families pass positions as well,
-    and a custom forward may do anything."""
+    """Return whether blocks get the residual stream and nothing else. Other families pass positions
+    as well, and a custom forward may do anything."""
     kind, attributes = type(model), model.__dict__
     known = kind.forward is vit.VisionTransformer.forward
     known = known and kind.forward_features is vit.VisionTransformer.forward_features
@@ -56,7 +56,7 @@ def can_enter(model: Any) -> bool:
 
 
 def averages_prefix(model: Any) -> bool:
-    """Does the head average the CLS and distillation tokens, as in a distilled model?"""
+    """Return whether the head averages the CLS and distillation tokens, as in a distilled model."""
     return type(model).forward_head is _DISTILLED
 
 
@@ -87,7 +87,7 @@ class TimmEnding(Ending):
         return model.global_pool in ("avg", "avgmax", "max")
 
     def _is_known(self) -> bool:
-        """Are forward and head those of timm?"""
+        """Return whether forward and head are timm's own."""
         kind, attributes = type(self.model), self.model.__dict__
         replaced = any(
             name in attributes and not is_refused(attributes[name])

@@ -118,7 +118,8 @@ class PreNorm:
         return None if bias is None else bias_among(bias, tokens, queries)
 
     def _masks_nothing(self, mask: Tensor) -> bool:
-        """Does the mask mask nothing? A compiler cannot read it; `read_call` refused all others."""
+        """Return whether the mask masks nothing. Compiled code cannot read it, but `read_call` has
+        refused all others."""
         if not self.tower or torch.compiler.is_compiling():
             return self.tower
         return bool((mask if mask.dtype == torch.bool else mask == 0).all())

@@ -184,7 +184,7 @@ def _kind(name: str, config: Any) -> Any:
 
 
 def _answers(kind: str) -> bool:
-    """Does it return one vector for an image, and not only for each patch?"""
+    """Return whether it returns one vector for an image, and not only for each patch."""
     family = FAMILIES[kind]
     return family.reads != "grid" and not family.tower
 

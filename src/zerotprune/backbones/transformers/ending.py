@@ -33,7 +33,7 @@ RECORDING = "transformers.utils.output_capturing"
 
 
 def pools(model: Any) -> bool:
-    """Does anything pool patches?"""
+    """Return whether anything pools patches."""
     return reads_of(model) in ("mean", "pooler", "pooled")
 
 
@@ -53,7 +53,8 @@ class TransformersEnding(Ending):
         return getattr(hook, "__module__", "") != RECORDING
 
     def reads_prefix_only(self) -> bool:
-        """Does the classifier read no patch tokens? It shows them only as hidden states."""
+        """Return whether the classifier reads no patch tokens, and shows them only as hidden
+        states."""
         return reads_of(self.model) == "prefix" and "forward" not in base_of(self.model).__dict__
 
     def weighs_sizes(self) -> bool:

@@ -89,7 +89,7 @@ def known_as(module: object) -> type | None:
 
 
 def is_exactly(module: object, names: set[str]) -> bool:
-    """Is it exactly one of the library's classes of these names?"""
+    """Return whether it is exactly one of the library's classes of these names."""
     kind = type(module)
     return kind.__module__.startswith("transformers.models.") and kind.__name__ in names
 
@@ -119,7 +119,7 @@ def pooler_of(base: Any) -> tuple[str, nn.Module] | None:
 
 
 def is_map(pooler: nn.Module) -> bool:
-    """Does it pool by attention?"""
+    """Return whether it pools by attention."""
     return hasattr(pooler, "probe")
 
 

@@ -110,7 +110,7 @@ def _sampled(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, SCALE: tl.constexpr,
     SPAN: tl.constexpr, SIZED: tl.constexpr, ROWS: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """One head: all queries at once, keys tile by tile. With FIRST, token 0 is in row 0."""
+    """Compute one head: all queries at once, keys tile by tile. With FIRST, token 0 is in row 0."""
     graph = tl.program_id(0).to(tl.int64)
     batch, head = graph // heads, graph % heads
     q += batch * q_batch + head * q_head

@@ -273,7 +273,7 @@ def _attention(
 
 @torch.compiler.assume_constant_result
 def _has_cudnn_attention(device: int) -> bool:
-    """Is cuDNN's attention available, and torch's fastest? That is so on Hopper and later."""
+    """Return whether cuDNN's attention is available and torch's fastest, as on Hopper and later."""
     recent = torch.cuda.get_device_capability(device) >= (9, 0)
     return (
         recent and torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()
