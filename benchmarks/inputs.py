@@ -64,7 +64,7 @@ def add_any_model(to: argparse.ArgumentParser) -> None:
     to.add_argument("--model", help="any classifier, in place of the two of --shared")
     to.add_argument("--weights", type=Path, help="its weights; the library's own if left out")
     to.add_argument("--size", type=int, help="side of its images, if not its own")
-    to.add_argument("--data", type=Path, help="its labelled images, a folder for each class")
+    to.add_argument("--data", type=Path, help="its labeled images, a folder for each class")
 
 
 def parsed(by: argparse.ArgumentParser) -> argparse.Namespace:
@@ -133,7 +133,7 @@ class CustomBench(Bench):
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         if chosen.data is None:
-            raise SystemExit("--model needs --data, a folder of labelled images")
+            raise SystemExit("--model needs --data, a folder of labeled images")
         super().__init__(chosen.model, chosen)
         self._dataset = self._opened(chosen.limit)
         outputs = backbone(self._model).outputs

@@ -57,7 +57,7 @@ own command.
 ## How to read the tables
 
 - **Images:** 2,000 ImageNet validation images, two of each class (`report`). Tables in which
-  nothing was chosen on the 1,000 images of `tune` use all 3,000. DINOv2-S: 10 nearest neighbours
+  nothing was chosen on the 1,000 images of `tune` use all 3,000. DINOv2-S: 10 nearest neighbors
   (cosine, votes weighted by exp(cosine / 0.07)) on 555 Oxford pets at 224 px.
 - **Numbers:** float32; change against the unpruned model in points, with its paired standard error;
   KL divergence of the outputs from the unpruned model's, in nats.

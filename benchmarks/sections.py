@@ -174,7 +174,7 @@ def sensitive(rows: list[Row], docs: Path) -> list[str]:
 
 
 def fast(rows: list[Row], docs: Path) -> list[str]:
-    """List images/s in every precision and mode, and the speed-up over the unpruned model there."""
+    """List images/s in every precision and mode, and the speedup over the unpruned model there."""
     cases = list(dict.fromkeys((row["precision"], row["mode"]) for row in rows))
     by_case = {(row["name"], row["precision"], row["mode"]): row for row in rows}
     cells = []

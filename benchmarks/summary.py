@@ -281,7 +281,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
         return
     yield f"## Speed: DeiT-S, {timed[0]['hardware']}, batch {timed[0]['batch']}\n"
     yield (
-        f"| speed-up | GMACs | {', '.join(ways[0])} |"
+        f"| speedup | GMACs | {', '.join(ways[0])} |"
         + "".join(f" {', '.join(way)} |" for way in ways[1:])
         + " paper, A100 |"
     )

@@ -127,7 +127,7 @@ def _start(net: nn.Module) -> None:
             nn.init.trunc_normal_(part.weight, std=part.in_features**-0.5)
     places = net.get_parameter("pos_embed")
     side, width = math.isqrt(places.shape[1] - 1), places.shape[2]
-    # Waves over rows and columns let attention tell neighbours from the first step on.
+    # Waves over rows and columns let attention tell neighbors from the first step on.
     pace = 100.0 ** -torch.linspace(0, 1, width // 4)
     angle = torch.arange(side)[:, None] * pace
     waves = torch.cat((angle.sin(), angle.cos()), dim=1)

@@ -19,7 +19,7 @@ from zerotprune.plots.figures import save, single_axis, style_of
 
 
 def drawn(rows: Sequence[Row]) -> Figure:
-    """Draw a line for each method and model: colours are methods, dashes the second model."""
+    """Draw a line for each method and model: colors are methods, dashes the second model."""
     images = rows[0]["images"]
     figure, axis = single_axis(f"How far can it be pruned? {images} images, no search")
     names = list(dict.fromkeys(row["name"].partition(" @")[0] for row in rows if row["schedule"]))

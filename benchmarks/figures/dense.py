@@ -1,7 +1,7 @@
 """What a linear probe makes of dense features, pruned and unpruned, side by side.
 
 The maps should stay what they are where tokens were merged (Fold, ToMe), and blur where they were
-dropped (Zero-TPrune). DINOv2-S on images of CamVid's test set; the colours are classes.
+dropped (Zero-TPrune). DINOv2-S on images of CamVid's test set; the colors are classes.
 Command: python -m benchmarks.figures.dense --shared DIR --out docs/dense.png
 """
 

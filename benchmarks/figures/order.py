@@ -1,6 +1,6 @@
 """I → S against I′ → S → I on the same image: does a large background overwhelm a small object?
 
-The paper holds that votes alone favour a large uniform background, because many like tokens vote
+The paper holds that votes alone favor a large uniform background, because many like tokens vote
 for each other, and that dropping similar tokens first mends it. The two orders run at the same
 cost here. Of --images images, those are drawn on which I′ → S → I saves most of the unpruned
 model's answer: examples, chosen for the claim. On how many of all of them only one order keeps the

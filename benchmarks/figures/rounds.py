@@ -2,7 +2,7 @@
 
 The paper takes 30 to 50 rounds in the first blocks, 5 to 10 in the middle, 1 in the last, because
 from there on the distribution no longer changes (Fig. 14). Expected: in the first blocks the line
-of few rounds is off the grey one of 50; in the last blocks all lie on each other. --divergence FILE
+of few rounds is off the gray one of 50; in the last blocks all lie on each other. --divergence FILE
 draws Fig. 15 from the same images: how far each number of rounds is from 50, by block.
 Command: python -m benchmarks.figures.rounds --out docs/figure-rounds.png
 (`zerotprune calibrate --figures` draws both too.)

@@ -2,7 +2,7 @@
 
 The paper's Monte-Carlo search gains 0.1 points (79.4 to 79.5 %, DeiT-S), 0.2 for Zero-TPrune-uni
 (78.9 to 79.1 %); its comparisons with other methods do not use it. Ours: the tuned schedules, found
-on `tune` by tuning.py, should beat what `schedule_for` makes without them. The search minimised the
+on `tune` by tuning.py, should beat what `schedule_for` makes without them. The search minimized the
 KL divergence from the unpruned model; that and accuracy are tested, in pairs, on `report`
 (DINOv2-S: accuracy on pets). "early" is the form of `zero-tprune`, with four stages; the search
 draws up to six, each with at most a fifth of the patch tokens as similar.

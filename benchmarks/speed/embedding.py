@@ -77,7 +77,7 @@ def as_markdown(report: dict[str, Any]) -> str:
         f"{report['model']} at {report['size']} px, {report['precision']}, batch "
         f"{report['batch']}, compiled, on one {report['device']}; pruned: cost {report['cost']}.",
         "",
-        "| images in memory | unpruned | pruned | speed-up |",
+        "| images in memory | unpruned | pruned | speedup |",
         "|---|---|---|---|",
     ]
     for who in ("model", "embedder"):
@@ -87,7 +87,7 @@ def as_markdown(report: dict[str, Any]) -> str:
     loss = " and ".join(f"{share:.1%} {label}" for label, share in memory["overhead"].items())
     lines += [
         "",
-        f"The loop costs {loss}; {memory['share_of_speedup']:.2f} of the speed-up is left.",
+        f"The loop costs {loss}; {memory['share_of_speedup']:.2f} of the speedup is left.",
     ]
     lines += ["", "| decoders | model | images/s | bound by |", "|---|---|---|---|"]
     for row in report["from_jpeg"]:

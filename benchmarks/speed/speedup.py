@@ -1,7 +1,7 @@
 """Speed over the compiled unpruned model and against the limit, with accuracy beside it.
 
 The paper has DeiT-S 45 % faster at 35 % fewer FLOPs, for 0.4 points of top-1. Ours: every case in
-turn, eager, compiled and as a CUDA graph, in bfloat16; speed-ups are over the *compiled* unpruned
+turn, eager, compiled and as a CUDA graph, in bfloat16; speedups are over the *compiled* unpruned
 model, and the limit is slicing, which keeps as many tokens and computes nothing to choose them.
 Weights are random but those of DeiT-Ti, whose accuracy stands beside its speed.
 Command: python -m benchmarks.speed.speedup --shared DIR (a GPU). What it gave: docs/measuring.md.

@@ -1,7 +1,7 @@
 """Table 2's throughput: ATS, ToMe and Zero-TPrune at the paper's shares, with DeiT-S.
 
 The paper has DeiT-S 11 to 63 % faster on one A100, precision not stated. Ours: random weights,
-batch 512, float32 and bfloat16, eager and as a CUDA graph; speed-ups are over the unpruned model in
+batch 512, float32 and bfloat16, eager and as a CUDA graph; speedups are over the unpruned model in
 the same precision and mode. a, b and c are our schedules for the paper's costs, in the form of
 `zero-tprune-paper` and in ours, "early". ATS keeps as many tokens as an image needs: its cost here
 is that on noise.

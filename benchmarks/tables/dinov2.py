@@ -1,4 +1,4 @@
-"""DINOv2-S (LayerScale, no head) off the shelf, by 10 nearest neighbours on Oxford pets at 224 px.
+"""DINOv2-S (LayerScale, no head) off the shelf, by 10 nearest neighbors on Oxford pets at 224 px.
 
 Not in the paper: a self-supervised model that the methods were not made for. Features of training
 and test images are pruned in the same way.

@@ -40,7 +40,7 @@ class Printed:
         return f"{cell.top1:.{digits}f} ({change}) @ {cell.gflops:.2f}"
 
     def rate(self, name: str) -> str:
-        """Return the paper's images/s for a row of ours and its speed-up, or an empty string."""
+        """Return the paper's images/s for a row of ours and its speedup, or an empty string."""
         if name not in self.rates:
             return ""
         faster = self.rates[name] / self.rates["unpruned"]

@@ -67,7 +67,7 @@ def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> 
                        "--no-speed")  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert "tome" in again.stdout
-    assert "speed-up" not in again.stdout
+    assert "speedup" not in again.stdout
     with target.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["unpruned", "fold", "fold", "unpruned", "tome"]

@@ -1,4 +1,4 @@
-"""The photographs of the package: small, whole, and each with its licence."""
+"""The photographs of the package: small, whole, and each with its license."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transform of each model: its size, its colours, and DeiT's by hand."""
+"""The transform of each model: its size, its colors, and DeiT's by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_transforms_are_those_of_each_model() -> None:
 
 def for_deit(image: Image.Image, resized: tuple[int, int]) -> Any:
     """Apply DeiT's transform by hand: shorter side to 248, center crop of 224, ImageNet's
-    colours."""
+    colors."""
     left, top = (resized[0] - 224) // 2, (resized[1] - 224) // 2
     shown = image.resize(resized, Image.Resampling.BICUBIC)
     values = np.asarray(shown.crop((left, top, left + 224, top + 224)), dtype=np.float64) / 255

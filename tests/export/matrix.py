@@ -45,7 +45,7 @@ METHODS = {
 LOWERED = tuple(METHODS) if "ZEROTPRUNE_EXPORTS" in os.environ else ("fold", "zero-tprune", "evit")
 #: beside timm and transformers
 LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")
-#: whose file takes any batch, and who is quantised
+#: whose file takes any batch, and who is quantized
 DYNAMIC, SMALL = "fold", "tome"
 
 
@@ -118,7 +118,7 @@ def apart(wanted: Tensor, came: Tensor) -> float:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    """Export two methods to separate files, one for any batch size and one quantised, and the
+    """Export two methods to separate files, one for any batch size and one quantized, and the
     others in one program."""
     differences: dict[str, Any] = {}
     images = images_of(6)

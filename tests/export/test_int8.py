@@ -27,7 +27,7 @@ from zerotprune.export.results import Agreement
 def pair_sums(weights: np.ndarray) -> tuple[int, int]:
     """Return the least and the largest sum of two products that a CPU without VNNI adds in 16 bits.
 
-    `vpmaddubsw` takes unsigned bytes, any of them, and two neighbouring weights of a column.
+    `vpmaddubsw` takes unsigned bytes, any of them, and two neighboring weights of a column.
     """
     signed = weights.astype(np.int64)
     if len(signed) % 2:
@@ -58,7 +58,7 @@ def files(folder: Path) -> Path:
 
 
 def onnx_weights(path: Path) -> list[np.ndarray]:
-    """Return the quantised weights of products, channels in columns."""
+    """Return the quantized weights of products, channels in columns."""
     model = onnx.load(path)
     initial = {tensor.name: tensor for tensor in model.graph.initializer}
     made_by = {node.output[0]: node for node in model.graph.node}
@@ -182,7 +182,7 @@ def tell() -> None:
 
 
 def test_products_run_in_integers(files: Path) -> None:
-    """ONNX Runtime computes what it does not recognise in float, slower than before."""
+    """ONNX Runtime computes what it does not recognize in float, slower than before."""
     script = "from tests.export.test_int8 import tell; tell()"
     kinds = json.loads(run_script(script, str(files / "safe.onnx"))[-1])
     assert kinds.count("MatMulIntegerToFloat") + kinds.count("QGemm") == len(

@@ -39,7 +39,7 @@ Trainer._step = counted
 
 
 def save_images(folder: Path, classes: int, per_class: int, seed: int = 0) -> None:
-    """Save noise whose colour is its class."""
+    """Save noise whose color is its class."""
     dice = np.random.default_rng(seed)
     for label in range(classes):
         (folder / f"c{label}").mkdir(parents=True)

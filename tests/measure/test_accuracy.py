@@ -130,7 +130,7 @@ def test_a_probe_replaces_the_hits(model: Any) -> None:
     result = compare(model, [Contender("all")], batches, setting=setting)[0]
     labels = torch.cat([batch[1] for batch in batches])
     apply_probe("knn", learned, result, labels, labels)
-    assert all(result.hits)  # each image is its own nearest neighbour
+    assert all(result.hits)  # each image is its own nearest neighbor
 
 
 def test_a_probe_needs_vectors() -> None:

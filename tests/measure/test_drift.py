@@ -25,7 +25,7 @@ from zerotprune.measure.drift import find_neighbours, measure_drift, recall
 
 
 def neighbours(queries: np.ndarray, index: np.ndarray, count: int) -> list[list[int]]:
-    """Find neighbours by cosine, excluding the image itself."""
+    """Find neighbors by cosine, excluding the image itself."""
     nearest = []
     for number, query in enumerate(queries):
         cosines = [

@@ -22,7 +22,7 @@ from zerotprune.plan import Plan
 NAMES = {192: "tiny", 384: "small", 768: "base"}
 GEOMETRIES = {width: plain_geometry(12, 14, 1, width) for width in NAMES}
 BUDGETS = [(width, gmacs) for width, table in PUBLISHED.items() for gmacs in table]
-#: by how much counts miss the budget that they were learnt for, where that is more than 1.5 %
+#: by how much counts miss the budget that they were learned for, where that is more than 1.5 %
 OFF = {(192, 0.6): 0.10, (192, 0.7): 0.045}
 
 

@@ -1,4 +1,4 @@
-"""Crowded figures: the default method and the strongest rivals in colour, the others grey."""
+"""Crowded figures: the default method and the strongest rivals in color, the others gray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def points(rivals: int) -> list[Point]:
 
 
 def coloured(figure: Figure) -> set[str]:
-    """Return the labels of the lines with a colour; error bars are drawn by other means."""
+    """Return the labels of the lines with a color; error bars are drawn by other means."""
     axis: Any = figure.axes[0]
     labels, handles = axis.get_legend_handles_labels()[::-1]
     lines = {label: getattr(handle, "lines", [handle])[0]

@@ -82,7 +82,7 @@ def test_a_method_that_remembers_all_blocks_is_run_from_the_first() -> None:
 
 
 def test_a_model_without_a_head_is_read_by_its_neighbours() -> None:
-    """Compare KL and nearest neighbours among the other images with NumPy."""
+    """Compare KL and nearest neighbors among the other images with NumPy."""
     model: Any = build("deit")
     model.reset_classifier(0)
     images = images_for(model, 5)

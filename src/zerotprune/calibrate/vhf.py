@@ -71,7 +71,7 @@ def random_starts(variances: Sequence[Tensor], seed: int) -> list[VhfRange]:
 def beam_search(
     objective: Callable[[VhfRange], float], starts: Iterable[VhfRange], evaluations: int
 ) -> dict[VhfRange, float]:
-    """Return the value of each range that was tried, in order: the starts, then the neighbours of
+    """Return the value of each range that was tried, in order: the starts, then the neighbors of
     the best two so far, over and over; once none is better, at half the step (in logarithms)."""
     trials: dict[VhfRange, float] = {}
 
@@ -101,7 +101,7 @@ def _neighbours(place: VhfRange, step: float) -> list[VhfRange]:
 
 
 def _tidy(low: float, high: float) -> VhfRange:
-    """Round to four digits, so that a range that was tried is recognised."""
+    """Round to four digits, so that a range that was tried is recognized."""
     return float(f"{low:.4g}"), float(f"{high:.4g}")
 
 

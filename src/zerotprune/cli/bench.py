@@ -132,7 +132,7 @@ def bench(
     threads
         Threads of the CPU.
     plot
-        Draw speed-up against batch size: PNG, SVG or PDF by the file's ending.
+        Draw speedup against batch size: PNG, SVG or PDF by the file's ending.
     """
     refuse_torchrun("bench measures one process")
     budgets = budget.split()
@@ -223,7 +223,7 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
 
 
 def _plot(groups: Sequence[Group], model: str) -> Figure:
-    """Plot speed-up against batch size."""
+    """Plot speedup against batch size."""
     paces = [
         Pace(speed.name, speed.mode, speed.precision, speed.batch, speedup)
         for group in groups
@@ -243,7 +243,7 @@ def speed_table(group: Group, model: str, accuracy: Accuracy) -> Table:
     modes = len({speed.mode for speed in group.speeds})
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)
-    columns = ["GMACs", "images/s", "ms", "spread", "speed-up", "of limit"]
+    columns = ["GMACs", "images/s", "ms", "spread", "speedup", "of limit"]
     columns += ["MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
     table.add_column("method", overflow="fold")
     table.add_column("mode")
@@ -287,7 +287,7 @@ def remarks(
 ) -> list[str]:
     """Say what a reader of the tables has to know."""
     lines = [
-        f"Speed-up: over the unpruned model ({groups[0].base}). Of limit: share of the speed of "
+        f"Speedup: over the unpruned model ({groups[0].base}). Of limit: share of the speed of "
         "slicing in the same mode, which keeps as many tokens and chooses none.",
         "ms: median of one call; spread: between its quartiles.",
     ]

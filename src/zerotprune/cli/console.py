@@ -41,12 +41,12 @@ def new_table(title: str, gap: int = 1) -> Table:
 
 INCONCLUSIVE = "inconclusive"
 INCONCLUSIVE_REMARK = (
-    "Inconclusive: the speed-up varies more from round to round (quartiles) than it differs from 1."
+    "Inconclusive: the speedup varies more from round to round (quartiles) than it differs from 1."
 )
 
 
 def speedup_cell(speedup: float | None, quartiles: tuple[float, float] | None) -> str:
-    """Return the speed-up, or its quartiles if rounds differ more than the two models do."""
+    """Return the speedup, or its quartiles if rounds differ more than the two models do."""
     if speedup is None or quartiles is None:
         return ""
     low, high = quartiles

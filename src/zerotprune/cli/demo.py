@@ -58,7 +58,7 @@ def demo(
     console.print(_methods_table(results, images))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
-        "in points.\nSpeed-up: the model alone, float32, batch by batch in turn "
+        "in points.\nSpeedup: the model alone, float32, batch by batch in turn "
         f"({records.hardware()}).",
         style="dim",
         highlight=False,
@@ -101,7 +101,7 @@ def _batches(total: int) -> Iterator[Batch]:
 def _methods_table(results: list[Result], images: int) -> Table:
     table = new_table(f"Built-in model, {images} unseen images")
     table.add_column("method")
-    for column in ("GMACs", "top-1 %", "change", "speed-up (quartiles)"):
+    for column in ("GMACs", "top-1 %", "change", "speedup (quartiles)"):
         table.add_column(column, justify="right")
     unpruned = results[0]
     for number, result in enumerate(results):

@@ -59,7 +59,7 @@ def drift(
     plots: FigureFolder = None,
     json: JsonFlag = False,
 ) -> None:
-    """Measure how far pruning moves vectors, and whether their neighbours stay: without labels.
+    """Measure how far pruning moves vectors, and whether their neighbors stay: without labels.
 
     Example: `zerotprune drift vit_small_patch14_dinov2.lvd142m photos --cost 0.7 0.55 --plots .`
 
@@ -138,7 +138,7 @@ def _embed_images(
 def _drift_table(model: str, results: Sequence[Result], drifts: Sequence[Drift]) -> Table:
     table = new_table(f"{model}, {len(results[0].index)} images: cosine to the unpruned vector")
     table.add_column("method", overflow="fold")
-    columns = ("GMACs", "speed-up", "cosine", "1st %", "recall@1", "@10", "query@1", "@10")
+    columns = ("GMACs", "speedup", "cosine", "1st %", "recall@1", "@10", "query@1", "@10")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     reference = results[0]

@@ -1,4 +1,4 @@
-"""`zerotprune evaluate`: one model, one method, one budget, on labelled images."""
+"""`zerotprune evaluate`: one model, one method, one budget, on labeled images."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ProbeOptions:
     """For a model without a head."""
 
     probe: Probe | None = None
-    "For a model without a head: nearest neighbours (`knn`) or a `linear` probe …"
+    "For a model without a head: nearest neighbors (`knn`) or a `linear` probe …"
     train: InputName | None = None
     "… learned on these images."
 
@@ -122,7 +122,7 @@ def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:
     table.add_column("method", overflow="fold")  # what gives way on a narrow screen
     gpu = any(result.peak_memory for result in results)
     timed = evaluation.setting.timed
-    columns = ["GMACs", f"{measure} %", "change", "top-5 %"] + ["speed-up (quartiles)"] * timed
+    columns = ["GMACs", f"{measure} %", "change", "top-5 %"] + ["speedup (quartiles)"] * timed
     for column in columns + ["MiB"] * gpu:
         width = 14 if column == "change" else max(6, len(column))
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
@@ -153,13 +153,13 @@ def equal_speed_table(
     Args:
         evaluation: Model and images.
         results: The unpruned model's, then one for each contender.
-        asked: The speed-up that each contender was set to.
+        asked: The speedup that each contender was set to.
         timings: What was measured.
     """
     measure, unpruned = evaluation.probe or "top-1", results[0]
     batch = evaluation.batch
     table = new_table(f"{evaluation.model_name}, {len(unpruned.hits)} images, batch {batch}")
-    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
     table.add_column("method", overflow="fold")  # what gives way on a narrow screen
     for column in ("measured", "cost", f"{measure} %", "change", "KL"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -181,7 +181,7 @@ def equal_speed_table(
 
 
 def speedup_quartiles(result: Result, reference: Result) -> str:
-    """Return the speed-up with its quartiles, or with the number of batches if they are few."""
+    """Return the speedup with its quartiles, or with the number of batches if they are few."""
     low, middle, high = result.speedup(reference)
     batches = len(result.seconds_per_image)
     spread = f"({low:.2f}–{high:.2f})" if batches >= 4 else f"(of {batches})"

@@ -98,7 +98,7 @@ def export(
     batch
         Images at a time, or dynamic.
     int8
-        Quantise by the runtime's own tool, calibrated on --data; for onnx and openvino.
+        Quantize by the runtime's own tool, calibrated on --data; for onnx and openvino.
     full_range
         Give int8 weights all 8 bits, for CPUs with VNNI only: elsewhere such a file is wrong.
     max_changed
@@ -150,7 +150,7 @@ def _timings_table(report: Report, model: str) -> Table:
     table = new_table(f"{model} in {report.runtime}, batch {size}")
     table.add_column("model")
     table.add_column("precision")
-    for column in ("ms", "spread", "speed-up", "of limit", "MB"):
+    for column in ("ms", "spread", "speedup", "of limit", "MB"):
         table.add_column(column, justify="right", no_wrap=True)
     for timing in report.timings:
         speedup, share = speedup_cell(timing.speedup, timing.speedup_range), timing.of_limit

@@ -224,7 +224,7 @@ class BudgetOptions:
 
     @property
     def time(self) -> TimeBudget | None:
-        """The budget, if it is a speed-up or a latency."""
+        """The budget, if it is a speedup or a latency."""
         if self.speedup is None and self.latency_ms is None:
             return None
         return TimeBudget(self.speedup, self.latency_ms)

@@ -191,7 +191,7 @@ def _scene(dice: _Dice, textures: Tensor, which: Tensor, clutter: float) -> Tens
     """Draw a block of images: background, then faint clutter, then the digit on top."""
     sign = dice.sign(0.6)
     contrast = dice.between(0.35, 0.6)
-    # The background is away from middle grey, which leaves room for the digit's contrast.
+    # The background is away from middle gray, which leaves room for the digit's contrast.
     level = 0.5 - sign * dice.between(0.05, 0.22)
     scene = level.view(-1, 1, 1, 1) + clutter * (_noise(dice) + _gratings(dice))
     for _ in range(_ARCS):
@@ -226,7 +226,7 @@ def _direction(turn: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _noise(dice: _Dice) -> Tensor:
-    """Draw smooth coloured noise at several scales, and a fine grey grain."""
+    """Draw smooth colored noise at several scales, and a fine gray grain."""
     total = torch.zeros((), device=dice.device)
     vivid = dice.between(0.0, 1.0, 1, 1, 1)
     for cells, channels, strongest in ((4, 3, 0.25), (10, 3, 0.25), (28, 3, 0.2), (56, 1, 0.12)):
@@ -240,7 +240,7 @@ def _noise(dice: _Dice) -> Tensor:
 
 
 def _gratings(dice: _Dice) -> Tensor:
-    """Draw waves of random pitch and direction that fade away from a random centre."""
+    """Draw waves of random pitch and direction that fade away from a random center."""
     along = _along(dice)
     total = torch.zeros((), device=dice.device)
     for _ in range(_GRATINGS):

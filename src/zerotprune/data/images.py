@@ -1,4 +1,4 @@
-"""Images: decode untrusted files, and read labelled images in batches through a model's transform.
+"""Images: decode untrusted files, and read labeled images in batches through a model's transform.
 
 Only known formats are decoded, and sizes are checked before any pixel is.
 """
@@ -37,7 +37,7 @@ class BadImage(ValueError):  # noqa: N818  it says what the file is, not what we
 
 
 def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
-    """Decode to RGB as torchvision's loader does: EXIF rotation is ignored, 16-bit grey is scaled.
+    """Decode to RGB as torchvision's loader does: EXIF rotation is ignored, 16-bit gray is scaled.
 
     Raises:
         BadImage: if the file is not a complete image, or too large.
@@ -100,7 +100,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     # In some of these modes and versions, PIL's conversion clips at 255.
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError("its grey values have more than 16 bits")
+        raise ValueError("its gray values have more than 16 bits")
     return Image.fromarray((values // 256).astype(np.uint8)).convert("RGB")
 
 

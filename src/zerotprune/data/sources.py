@@ -1,4 +1,4 @@
-"""Find labelled images: class folders, a flat folder with a mapping, tar shards, datasets."""
+"""Find labeled images: class folders, a flat folder with a mapping, tar shards, datasets."""
 
 from __future__ import annotations
 

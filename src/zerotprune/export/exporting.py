@@ -71,7 +71,7 @@ def export_model(
         to: "onnx" (ONNX Runtime), "openvino", "executorch" or "torch".
         batch: Images that the file takes at a time, or "dynamic" for any number.
         images: Images to compare on, and to calibrate int8 on; noise if there are none.
-        int8: Quantise by the runtime's own tool.
+        int8: Quantize by the runtime's own tool.
         full_range: Give int8 weights all 8 bits, for CPUs with VNNI only. By default they have 7,
             and the file is correct on every CPU.
         max_changed: Share of the answers that int8 may change.

@@ -2,7 +2,7 @@
 
 Four choices keep int8 files fast, and close to float on every CPU:
 
-- Only inputs and weights of layers are quantised, not their outputs. By default the quantizer also
+- Only inputs and weights of layers are quantized, not their outputs. By default the quantizer also
   rounds outputs, which cost ViT-Ti most of what it lost.
 - A layer stays in float if 8 bits are too coarse for its input. In ViT-Ti the hidden values of one
   MLP reach 216 where a typical token has a size of 0.3: one step of 8 bits is larger than most

@@ -48,7 +48,7 @@ class Agreement:
             )
 
     def check_int8(self, max_changed: float) -> None:
-        """Raise ValueError if quantisation changes more answers than allowed."""
+        """Raise ValueError if quantization changes more answers than allowed."""
         changed = 1 - self.same
         if not changed <= max_changed:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The socket for targets: write a model for a runtime, run it there, quantise it, read it."""
+"""The socket for targets: write a model for a runtime, run it there, quantize it, read it."""
 
 from __future__ import annotations
 

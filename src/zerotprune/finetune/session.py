@@ -135,7 +135,7 @@ class Checkpoint:
         return len(self.history)
 
     def save(self, path: Path) -> None:
-        """Write the file; serialise it in memory first, so that a full disk gives a clear error."""
+        """Write the file; serialize it in memory first, so that a full disk gives a clear error."""
         buffer = io.BytesIO()
         torch.save({"version": _VERSION, **vars(self)}, buffer)
         try:

@@ -321,7 +321,7 @@ def token_loss(
 ) -> Float[Tensor, ""]:
     """Return the squared distance from every remaining token to the teacher's at its place.
 
-    Both are normalised to mean 0 and variance 1. A token counts once for every patch that it stands
+    Both are normalized to mean 0 and variance 1. A token counts once for every patch that it stands
     for. The final norm's scale is left out: training would shrink it.
     """
     place = tokens.source.unsqueeze(-1).expand(-1, -1, taught.shape[-1])

@@ -1,7 +1,7 @@
 """Measure what pruning does to vectors, without labels: how far they move, and whether their
-nearest neighbours stay the same.
+nearest neighbors stay the same.
 
-Neighbours are by cosine; an image is never its own neighbour. There are two recalls: with queries
+Neighbors are by cosine; an image is never its own neighbor. There are two recalls: with queries
 and index pruned, as if everything were embedded again, and with pruned queries against the unpruned
 model's index, as if one existed already.
 """
@@ -30,7 +30,7 @@ class Drift:
     """How the vectors of a pruned model differ from those of the unpruned one."""
 
     cosines: Float[Tensor, " images"]  # of each image's vector to its unpruned one
-    recall: dict[int, float]  # by the number of neighbours; queries and index pruned
+    recall: dict[int, float]  # by the number of neighbors; queries and index pruned
     recall_unpruned_index: dict[int, float]  # pruned queries, unpruned index
 
     @property
@@ -103,7 +103,7 @@ def recall(
     expected: Int[Tensor, "images neighbours"],
     count: int,
 ) -> float:
-    """Return the share of the first `count` expected neighbours among the first `count`
+    """Return the share of the first `count` expected neighbors among the first `count`
     retrieved."""
     count = min(count, expected.shape[1])
     same = retrieved[:, :count].unsqueeze(2) == expected[:, :count].unsqueeze(1)

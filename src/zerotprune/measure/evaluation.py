@@ -1,6 +1,6 @@
 """Evaluate contenders on a data set: every image once, shared among processes under torchrun.
 
-A model without a head is evaluated by a probe on its features: nearest neighbours, or linear.
+A model without a head is evaluated by a probe on its features: nearest neighbors, or linear.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def probe_scores(
     labels: Int[Tensor, " train"],
     test: Float[Tensor, "test width"],
 ) -> Float[Tensor, "test classes"]:
-    """Return a score for each class, from features of labelled images."""
+    """Return a score for each class, from features of labeled images."""
     for name, features in (("train", train), ("test", test)):
         if features.dim() != 2:
             raise ValueError(
@@ -235,7 +235,7 @@ def probe_scores(
 
 
 def _nearest(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
-    """Sum the votes of the nearest neighbours by cosine, each weighted by its similarity."""
+    """Sum the votes of the nearest neighbors by cosine, each weighted by its similarity."""
     cosines = F.normalize(test, dim=-1) @ F.normalize(train, dim=-1).T
     similarity, indices = cosines.topk(min(_NEIGHBOURS, len(train)), dim=-1)
     scores = torch.zeros(len(test), int(labels.max()) + 1)

@@ -73,7 +73,7 @@ def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str)
 
 
 def ranges_figure(verdict: Verdict, title: str) -> Figure:
-    """Plot every range that was tried by its two bounds, coloured by its result."""
+    """Plot every range that was tried by its two bounds, colored by its result."""
     figure, axis = single_axis(title)
     low, high = zip(*verdict.trials, strict=True)
     scale = 100 if verdict.labels else 1

@@ -66,7 +66,7 @@ def trade_off_figure(
         unpruned: x of the unpruned model.
         by: what x is.
         title: of the figure.
-        named: lines with colour and name; the others are grey. None: those of `find_named`.
+        named: lines with color and name; the others are gray. None: those of `find_named`.
     """
     figure, axis = single_axis(title)
     lines = {name: sorted(point[1:] for point in points if point.name == name)
@@ -116,7 +116,7 @@ class Pace(NamedTuple):
 
 
 def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Figure:
-    """Plot speed-up against batch size, a panel for each precision and mode.
+    """Plot speedup against batch size, a panel for each precision and mode.
 
     Args:
         paces: all measurements.
@@ -144,7 +144,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
             axis.minorticks_off()
     for axis in axes[-1]:
         axis.set_xlabel("batch size")
-    figure.supylabel(f"speed-up over {base}", fontsize=10)
+    figure.supylabel(f"speedup over {base}", fontsize=10)
     figure.suptitle(title, fontsize=11)
     handles, labels = max((axis.get_legend_handles_labels() for axis in axes.flat),
                           key=lambda legend: len(legend[1]))  # fmt: skip

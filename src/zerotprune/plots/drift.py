@@ -1,4 +1,4 @@
-"""Plot what pruning does to vectors: neighbours kept against speed, and the images that moved."""
+"""Plot what pruning does to vectors: neighbors kept against speed, and the images that moved."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Kept(NamedTuple):
     name: str
     speedup: float
     gmacs: float
-    recall: float  # of ten neighbours, pruned queries and index
+    recall: float  # of ten neighbors, pruned queries and index
     recall_unpruned_index: float
 
 
 def drift_figure(points: Sequence[Kept], title: str) -> Figure:
-    """Plot the recall of ten neighbours against measured speed-up, a panel for each setting.
+    """Plot the recall of ten neighbors against measured speedup, a panel for each setting.
 
     Args:
         points: All measurements of pruned models.
@@ -38,7 +38,7 @@ def drift_figure(points: Sequence[Kept], title: str) -> Figure:
     for axis, (label, field) in zip(axes, settings.items(), strict=True):
         _panel(axis, points, field)
         axis.set_title(label, fontsize=10)
-        axis.set_xlabel("speed-up over the unpruned model")
+        axis.set_xlabel("speedup over the unpruned model")
     axes[0].set_ylabel("recall@10 of the unpruned model's neighbours")
     return figure
 
@@ -72,7 +72,7 @@ def _panel(axis: Any, points: Sequence[Kept], field: str) -> None:
 
 
 class Moved(NamedTuple):
-    """An image, how far its vector moved, and its nearest neighbour before and after."""
+    """An image, how far its vector moved, and its nearest neighbor before and after."""
 
     image: Image.Image
     name: str
@@ -82,7 +82,7 @@ class Moved(NamedTuple):
 
 
 def moved_figure(moved: Sequence[Moved], title: str) -> Figure:
-    """Show the images that moved most, a column each, above their nearest neighbours by the
+    """Show the images that moved most, a column each, above their nearest neighbors by the
     unpruned and by the pruned model.
 
     Args:

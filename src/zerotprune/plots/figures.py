@@ -1,4 +1,4 @@
-"""What all plots share: empty figures, colours, names at lines, and the files they go to."""
+"""What all plots share: empty figures, colors, names at lines, and the files they go to."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..methods import DEFAULT
 from ..safety.files import check_writable, replacing
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours suit every kind of colour vision.
+# Okabe and Ito's colors suit every kind of color vision.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
 GREY = "#BBBBBB"  # of lines without a name
-NAMED = 3  # lines with a name and a colour, where there are more than FEW
+NAMED = 3  # lines with a name and a color, where there are more than FEW
 FEW = 5
 
 Line = Sequence[tuple[float, float]]  # (x, y), by rising x
@@ -44,7 +44,7 @@ def single_axis(title: str) -> tuple[Figure, Any]:
 
 
 def style_of(number: int) -> dict[str, str]:
-    """Return colour and marker of a line by its number; they repeat after the last."""
+    """Return color and marker of a line by its number; they repeat after the last."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
@@ -72,11 +72,11 @@ def choose_named(
 
 
 def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: str) -> None:
-    """Write each name beside the end of its line, in the line's colour, without overlap.
+    """Write each name beside the end of its line, in the line's color, without overlap.
 
     Args:
         axis: the axis of the lines.
-        ends: x, y and colour by name.
+        ends: x, y and color by name.
         side: where the text goes, "left" or "right" of its end.
     """
     step = 0.05 * (axis.get_ylim()[1] - axis.get_ylim()[0])
@@ -92,7 +92,7 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
 
 
 def others_key(names: Sequence[str]) -> Line2D:
-    """Return one legend entry for all grey lines, with their names."""
+    """Return one legend entry for all gray lines, with their names."""
     text = textwrap.fill(f"others: {', '.join(names)}", 44)
     return Line2D([], [], color=GREY, lw=1.2, label=text)
 

@@ -138,7 +138,7 @@ class Objective:
 
     def _read(self, outputs: Sequence[Tensor]) -> list[Float[Tensor, "batch answers"]]:
         """Return log-probabilities: of the classes or, for a model without a head, of which other
-        image is the nearest neighbour."""
+        image is the nearest neighbor."""
         if self._features is not None:
             likeness = _normalize(outputs) @ self._features.T / TEMPERATURE
             outputs = likeness.fill_diagonal_(_NEVER).split([len(batch) for batch in outputs])
@@ -206,7 +206,7 @@ def split_halves(
         if len(members) % 2:
             single.append(members.pop())
         paired += members
-    # Single ones go with their neighbours in the list of classes, alike more often than not.
+    # Single ones go with their neighbors in the list of classes, alike more often than not.
     row = paired + single
     first, second = row[::2], row[1::2]
     for pair in range(len(second)):

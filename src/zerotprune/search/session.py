@@ -337,7 +337,7 @@ def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance:
     if broken and total < job.config.trials:
         raise ChildProcessError(
             f"{len(broken)} of {count} workers ended early (exit code {broken[0]}); finished "
-            "trials are kept, run the same command again to go on"
+            "trials are kept, run the same command again to continue"
         )
 
 

@@ -126,7 +126,7 @@ def reporting_loss() -> Iterator[None]:
             raise
         raise StorageLostError(
             f"the storage of the trials was lost: {_first_line(cause)}; finished trials are kept "
-            "there, run the same command again to go on"
+            "there, run the same command again to continue"
         ) from None
 
 

@@ -38,11 +38,11 @@ from .story import Mark, StageView, find_borders, undo_normalization
 
 REACH = 5.0  # heat maps range from a fifth of the mean to five times the mean
 LARGEST = 448  # pixels: photographs are embedded no larger than this
-NO_PATCH = "#F2F2F2"  # the colour of a patch that is gone
+NO_PATCH = "#F2F2F2"  # the color of a patch that is gone
 INK, QUIET, PALE, BAR = "#1A1A1A", "#5F6368", "#E4E6E8", "#F6F7F8"
 SAME, OTHER = "#00795A", "#B34700"  # the pruned model gives the same answer, or another
 ACCENT = "#6D4AA8"  # of controls and progress: unlike any mark and any heat
-#: colour and opacity of marked patches; Okabe and Ito's colours suit every kind of colour vision
+#: color and opacity of marked patches; Okabe and Ito's colors suit every kind of color vision
 COVER = {
     Mark.SIMILAR: ("#E69F00", 0.85),
     Mark.UNIMPORTANT: ("#0072B2", 0.85),
@@ -50,11 +50,11 @@ COVER = {
 }
 #: the same where the patches that are left have to stand out
 PALE_COVER = COVER | {Mark.SIMILAR: ("#FAEBCB", 1.0), Mark.UNIMPORTANT: ("#D3E5F1", 1.0)}
-TINT = 0.8  # opacity of a token's mean colour on its patches
+TINT = 0.8  # opacity of a token's mean color on its patches
 # Widths below are in patches.
-OUTLINE = (("#1A1A1A", 0.55, 0.2), ("#FFFFFF", 0.95, 0.09))  # of tokens: colour, opacity, width
+OUTLINE = (("#1A1A1A", 0.55, 0.2), ("#FFFFFF", 0.95, 0.09))  # of tokens: color, opacity, width
 EDGES = ("#FFFFFF", 0.18, 0.04)  # between patches
-#: from a similar patch to its partner: colour, width, and diameter of the dot at the partner
+#: from a similar patch to its partner: color, width, and diameter of the dot at the partner
 PARTNERS = (("#FFFFFF", 0.24, 0.44), ("#D55E00", 0.12, 0.32))
 
 SCALE = 1.5  # pixels per unit: sharp on most screens, and small enough to send
@@ -212,7 +212,7 @@ class Drawing:
 def overlay(stage: StageView, *, lines: bool) -> str:
     """Return the marks of a stage as an SVG fragment to lay over the image; a unit is a patch.
 
-    The class of every element says what it marks; colours are attributes, so that a style sheet
+    The class of every element says what it marks; colors are attributes, so that a style sheet
     may change them.
     """
     rows, cols = stage.fate.shape
@@ -246,7 +246,7 @@ def _runs(mask: Any) -> tuple[Any, Any, Any]:
 
 
 def _rectangles(marked: Bool[Tensor, "rows cols"]) -> Path:
-    """Return one path around the marked patches; neighbours in a row are one rectangle."""
+    """Return one path around the marked patches; neighbors in a row are one rectangle."""
     rows, starts, ends = _runs(marked)
     x = np.stack([starts, ends, ends, starts, starts], axis=1)
     y = np.stack([rows, rows, rows + 1, rows + 1, rows], axis=1)
@@ -330,7 +330,7 @@ def _missing_glyphs_allowed() -> Iterator[None]:
 def as_image(
     values: Float[Tensor, "3 height width"], model: nn.Module | None = None
 ) -> Image.Image:
-    """Undo the model's normalisation to see what it saw."""
+    """Undo the model's normalization to see what it saw."""
     pixels = (undo_normalization(values, model) * 255).round().to(torch.uint8)
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
@@ -338,13 +338,13 @@ def as_image(
 def heat_map(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:
     """Colour importance, one pixel a patch, on a logarithmic scale around 1."""
     level = (1 + np.log(np.clip(values.numpy(), 1 / reach, reach)) / np.log(reach)) / 2
-    # Cividis rises evenly in lightness and is safe for every kind of colour vision.
+    # Cividis rises evenly in lightness and is safe for every kind of color vision.
     colours = matplotlib.colormaps["cividis"].with_extremes(bad=NO_PATCH)
     return Image.fromarray(colours(np.ma.masked_invalid(level), bytes=True)[..., :3].copy())
 
 
 def heat_scale(reach: float = REACH) -> Float[Tensor, "1 64"]:
-    """Return values whose heat map is the whole range of colours in a row."""
+    """Return values whose heat map is the whole range of colors in a row."""
     return reach ** torch.linspace(-1, 1, 64)[None]
 
 

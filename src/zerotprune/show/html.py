@@ -101,7 +101,7 @@ def write_predictions(predictions: Sequence[Prediction], before: Sequence[Predic
 
 
 def write_legend(words: Mapping[Mark, str]) -> str:
-    """Say what each mark means; the style sheet has the colours, by the name of the mark."""
+    """Say what each mark means; the style sheet has the colors, by the name of the mark."""
     keys = "".join(f'<li><i class="{mark}"></i>{text}</li>' for mark, text in words.items())
     return f'<ul class="legend">{keys}</ul>'
 

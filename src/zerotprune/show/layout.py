@@ -108,7 +108,7 @@ def _save_film(scene: Scene, path: Path, ending: str) -> None:
 
 
 def _quantize(frame: Image.Image) -> Image.Image:
-    """Reduce a frame to 256 colours, with those of the marks among them."""
+    """Reduce a frame to 256 colors, with those of the marks among them."""
     fixed = [colour for colour, _ in COVER.values()] + [ACCENT, SAME, OTHER]
     count = 256 - len(fixed)
     colours = frame.quantize(count, Image.Quantize.MEDIANCUT).getpalette() or []
@@ -352,7 +352,7 @@ def _add_heads_title(drawing: Drawing, views: Sequence[HeadsView], y: float) -> 
 
 
 def add_scale(drawing: Drawing, y: float, reach: float = REACH) -> None:
-    """Say what the colours of heat maps mean, at the right edge."""
+    """Say what the colors of heat maps mean, at the right edge."""
     x = drawing.width - MARGIN - 290
     drawing.text(x - 8, y, f"{1 / reach:g} of the mean", size=12, colour=QUIET, align="right")
     drawing.heat((x, y - 11, 160, 13), heat_scale(reach), reach=reach)

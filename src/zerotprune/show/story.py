@@ -46,7 +46,7 @@ class Mark(str, Enum):
 
 MARKS = {
     Mark.KEPT: "kept",
-    Mark.MERGED: "merged: the patches of one token share colour and outline",
+    Mark.MERGED: "merged: the patches of one token share color and outline",
     Mark.SIMILAR: "dropped: similar to another",
     Mark.UNIMPORTANT: "dropped: unimportant",
     Mark.GONE: "dropped before",
@@ -71,7 +71,7 @@ class StageView:
     importance: Float[Tensor, "rows cols"]  # NaN where the stage saw no patch
     # For a method that merges: the token of each patch, as `follow_tokens` names it,
     token: Int[Tensor, "rows cols"] | None = None
-    tint: Float[Tensor, "rows cols 3"] | None = None  # and the mean colour of that token's patches
+    tint: Float[Tensor, "rows cols 3"] | None = None  # and the mean color of that token's patches
 
     @property
     def kept(self) -> int:
@@ -250,7 +250,7 @@ def _stage_views(
     grid: tuple[int, int],
     model: nn.Module,
 ) -> list[list[StageView]]:
-    """Split the traces by image; for a method that merges, add tokens and their colours."""
+    """Split the traces by image; for a method that merges, add tokens and their colors."""
     views = [[stage_view(stage, index, grid) for stage in traces] for index in range(len(images))]
     if not merges:
         return views
@@ -322,7 +322,7 @@ def find_shared(token: Int[Tensor, "rows cols"]) -> Bool[Tensor, "rows cols"]:
 def find_borders(
     token: Int[Tensor, "rows cols"],
 ) -> tuple[Bool[Tensor, "rows cols-1"], Bool[Tensor, "rows-1 cols"]]:
-    """Select the borders of merged patches: between neighbours in a row, and in a column.
+    """Select the borders of merged patches: between neighbors in a row, and in a column.
 
     A single patch has no border of its own: an outline would only hide it.
     """
@@ -345,7 +345,7 @@ def undo_normalization(
 def patch_colours(
     values: Float[Tensor, "3 height width"], grid: tuple[int, int], model: nn.Module | None = None
 ) -> Float[Tensor, "rows cols 3"]:
-    """Return the mean colour of each patch that the model saw, from 0 to 1."""
+    """Return the mean color of each patch that the model saw, from 0 to 1."""
     pooled: Tensor = adaptive_avg_pool2d(undo_normalization(values, model), grid)
     return pooled.permute(1, 2, 0)
 
@@ -353,7 +353,7 @@ def patch_colours(
 def blend_colours(
     colours: Float[Tensor, "rows cols 3"], token: Int[Tensor, "rows cols"]
 ) -> Float[Tensor, "rows cols 3"]:
-    """Average the colours of each token's patches; single and dropped patches keep theirs."""
+    """Average the colors of each token's patches; single and dropped patches keep theirs."""
     flat, names = colours.reshape(-1, 3), token.flatten()
     places = torch.arange(len(names), device=names.device)
     group = torch.where(names < 0, places, names)  # no token stands at a dropped patch

@@ -57,7 +57,7 @@ class LVViT(nn.Module):
 
 
 def predict(model: Any, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch classes"]:
-    """Return the two heads' logits from normalised tokens, CLS first."""
+    """Return the two heads' logits from normalized tokens, CLS first."""
     cls: Tensor = model.head(x[:, 0])
     patches: Tensor = model.aux_head(x[:, 1:])
     return cls + 0.5 * patches.amax(dim=1)

@@ -57,7 +57,7 @@ def head_width(q: Tensor) -> dict[str, Any]:
 def portion(rows, ROWS: tl.constexpr):
     """Return the graph or image that a program of a flat grid works on, and its first row there.
 
-    Neighbours in the grid share it, and find in the cache what they all read.
+    Neighbors in the grid share it, and find in the cache what they all read.
     """
     blocks = tl.cdiv(rows, ROWS)
     owner = tl.program_id(0) // blocks
