@@ -184,12 +184,12 @@ def bench(
     for schedule in schedules:
         assert schedule is not None
         with console.status("setting every method to the same cost") as status:
-            entered = core.entrants(built, schedule, names, images, setup.outputs)
-            groups = list(core.sweep(built, entered, precisions, batches, setup, status.update))
+            cases = core.entrants(built, schedule, names, images, setup.outputs)
+            groups = list(core.sweep(built, cases, precisions, batches, setup, status.update))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy: Accuracy = {}
         if evaluation is not None and whole:
-            accuracy = measure_accuracy(evaluation, entered, precisions, setup)
+            accuracy = measure_accuracy(evaluation, cases, precisions, setup)
         measured = [
             row
             for group in groups

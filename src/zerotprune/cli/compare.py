@@ -102,8 +102,8 @@ def compare(
 def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: list[Result]) -> None:
     timings = [entry.timed for entry in entries if entry.timed is not None]
     if timings:
-        asked = [entry.asked for entry in entries]
-        evaluation.console.print(equal_speed_table(evaluation, results, asked, timings))
+        targets = [entry.target for entry in entries]
+        evaluation.console.print(equal_speed_table(evaluation, results, targets, timings))
     else:
         evaluation.console.print(accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
@@ -140,13 +140,13 @@ def _points(entries: list[Entry], results: list[Result], by: Axis) -> list[Point
 
 def _against_rival(entries: list[Entry], results: list[Result]) -> list[str]:
     """Compare the default method with ToMe at each budget, in a paired test."""
-    pairs = {(entry.asked, entry.contender.name): (entry, result)
+    pairs = {(entry.target, entry.contender.name): (entry, result)
              for entry, result in zip(entries, results[1:], strict=True)}  # fmt: skip
     lines = []
-    for asked in dict.fromkeys(entry.asked for entry in entries):
-        if (asked, DEFAULT) not in pairs or (asked, RIVAL) not in pairs:
+    for target in dict.fromkeys(entry.target for entry in entries):
+        if (target, DEFAULT) not in pairs or (target, RIVAL) not in pairs:
             continue
-        (ours, result), (theirs, other) = pairs[asked, DEFAULT], pairs[asked, RIVAL]
+        (ours, result), (theirs, other) = pairs[target, DEFAULT], pairs[target, RIVAL]
         mean, error = result.change(other)
         z = mean / error if error else 0.0
         at = f"{result.gmacs():.3f} and {other.gmacs():.3f} GMACs"

@@ -145,7 +145,7 @@ def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:
 def equal_speed_table(
     evaluation: Evaluation,
     results: Sequence[Result],
-    asked: Sequence[float],
+    targets: Sequence[float],
     timings: Sequence[Timed],
 ) -> Table:
     """Return a table with a row for each contender at each speed, and its cost there.
@@ -153,7 +153,7 @@ def equal_speed_table(
     Args:
         evaluation: Model and images.
         results: The unpruned model's, then one for each contender.
-        asked: The speedup that each contender was set to.
+        targets: The speedup that each contender was set to.
         timings: What was measured.
     """
     measure, unpruned = evaluation.probe or "top-1", results[0]
@@ -165,7 +165,7 @@ def equal_speed_table(
         table.add_column(column, justify="right", no_wrap=True)
     table.add_row("1", unpruned.contender.name, "", "1", f"{unpruned.top1:.2f}", "", "",
                   end_section=True)  # fmt: skip
-    rows = list(zip(asked, results[1:], timings, strict=True))
+    rows = list(zip(targets, results[1:], timings, strict=True))
     for number, (speedup, result, timed) in enumerate(rows, start=1):
         table.add_row(
             f"{speedup:g}",
@@ -175,7 +175,7 @@ def equal_speed_table(
             f"{result.top1:.2f}",
             "{:+.2f} ± {:.2f}".format(*result.change(unpruned)),
             f"{fmean(result.kl):.4f}" if result.kl else "",
-            end_section=number < len(rows) and asked[number] != speedup,
+            end_section=number < len(rows) and targets[number] != speedup,
         )
     return table
 

@@ -182,9 +182,9 @@ def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int)
     def batches() -> Iterator[Tensor]:
         turns = read_loader(loader)
         while True:
-            asked = now("cpu")
+            begun = now("cpu")
             decoded = next(turns, None)
-            tally.model_seconds -= now("cpu") - asked  # it is part of the time between vectors
+            tally.model_seconds -= now("cpu") - begun  # it is part of the time between vectors
             if decoded is None:
                 return
             waiting.append(decoded)
@@ -193,9 +193,9 @@ def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int)
 
     vectors = embedder.stream(batches())
     while True:
-        asked = now("cpu")
+        begun = now("cpu")
         batch_vectors = next(vectors, None)
-        tally.model_seconds += now("cpu") - asked
+        tally.model_seconds += now("cpu") - begun
         while waiting and waiting[0].images is None:
             piece, _, errors = waiting.popleft()
             collector.add(piece, None, errors)

@@ -127,16 +127,16 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return dict(data)
 
 
-def earlier_schedule(folder: Path, asked: str) -> Schedule | None:
+def earlier_schedule(folder: Path, request: str) -> Schedule | None:
     """Return the schedule of a folder's vectors if they were made with the same options, so that
     what was measured once holds for all of them.
 
     Args:
         folder: It need not exist.
-        asked: Budget and method, as the user gave them.
+        request: Budget and method, as the user gave them.
     """
     manifest = read_manifest(folder)
-    if manifest is None or manifest["settings"].get("asked") != asked:
+    if manifest is None or manifest["settings"].get("asked") != request:
         return None
     line = manifest["settings"].get("schedule")
     return Schedule.from_json(line) if line else Schedule()

@@ -118,7 +118,7 @@ class Result:
         return Mean.of([float(hit) - float(other) for hit, other in pairs], scale=100)
 
     def speedup(self, reference: Result) -> tuple[float, float, float]:
-        """Return lower quartile, median and upper quartile of the speed-up, batch by batch."""
+        """Return lower quartile, median and upper quartile of the speedup, batch by batch."""
         return self.seconds_per_image.speedup_quartiles(reference.seconds_per_image)
 
 

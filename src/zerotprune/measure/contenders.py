@@ -25,9 +25,9 @@ Say = Callable[[str], None]
 class Entry:
     """One method at one budget."""
 
-    asked: float  # the cost, or the speed-up
+    target: float  # the cost, or the speedup
     contender: Contender
-    timed: Timed | None = None  # where the budget is a speed-up
+    timed: Timed | None = None  # where the budget is a speedup
 
 
 def at_costs(
@@ -89,8 +89,8 @@ def at_speeds(
             missed.append(reached)
             report(reached.failure)
         else:
-            asked = reached.budget.speedup or 0.0
-            entries.append(Entry(asked, _contender(reached.schedule), reached.timed))
+            target = reached.budget.speedup or 0.0
+            entries.append(Entry(target, _contender(reached.schedule), reached.timed))
     return _some(entries), missed
 
 

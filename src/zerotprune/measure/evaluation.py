@@ -139,12 +139,12 @@ class Evaluator:
 
 def measure_accuracy(
     evaluator: Evaluator,
-    entered: Sequence[Entrant],
+    cases: Sequence[Entrant],
     precisions: Sequence[Precision],
     setup: Setup,
 ) -> Accuracy:
     """Evaluate what was timed, in every precision; after Ctrl-C, return the precisions so far."""
-    contenders = [entrant.contender for entrant in entered if not entrant.failure]
+    contenders = [entrant.contender for entrant in cases if not entrant.failure]
     measured: Accuracy = {}
     for precision in precisions:
         dtype: torch.dtype = getattr(torch, precision)

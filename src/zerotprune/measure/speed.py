@@ -109,7 +109,7 @@ class Group:
 
     @property
     def base(self) -> Mode:
-        """The mode of the unpruned model that speed-ups are over: compile, if it was run."""
+        """The mode of the unpruned model that speedups are over: compile, if it was run."""
         modes = [speed.mode for speed in self.speeds]
         return "compile" if "compile" in modes else modes[0]
 
@@ -122,7 +122,7 @@ class Group:
         return self._ratio(speed, LIMIT, speed.mode)
 
     def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
-        """Return the quartiles of the speed-up over the rounds, paired round by round."""
+        """Return the quartiles of the speedup over the rounds, paired round by round."""
         unpruned = self._seconds(UNPRUNED.name, self.base)
         if not unpruned or not speed.seconds:
             return None
@@ -230,7 +230,7 @@ def as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -
 
 def sweep(
     model: nn.Module,
-    entered: Sequence[Entrant],
+    cases: Sequence[Entrant],
     precisions: Sequence[Precision],
     batches: Sequence[int],
     setup: Setup,
@@ -243,7 +243,7 @@ def sweep(
         cast = copy.deepcopy(model).to(setup.device, getattr(torch, precision))
         for batch in batches:
             try:
-                group = measure(cast, entered, precision, batch, setup, report=report)
+                group = measure(cast, cases, precision, batch, setup, report=report)
             except KeyboardInterrupt:
                 if not finished:
                     raise
@@ -257,7 +257,7 @@ def sweep(
 
 def measure(
     model: nn.Module,
-    entered: Sequence[Entrant],
+    cases: Sequence[Entrant],
     precision: Precision,
     batch: int,
     setup: Setup,
@@ -270,7 +270,7 @@ def measure(
 
     Args:
         model: The unpruned model, on the device and in the precision.
-        entered: What to measure.
+        cases: What to measure.
         precision: Of the model.
         batch: Images at a time.
         setup: Device, modes and rounds.
@@ -284,9 +284,9 @@ def measure(
     if setup.compiles:
         torch.compiler.reset()
         gc.collect()  # pruned copies are in cycles: none may be freed while a graph is captured
-    room = room_for(len(entered)) if setup.compiles else nullcontext()
+    room = room_for(len(cases)) if setup.compiles else nullcontext()
     with torch.inference_mode(), room:
-        for entrant in entered:
+        for entrant in cases:
             eager: Any = sharing_copy(model).requires_grad_(False)
             schedule = entrant.contender.schedule
             attach(eager, schedule, setup.compute, setup.backend, setup.outputs)
