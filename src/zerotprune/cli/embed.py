@@ -152,10 +152,10 @@ def embed(
         "cpu" if on_ray else device, method=None if budget.options else method,
         random_weights=loading.random_weights,
     )  # fmt: skip
-    asked = _asked(budget, method)
-    embedder = _with_schedule(embedder, budget, method, out, asked, shards, console)
+    request = _request(budget, method)
+    embedder = _with_schedule(embedder, budget, method, out, request, shards, console)
     with opened(out, alone=rank == 0, left=left):
-        settings = {"asked": asked, **embedder.about()}
+        settings = {"asked": request, **embedder.about()}
         folder = VectorFolder(out, settings, vector.form)
         if rank:
             folder.wait_for(shards)
@@ -177,20 +177,20 @@ def embed(
     _print_summary(tally, shards, failures, out, console, json, rank)
 
 
-def _asked(budget: BudgetOptions, method: str | None) -> str:
+def _request(budget: BudgetOptions, method: str | None) -> str:
     """Return the budget as it was given, with a hash of what is in the files that it names."""
-    asked = [f"{name} {value}" for name, value in budget.options.items()]
+    parts = [f"{name} {value}" for name, value in budget.options.items()]
     if budget.schedule is not None and Path(budget.schedule).exists():
         schedule = preset_or_file(budget.schedule, method)
-        asked.append(f"({hashed(schedule.one_line().encode())})")
+        parts.append(f"({hashed(schedule.one_line().encode())})")
     if budget.tuned:
-        asked.append("--tuned")
+        parts.append("--tuned")
     if method is not None:
-        asked.append(f"--method {method}")
+        parts.append(f"--method {method}")
         file, own, _ = method.rpartition(".py:")
         if own:
-            asked.append(f"({hashed(bytes_of(Path(f'{file}.py')))})")
-    return " ".join(asked) or "no budget"
+            parts.append(f"({hashed(bytes_of(Path(f'{file}.py')))})")
+    return " ".join(parts) or "no budget"
 
 
 def _with_schedule(
@@ -198,12 +198,12 @@ def _with_schedule(
     budget: BudgetOptions,
     method: str | None,
     out: Path,
-    asked: str,
+    request: str,
     shards: list[Shard],
     console: Console,
 ) -> Embedder:
     """Fix the schedule: the folder's own if the options are the same as before."""
-    earlier = earlier_schedule(out, asked) if budget.options else None
+    earlier = earlier_schedule(out, request) if budget.options else None
     if earlier is not None:
         return embedder.pruned_by(earlier)
     if budget.time is not None and world_size() > 1:
