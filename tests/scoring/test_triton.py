@@ -22,7 +22,7 @@ from zerotprune.scoring.graph import DenseGraph
 from zerotprune.scoring.indexing import descending
 from zerotprune.scoring.scorer import scorer_for
 from zerotprune.scoring.similarity import nearest, split
-from zerotprune.scoring.triton import fused, matching, ranking, sums, voting
+from zerotprune.scoring.triton import fused, ranking, similarity, sums, voting
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -152,7 +152,7 @@ def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
     features = torch.randn(BATCH, patches, width, device=DEVICE).to(precision)
     features[:, 0] = 0.0
     group_a, group_b = split(torch.rand(BATCH, patches, device=DEVICE), "sequential-u")
-    best, choice = matching.nearest(features, group_a, group_b)
+    best, choice = similarity.nearest(features, group_a, group_b)
     expected, place = nearest(features.double(), group_a, group_b)
     torch.testing.assert_close(best.double(), expected, atol=1e-6, rtol=1e-5)
     blank = (group_a == 0) | (expected == 0)  # nothing is like a vector of no length
@@ -267,7 +267,7 @@ def test_sums_are_those_of_torch(attention: SDPBackend, width: int, precision: t
 def test_other_token_counts_need_no_new_code(precision: torch.dtype) -> None:
     """Compiling takes a second, and a search tries thousands of schedules."""
     kernels = (voting._round, voting._all_rounds, sums._log_sums_without, ranking._descending,
-               matching._nearest)  # fmt: skip
+               similarity._nearest)  # fmt: skip
     model: Any = timm.create_model("deit_tiny_patch16_224", depth=4).eval().cuda().to(precision)
     images, counts = torch.randn(2, 3, 224, 224).cuda().to(precision), []
     for similar in (10, 11, 15, 16):

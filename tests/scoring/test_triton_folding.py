@@ -20,7 +20,7 @@ from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.indexing import take
 from zerotprune.scoring.scorer import REFERENCE
 from zerotprune.scoring.similarity import Folding
-from zerotprune.scoring.triton import folding, fused
+from zerotprune.scoring.triton import fused, similarity
 
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
 LOOSE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -135,7 +135,7 @@ def test_the_same_are_folded(
 ) -> None:
     """Rounding may swap ties, so compare all costs with those of float64."""
     if patches == 70:  # as if they were too many for one tile: the interpreter is slow
-        monkeypatch.setattr(folding, "ONE_TILE", 64)
+        monkeypatch.setattr(similarity, "ONE_TILE", 64)
     tokens = torch.randn(BATCH, patches + 1, 40, device=DEVICE).to(precision)
     features = tokens[:, 1:]
     drawn = torch.rand(BATCH, patches, device=DEVICE)
@@ -158,7 +158,7 @@ def test_the_same_are_folded(
 def test_equal_tokens_are_folded_in_their_order(
     one_tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "ONE_TILE", one_tile)
+    monkeypatch.setattr(similarity, "ONE_TILE", one_tile)
     features = torch.ones(BATCH, 21, 16, device=DEVICE)
     weight = torch.ones(BATCH, 21, device=DEVICE)
     plan = fused.FusedScorer().fold(features, 4, weight, 0.25, 1)
@@ -181,7 +181,7 @@ def test_merged_tokens_are_weighted_means(
     into[:, : count // 2] = 0  # many into one
     wide = None if size is None else size.double()
     exact, masses = REFERENCE.merge(x.double(), wide, keep, gone, into)
-    actual, total = folding.merge(x, size, keep, gone, into)
+    actual, total = similarity.merge(x, size, keep, gone, into)
     assert torch.equal(total, masses.float())
     assert error(actual, exact) < LOOSE[precision]
 

@@ -23,9 +23,8 @@ from ..graph import (
 )
 from ..scorer import Scorer
 from ..similarity import Among, Folding, Metric
-from . import folding, matching, ranking, whole
-from .columns import columns, sampled
-from .sums import log_sums, log_sums_without, row
+from . import ranking, similarity, whole
+from .sums import columns, log_sums, log_sums_without, row, sampled
 from .tiles import LOG2_E
 from .voting import vote
 
@@ -157,7 +156,7 @@ class FusedScorer(Scorer):
     ) -> tuple[Float[Tensor, "batch group_a"], Int[Tensor, "batch group_a"]]:
         if metric != "cosine" or among != "others":
             return super().nearest(features, group_a, group_b, metric, among)
-        return matching.nearest(features, group_a, group_b)
+        return similarity.nearest(features, group_a, group_b)
 
     def fold(
         self,
@@ -168,11 +167,11 @@ class FusedScorer(Scorer):
         first: int = 1,
         prefix: int = 0,
     ) -> Folding:
-        if features.shape[1] - prefix > folding.ONE_TILE:
+        if features.shape[1] - prefix > similarity.ONE_TILE:
             patches = features[:, prefix:]
             gain, choice = self.cheapest(patches, first, weight, of_partner)
-            return folding.split(gain, choice, count, first, patches.shape[1])
-        return folding.fold(features, count, weight, of_partner, first, prefix)
+            return similarity.split(gain, choice, count, first, patches.shape[1])
+        return similarity.fold(features, count, weight, of_partner, first, prefix)
 
     def cheapest(
         self,
@@ -184,7 +183,7 @@ class FusedScorer(Scorer):
         place = torch.arange(features.shape[1], device=features.device)
         place = place.expand(features.shape[0], -1)
         groups = place[:, first::2], place[:, 1 - first :: 2]
-        return matching.nearest(features, *groups, weight, of_partner)
+        return similarity.nearest(features, *groups, weight, of_partner)
 
     def merge(
         self,
@@ -196,7 +195,7 @@ class FusedScorer(Scorer):
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
         if x.requires_grad:  # the kernel has no backward pass
             return super().merge(x, size, keep, gone, into)
-        return folding.merge(x, size, keep, gone, into)
+        return similarity.merge(x, size, keep, gone, into)
 
 
 def _why_no_graph(heads: list[Heads]) -> str | None:
