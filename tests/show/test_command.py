@@ -17,7 +17,7 @@ from PIL import Image
 from tests.families import build
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cli import main
-from zerotprune.cli.demo import PANELS, SCENES, _draw
+from zerotprune.cli.demo import PANELS, SCENES, _draw_merges
 from zerotprune.cli.options import BudgetOptions, ModelOptions
 from zerotprune.cli.show import show
 from zerotprune.data import demo
@@ -53,7 +53,7 @@ def test_the_papers_figures_are_commands(
 
 
 def test_the_demo_draws_a_row_for_each_image(tmp_path: Path) -> None:
-    _draw(demo.model(), tmp_path / "demo.svg")
+    _draw_merges(demo.model(), tmp_path / "demo.svg")
     text = (tmp_path / "demo.svg").read_text(encoding="utf-8")
     words = [element.text or "" for element in ElementTree.fromstring(text).iter()]
     assert text.count("data:image/jpeg") == SCENES == words.count("unpruned")

@@ -96,7 +96,7 @@ def compare(
         if csv is not None:
             records.append(csv, comparison_rows(evaluation, entries, results, missed))
         if plots is not None:
-            _draw(evaluation, entries, results, plots)
+            _draw_trade_offs(evaluation, entries, results, plots)
 
 
 def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: list[Result]) -> None:
@@ -110,15 +110,17 @@ def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: lis
         evaluation.console.print(line, highlight=False)
 
 
-def _draw(evaluation: Evaluation, entries: list[Entry], results: list[Result], plots: Path) -> None:
+def _draw_trade_offs(
+    evaluation: Evaluation, entries: list[Entry], results: list[Result], plots: Path
+) -> None:
     # The same methods have names in all plots: those that stand out by their cost.
     named = find_named(_points(entries, results, "gmacs"), "gmacs")
     for by in get_args(Axis):
-        figure = _plot(entries, results, by, evaluation.model_name, named)
+        figure = _trade_off(entries, results, by, evaluation.model_name, named)
         save(figure, plots / f"accuracy-{by}.png")
 
 
-def _plot(
+def _trade_off(
     entries: list[Entry], results: list[Result], by: Axis, model: str, named: list[str]
 ) -> Figure:
     title = f"{model}, {len(results[0].hits)} images"

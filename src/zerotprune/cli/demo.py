@@ -67,7 +67,7 @@ def demo(
         about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
-    _draw(model, out)
+    _draw_merges(model, out)
     console.print(f"What was merged, stage by stage: [bold]{escape(str(out))}[/bold]",
                   highlight=False)  # fmt: skip
 
@@ -118,7 +118,7 @@ def _methods_table(results: list[Result], images: int) -> Table:
     return table
 
 
-def _draw(model: nn.Module, out: Path) -> None:
+def _draw_merges(model: nn.Module, out: Path) -> None:
     images, labels = built_in.images(SCENES, SEED + 1)
     schedule = schedule_for(model, cost=COSTS[1])
     captions = [f"a {label}" for label in labels.tolist()]

@@ -111,7 +111,7 @@ def drift(
         console.print(_drift_table(model, results, drifts))
         _name_moved(console, images, *_default(results, drifts))
     if files:
-        _draw(files, model, images, results, drifts)
+        _draw_drift(files, model, images, results, drifts)
 
 
 def _embed_images(
@@ -174,7 +174,7 @@ def _name_moved(console: Console, images: ImageDataset, result: Result, drift: D
         console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
 
 
-def _draw(
+def _draw_drift(
     files: Sequence[Path],
     model: str,
     images: ImageDataset,

@@ -195,16 +195,16 @@ def _blocks_table(full: Plan, plan: Plan) -> Table:
         table.add_column(column, justify="left" if column == "stage" else "right")
     before, after = full.loads()[0], plan.loads()[0]
     for index, shape in enumerate(full.geometry.blocks):
-        row = [str(index + 1), *_cells(before[index], block_macs(shape, before[index]))]
+        row = [str(index + 1), *_load_cells(before[index], block_macs(shape, before[index]))]
         if pruned:
             row.append(_stage(plan.stages.get(index + 1), plan.geometry.depth))
-            row += _cells(after[index], block_macs(shape, after[index]))
+            row += _load_cells(after[index], block_macs(shape, after[index]))
             row.append(f"{after[index].method / 1e9:.4f}" if after[index].method else "")
         table.add_row(*row)
     return table
 
 
-def _cells(load: Load, macs: int) -> list[str]:
+def _load_cells(load: Load, macs: int) -> list[str]:
     return [str(load.attention), f"{macs / 1e9:.4f}"]
 
 
