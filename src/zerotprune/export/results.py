@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..clock import Timings, race, stopwatch
+from ..clock import race, stopwatch
 from ..measure.accuracy import UNPRUNED
 from ..measure.speed import LIMIT
 from .target import batches_of
@@ -117,26 +117,17 @@ def timed(job: Job, cases: Mapping[str, Mapping[FilePrecision, Path]], rounds: i
     *_, timings = race(calls, rounds, stopwatch("cpu"))
     taken = {(name, precision): seconds
              for (name, precision, _), seconds in zip(named, timings, strict=True)}  # fmt: skip
-    return [_timing(job, name, precision, file, taken) for name, precision, file in named]
-
-
-def _timing(
-    job: Job,
-    name: str,
-    precision: FilePrecision,
-    file: Path,
-    taken: Mapping[tuple[str, FilePrecision], Timings],
-) -> Timing:
-    """Compare a model with the unpruned model and with the limit."""
-    seconds = taken[name, precision]
-    unpruned, limit = taken.get((UNPRUNED.name, "float32")), taken.get((LIMIT, precision))
-    return Timing(
-        name,
-        precision,
-        size=sum(part.stat().st_size for part in job.target.written(file)),
-        seconds=seconds.median,
-        spread=seconds.spread,
-        speedup=None if unpruned is None else seconds.speedup(unpruned),
-        speedup_range=None if unpruned is None else seconds.speedup_quartiles(unpruned)[::2],
-        of_limit=None if limit is None else seconds.speedup(limit),
-    )
+    compared, unpruned = list[Timing](), taken.get((UNPRUNED.name, "float32"))
+    for name, precision, file in named:
+        seconds, limit = taken[name, precision], taken.get((LIMIT, precision))
+        compared.append(Timing(
+            name,
+            precision,
+            size=sum(part.stat().st_size for part in job.target.written(file)),
+            seconds=seconds.median,
+            spread=seconds.spread,
+            speedup=None if unpruned is None else seconds.speedup(unpruned),
+            speedup_range=None if unpruned is None else seconds.speedup_quartiles(unpruned)[::2],
+            of_limit=None if limit is None else seconds.speedup(limit),
+        ))  # fmt: skip
+    return compared
