@@ -7,9 +7,8 @@ come from the library, its `Task` from the plan, with the method that decides. R
 from __future__ import annotations
 
 import operator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,14 @@ from .cost import Compute, Geometry
 from .method import Method, Part, Seen
 from .schedule import Stage
 from .scoring.attention import Heads, attention_weights, output, weigh_values
-from .scoring.graph import ColumnGraph, DenseGraph, average_attention, no_autocast
+from .scoring.graph import (
+    ColumnGraph,
+    DenseGraph,
+    Graph,
+    average_attention,
+    is_autocast,
+    no_autocast,
+)
 from .scoring.indexing import concat, select
 from .scoring.scorer import Backend, Scorer, scorer_for
 from .tokens import (
@@ -112,6 +118,9 @@ class PrunedBlock:
     ) -> None:
         self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
         self.sizes = sizes
+        # What depends on the task alone is asked here, and not again for every image.
+        self.patches = task.geometry.patches
+        self.wants_graph, self.wants_columns = task.wants_graph, task.wants_columns
 
     def forward(
         self,
@@ -137,11 +146,11 @@ class PrunedBlock:
         """Return the block for images of this size: itself, or one with another task."""
         geometry = self.task.geometry
         patches = x.whole if isinstance(x, Tokens) else x.shape[1] - geometry.prefix
-        if patches is None or patches == geometry.patches:
+        if patches is None or patches == self.patches:
             return self
         if self.sizes is None:
             raise ValueError(
-                f"the model was pruned for images of {geometry.patches} patches, got {patches}: "
+                f"the model was pruned for images of {self.patches} patches, got {patches}: "
                 "this run takes one size, so resize the model or the images first"
             )
         # `index` makes the number a constant for a compiler, which compiles one graph for each.
@@ -158,21 +167,26 @@ class PrunedBlock:
         the attention, the residual stream after it, or the residual stream after the MLP. One that
         acts at the start reduces the tokens, and their attention, before they attend."""
         parts, task = self.parts, self.task
-        _refuse_bare_grid(task, x)
-        tokens = Tokens.of(x, task.geometry.prefix)
+        if task.outputs == "grid" and task.follows:
+            _refuse_bare_grid(x)
+        tokens = x if isinstance(x, Tokens) else Tokens.of(x, task.geometry.prefix)
         if task.stage is not None and task.method.acts == "start":
             tokens = self._reduce_and_attend(tokens, kwargs)
             return self._hand_on(tokens._replace(x=parts.feed(tokens.x)), left)
         seen, outputs, reduction = self._attend(tokens, kwargs)
-        tokens = seen.tokens._replace(x=parts.join(tokens.x, seen.heads, outputs), reduction=None)
-        if task.stage is not None and task.decides_after == "projection":
-            reduction = self._decide(seen._replace(tokens=tokens))
-        decides_last = task.stage is not None and task.decides_after == "mlp"
-        seen_before, scorer = seen if decides_last else None, seen.scorer
+        x, tokens, scorer = parts.join(tokens.x, seen.heads, outputs), seen.tokens, seen.scorer
+        seen_before = None
+        if task.stage is not None:
+            tokens = tokens._replace(x=x)
+            if task.decides_after == "projection":
+                reduction = self._decide(seen._replace(tokens=tokens))
+            elif task.decides_after == "mlp":
+                seen_before = seen
         del seen, outputs  # free q, k and v before the MLP, which takes the most memory
         if reduction is not None and task.skips_mlp:
             tokens = self._reduce(tokens, reduction, scorer)
-        tokens = tokens._replace(x=parts.feed(tokens.x))
+            x = tokens.x
+        tokens = tokens._replace(x=parts.feed(x), reduction=reduction)
         if seen_before is not None:
             reduction = self._decide(seen_before._replace(tokens=tokens))
         if reduction is not None and not task.skips_mlp:
@@ -198,25 +212,29 @@ class PrunedBlock:
         """Return what the method sees, the outputs of attention, and the decision if it is due."""
         task = self.task
         heads = _with_sizes(self.parts.attend(tokens, kwargs), tokens, task.method)
-        seen = Seen(tokens, tokens.x, heads, None, task.geometry, scorer_for(task.backend, heads))
+        scorer = scorer_for(task.backend, heads)
         # Never read the batch size while compiling: the graph would be specialized to it.
         chunked = (
             tokens.x.device.type == "cpu"
-            and (task.wants_graph or task.wants_columns)
+            and (self.wants_graph or self.wants_columns)
             and task.decides_after == "attention"
             and not torch.compiler.is_compiling()
             and tokens.x.shape[0] > CHUNK
         )
         if not chunked:
-            return self._score(seen)
+            return self._score(tokens, heads, scorer)
         images = [slice(start, start + CHUNK) for start in range(0, tokens.x.shape[0], CHUNK)]
-        if not task.wants_graph:
-            return self._score(seen, images)
-        chunks = [self._score(_select_images(seen, chunk)) for chunk in images]
+        if not self.wants_graph:
+            return self._score(tokens, heads, scorer, images)
+        chunks = [
+            self._score(select(tokens, chunk), [attn.select(chunk) for attn in heads], scorer)
+            for chunk in images
+        ]
         history = concat([seen.tokens.history for seen, _, _ in chunks])
-        outputs = [torch.cat(heads) for heads in zip(*(chunk[1] for chunk in chunks), strict=True)]
+        outputs = [torch.cat(chunk) for chunk in zip(*(chunk[1] for chunk in chunks), strict=True)]
         reduction: Reduction | None = concat([decision for _, _, decision in chunks])
-        return seen._replace(tokens=tokens._replace(history=history)), outputs, reduction
+        tokens = tokens._replace(history=history)
+        return Seen(tokens, tokens.x, heads, None, task.geometry, scorer), outputs, reduction
 
     def _reduce_and_attend(self, tokens: Tokens, kwargs: dict[str, Any]) -> Tokens:
         """Reduce the tokens, then attend. The method decides by the attention of all tokens, which
@@ -233,21 +251,29 @@ class PrunedBlock:
         return left._replace(x=parts.join(left.x, heads, outputs))
 
     def _score(
-        self, seen: Seen, chunks: list[slice] | None = None
+        self,
+        tokens: Tokens,
+        heads: list[Heads],
+        scorer: Scorer,
+        chunks: list[slice] | None = None,
     ) -> tuple[Seen, list[Tensor], Reduction | None]:
         """Compute attention with as much of its graph as the method wants, and decide if it is due.
         Column sums are computed by chunks of images, to stay in the cache."""
         task = self.task
-        if task.wants_graph:
-            outputs, graph = seen.scorer.attention(seen.heads)
-            seen = seen._replace(graph=graph, columns=graph)
-        elif task.wants_columns:
-            outputs, columns = _attention_sums(seen, chunks)
-            seen = seen._replace(columns=columns)
+        graph: Graph | None = None
+        columns: ColumnGraph | None = None
+        if self.wants_graph:
+            outputs, graph = scorer.attention(heads)
+            columns = graph
+            if task.remember:
+                tokens = _remember(tokens, graph, task.geometry.prefix)
+        elif self.wants_columns and chunks is not None:
+            outputs, columns = _sums_by_chunks(heads, scorer, chunks)
+        elif self.wants_columns:
+            outputs, columns = scorer.attention_sums(heads)
         else:
-            outputs = [seen.scorer.output(attn) for attn in seen.heads]
-        if task.remember:
-            seen = seen._replace(tokens=_remember(seen))
+            outputs = [scorer.output(attn) for attn in heads]
+        seen = Seen(tokens, tokens.x, heads, graph, task.geometry, scorer, columns)
         if task.stage is None or task.decides_after != "attention":
             return seen, outputs, None
         return seen, outputs, self._decide(seen)
@@ -256,11 +282,15 @@ class PrunedBlock:
         """Let the method decide what happens to the tokens at this block's stage."""
         method, stage = self.task.method, self.task.stage
         assert stage is not None
-        no_grad = torch.no_grad() if torch.is_grad_enabled() else nullcontext()
-        with no_grad, no_autocast(seen.tokens.x):
-            method.check(stage, seen.patches, self.task.geometry)
-            reduction = method.reduce(seen, stage)
-        _refuse_undeclared(method, reduction)
+        if torch.is_grad_enabled() or is_autocast(seen.x_pre):
+            with torch.no_grad(), no_autocast(seen.x_pre):
+                return self._decide(seen)
+        reduction = method.reduce(seen, stage)
+        # Heads that pool rely on what a method declares.
+        if reduction.into is not None and not method.merges:
+            _refuse_undeclared(method, "merges")
+        if reduction.valid is not None and not method.adaptive:
+            _refuse_undeclared(method, "adaptive")
         return reduction
 
     def _reduce(self, tokens: Tokens, reduction: Reduction, scorer: Scorer) -> Tokens:
@@ -289,49 +319,32 @@ def _with_sizes(heads: list[Heads], tokens: Tokens, method: Method) -> list[Head
     return heads if size is None else [attn._replace(size=size) for attn in heads]
 
 
-def _attention_sums(seen: Seen, chunks: list[slice] | None) -> tuple[list[Tensor], ColumnGraph]:
-    if chunks is None:
-        return seen.scorer.attention_sums(seen.heads)
-    heads = [[attn.select(chunk) for attn in seen.heads] for chunk in chunks]
-    outputs, columns = zip(*map(seen.scorer.attention_sums, heads), strict=True)
+def _sums_by_chunks(
+    heads: list[Heads], scorer: Scorer, chunks: list[slice]
+) -> tuple[list[Tensor], ColumnGraph]:
+    heads_of = [[attn.select(chunk) for attn in heads] for chunk in chunks]
+    outputs, columns = zip(*map(scorer.attention_sums, heads_of), strict=True)
     return [torch.cat(chunk) for chunk in zip(*outputs, strict=True)], concat(columns)
 
 
-def _select_images(seen: Seen, images: slice) -> Seen:
-    return seen._replace(
-        tokens=select(seen.tokens, images),
-        x_pre=seen.x_pre[images],
-        heads=[attn.select(images) for attn in seen.heads],
-    )
-
-
-def _remember(seen: Seen) -> Tokens:
+def _remember(tokens: Tokens, graph: Graph, prefix: int) -> Tokens:
     """Add the attention that each patch token receives in this block to its history."""
-    assert seen.graph is not None
-    tokens = seen.tokens
     with torch.no_grad(), no_autocast(tokens.x):
-        received = average_attention(seen.graph)[:, seen.prefix :]
+        received = average_attention(graph)[:, prefix:]
     history = received if tokens.history is None else tokens.history + received
     return tokens._replace(history=history)
 
 
-def _refuse_bare_grid(task: Task, x: Tensor | Tokens) -> None:
+def _refuse_bare_grid(x: Tensor | Tokens) -> None:
     """Refuse a grid that no longer carries the tokens it was made of."""
-    bare = isinstance(x, Tensor) and not hasattr(x, CARRIED)
-    if task.outputs == "grid" and task.follows and bare:
+    if isinstance(x, Tensor) and not hasattr(x, CARRIED):
         raise ValueError(
             "the output of a pruned block was replaced before it reached the next block: remove "
             'hooks that replace it, or prune without outputs="grid"'
         )
 
 
-def _refuse_undeclared(method: Method, reduction: Reduction) -> None:
-    """Refuse a reduction that the method does not declare: heads that pool rely on it."""
-    for field, declared, word in (
-        (reduction.into, method.merges, "merges"),
-        (reduction.valid, method.adaptive, "adaptive"),
-    ):
-        if field is not None and not declared:
-            raise ValueError(
-                f"{type(method).__name__} must set `{word} = True`: heads that pool rely on it"
-            )
+def _refuse_undeclared(method: Method, word: str) -> NoReturn:
+    raise ValueError(
+        f"{type(method).__name__} must set `{word} = True`: heads that pool rely on it"
+    )

@@ -171,10 +171,8 @@ def _merged_sizes(
     tokens: Tokens, keep: Tensor, gone: Tensor, into: Tensor, share: Tensor | None
 ) -> Tensor:
     """Add the sizes of the merged tokens, or a share of each, to the sizes of the kept ones."""
-    if tokens.size is None:
-        kept, merged = (widen(tokens.x.new_ones(indices.shape)) for indices in (keep, gone))
-    else:
-        kept, merged = (tokens.size.gather(1, indices) for indices in (keep, gone))
+    size = widen(tokens.x.new_ones(tokens.x.shape[:2])) if tokens.size is None else tokens.size
+    kept, merged = size.gather(1, keep), size.gather(1, gone)
     return add_at(kept, into, (merged if share is None else merged * share).to(kept.dtype))
 
 

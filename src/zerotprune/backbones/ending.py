@@ -144,9 +144,10 @@ class BlockRow:
         yield functools.partial(last, **self._last) if self._last else last
 
     def __call__(self, x: Any) -> Any:
-        for block in self:
+        *others, last = self._blocks
+        for block in others:
             x = block(x)
-        return x
+        return last(x, **self._last)
 
 
 class Proxy:

@@ -143,17 +143,18 @@ class Fold(Method):
 
     def _weight(self, seen: Seen) -> Float[Tensor, "batch patches"]:
         """Return the importance of each patch token: 1 on average, or 2 if it is a sum."""
-        importance, cls = self._importance_for(seen.geometry), seen.geometry.cls
+        prefix, cls = seen.geometry.prefix, seen.geometry.cls
+        importance = self._importance_for(seen.geometry)
         if importance == "rows":
-            parts = seen.scorer.sampled_attention(seen.heads, ROWS, seen.prefix, cls)
+            parts = seen.scorer.sampled_attention(seen.heads, ROWS, prefix, cls)
         elif importance == "pooled":
-            parts = pooled_attention(seen.heads, POOLED, seen.prefix, cls)
+            parts = pooled_attention(seen.heads, POOLED, prefix, cls)
         else:
             parts = [cls_attention(seen.rows)] if cls and importance != "received" else []
             if importance != "cls":
                 assert seen.columns is not None
                 parts.append(average_attention(seen.columns))
-        patches = torch.stack(parts)[:, :, seen.prefix :]
+        patches = torch.stack(parts)[:, :, prefix:]
         return (patches / patches.mean(dim=-1, keepdim=True)).sum(dim=0)
 
     def _features(self, seen: Seen) -> Float[Tensor, "batch tokens width"]:

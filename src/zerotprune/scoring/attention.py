@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..shapes import Float
-from .graph import DenseGraph, attention_graph, cls_attention, no_autocast, widen
+from .graph import DenseGraph, attention_graph, cls_attention, is_autocast, no_autocast, widen
 from .indexing import select
 
 
@@ -72,11 +72,16 @@ def weigh_values(
     weights: Float[Tensor, "batch heads queries tokens"], heads: list[Heads]
 ) -> list[Float[Tensor, "batch some_heads queries width"]]:
     """Return the output of each attention from the weights of all heads."""
+    if len(heads) == 1:
+        return [_weigh(weights, heads[0])]
     graphs = weights.split([attn.v.shape[1] for attn in heads], dim=1)
-    return [
-        F.dropout(graph, attn.dropout).to(attn.v.dtype) @ attn.v
-        for graph, attn in zip(graphs, heads, strict=True)
-    ]
+    return [_weigh(graph, attn) for graph, attn in zip(graphs, heads, strict=True)]
+
+
+def _weigh(weights: Tensor, attn: Heads) -> Float[Tensor, "batch heads queries width"]:
+    if attn.dropout:
+        weights = F.dropout(weights, attn.dropout)
+    return weights.to(attn.v.dtype) @ attn.v
 
 
 def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
@@ -106,32 +111,41 @@ class ColumnSums(NamedTuple):
 
 def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], ColumnSums]:
     """Compute each attention, with the first row and the column means of its graph."""
+    if len(heads) == 1:
+        output, columns = _output_with_sums(heads[0])
+        return [output], columns
     outputs, sums = zip(*(_output_with_sums(attn) for attn in heads), strict=True)
-    if len(sums) == 1:
-        return list(outputs), sums[0]
     return list(outputs), ColumnSums(*(torch.cat(rows, dim=1) for rows in zip(*sums, strict=True)))
 
 
 def _output_with_sums(attn: Heads) -> tuple[Tensor, ColumnSums]:
     """Write the graph to memory: on a CPU that is as fast as fused attention, and summing a graph
     in the cache costs next to nothing."""
-    with no_autocast(attn.q):
-        batch, num_heads, tokens, _ = attn.q.shape
-        q, k = (widen(x).reshape(batch * num_heads, tokens, x.shape[-1]) for x in (attn.q, attn.k))
-        bias = attn.logit_bias()
-        if bias is None:
-            logits = torch.bmm(q * attn.scale, k.transpose(1, 2))
-        else:
-            rows = bias.shape[-2]
-            bias = bias.expand(batch, num_heads, rows, tokens)
-            bias = bias.reshape(batch * num_heads, rows, tokens)
-            logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=attn.scale)
-        graph = logits.softmax(dim=-1)
-        uniform = graph.new_full((batch * num_heads, 1, tokens), 1 / tokens)
-        means = torch.bmm(uniform, graph.detach()).view(batch, num_heads, tokens)
-        graph = graph.view(batch, num_heads, tokens, tokens)
-    weights = F.dropout(graph, attn.dropout).to(attn.v.dtype)
-    return weights @ attn.v, ColumnSums(graph[:, :, 0].detach(), means)
+    graph, means = _graph_with_means(attn)
+    return _weigh(graph, attn), ColumnSums(graph[:, :, 0].detach(), means)
+
+
+def _graph_with_means(
+    attn: Heads,
+) -> tuple[Float[Tensor, "batch heads tokens tokens"], Float[Tensor, "batch heads tokens"]]:
+    if is_autocast(attn.q):
+        with no_autocast(attn.q):
+            return _graph_with_means(attn)
+    batch, num_heads, tokens, _ = attn.q.shape
+    q = widen(attn.q).reshape(batch * num_heads, tokens, attn.q.shape[-1])
+    k = widen(attn.k).reshape(batch * num_heads, tokens, attn.k.shape[-1])
+    bias = attn.logit_bias()
+    if bias is None:
+        logits = torch.bmm(q * attn.scale, k.transpose(1, 2))
+    else:
+        rows = bias.shape[-2]
+        bias = bias.expand(batch, num_heads, rows, tokens)
+        bias = bias.reshape(batch * num_heads, rows, tokens)
+        logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=attn.scale)
+    graph = logits.softmax(dim=-1)
+    uniform = graph.new_full((batch * num_heads, 1, tokens), 1 / tokens)
+    means = torch.bmm(uniform, graph.detach()).view(batch, num_heads, tokens)
+    return graph.view(batch, num_heads, tokens, tokens), means
 
 
 class Rows:

@@ -32,13 +32,16 @@ def widen(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def is_autocast(x: Tensor) -> bool:
+    """Is autocast enabled on the device of `x`?"""
+    device = x.device.type
+    return device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device)
+
+
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Disable autocast on the device of `x`: it would cast float32 matrix products back to half
     precision."""
-    device = x.device.type
-    if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext()
 
 
 def attention_graph(
@@ -48,11 +51,13 @@ def attention_graph(
     bias: Float[Tensor, "*any #queries tokens"] | None = None,
 ) -> Float[Tensor, "batch heads queries tokens"]:
     """Return A[h, i, j], the attention that token i pays to token j in head h (Sec. 3.2)."""
-    with no_autocast(q):
-        logits = (widen(q) * scale) @ widen(k).transpose(-2, -1)
-        if bias is not None:
-            logits = logits + bias
-        return logits.softmax(dim=-1)
+    if is_autocast(q):
+        with no_autocast(q):
+            return attention_graph(q, k, scale, bias)
+    logits = (widen(q) * scale) @ widen(k).transpose(-2, -1)
+    if bias is not None:
+        logits = logits + bias
+    return logits.softmax(dim=-1)
 
 
 def start_scores(

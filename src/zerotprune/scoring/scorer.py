@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..shapes import Float, Int
@@ -29,7 +28,7 @@ from .graph import (
     widen,
 )
 from .indexing import add_at, exporting, take
-from .similarity import AMONG, Among, Folding, Matching, Metric, Partition
+from .similarity import AMONG, Among, Folding, Matching, Metric, Partition, normalize
 
 Backend = Literal["auto", "reference", "triton"]
 
@@ -142,7 +141,7 @@ class Scorer:
         features = features[:, prefix:]
         batch, patches, _ = features.shape
         gain, choice = self.cheapest(features, first, weight, of_partner)
-        gone, stay = indexing.split_top(gain, count, self.descending)
+        gone, stay = indexing.split_top(gain, count)
         target = choice.gather(1, gone)
         others = torch.arange(1 - first, patches, 2, device=features.device).expand(batch, -1)
         keep = torch.cat((2 * stay + first, others), dim=1)
@@ -159,7 +158,7 @@ class Scorer:
         """Return for every second token, from `first` on, its lowest cost of folding, negated, and
         the index of its partner among the others."""
         a, b = slice(first, None, 2), slice(1 - first, None, 2)
-        unit = F.normalize(widen(features), dim=-1)
+        unit = normalize(widen(features))
         gain = torch.bmm(unit[:, a], unit[:, b].transpose(1, 2))
         if weight is not None:
             partner = (of_partner * weight[:, b]).unsqueeze(1)
@@ -220,7 +219,7 @@ def prepare(backend: str) -> None:
 
 def scorer_for(backend: Backend, heads: list[Heads]) -> Scorer:
     """Choose the scorer for these heads. "auto" takes the kernels wherever they can run."""
-    if backend == "reference":
+    if backend == "reference" or (backend == "auto" and heads[0].q.device.type == "cpu"):
         return REFERENCE
     why_not = _why_no_kernels(heads[0].q, backend)
     if why_not is None:

@@ -31,13 +31,13 @@ def dropout_of(attention: Any) -> float:
 def _qkv(
     attention: Any, x: Tensor, queries: int | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    width = attention.proj.in_features
     if queries is None:  # all at once: a third of the steps
         qkv = attention.qkv(x) if bias is None else F.linear(x, attention.qkv.weight, bias)
-        heads = attention.num_heads
-        packed = qkv.view(*qkv.shape[:2], 3, heads, width // heads)
+        heads, (batch, tokens, width) = attention.num_heads, qkv.shape
+        packed = qkv.view(batch, tokens, 3, heads, width // (3 * heads))
         q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
+    width = attention.proj.in_features
     q, kv = layer_for_queries(attention.qkv, x, width, queries, bias)
     k, v = kv[..., :width], kv[..., width:]
     q, k, v = (split_heads(part, attention.num_heads) for part in (q, k, v))
@@ -132,8 +132,8 @@ def _relative(
 def _project(attention: Any, heads: Heads, output: Tensor) -> Tensor:
     """Merge and project the outputs of the heads, as every timm attention does."""
     output = merge_heads(output)
-    if hasattr(attention, "norm"):
-        output = attention.norm(output)
+    if (norm := getattr(attention, "norm", None)) is not None:
+        output = norm(output)
     if heads.rest is not None:
         output = output * heads.rest
     return attention.proj_drop(attention.proj(output))  # type: ignore[no-any-return]
@@ -141,7 +141,7 @@ def _project(attention: Any, heads: Heads, output: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PreNorm:
-    """x + attention(norm(x)), then x + mlp(norm(x)); LayerScale as a module or as a parameter."""
+    """x + attention(norm(x)), then x + mlp(norm(x)), with LayerScale."""
 
     block: Any
 
@@ -154,19 +154,28 @@ class PreNorm:
 
     def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
         block = self.block
-        branch = self._scale(_project(block.attn, heads[0], outputs[0]), "ls1", "gamma_1")
+        branch = block.ls1(_project(block.attn, heads[0], outputs[0]))
         return x + block.drop_path1(branch)  # type: ignore[no-any-return]
 
     def feed(self, x: Tensor) -> Tensor:
         block = self.block
-        branch = self._scale(block.mlp(block.norm2(x)), "ls2", "gamma_2")
-        return x + block.drop_path2(branch)  # type: ignore[no-any-return]
+        return x + block.drop_path2(block.ls2(block.mlp(block.norm2(x))))  # type: ignore[no-any-return]
 
-    def _scale(self, branch: Tensor, module: str, parameter: str) -> Tensor:
-        if (scale := getattr(self.block, module, None)) is not None:
-            return scale(branch)  # type: ignore[no-any-return]
-        gamma = getattr(self.block, parameter, None)
-        return branch if gamma is None else gamma * branch
+
+class PreNormGamma(PreNorm):
+    """The same for EVA and BEiT, whose LayerScale is a parameter or None."""
+
+    def join(self, x: Tensor, heads: list[Heads], outputs: list[Tensor]) -> Tensor:
+        block = self.block
+        branch = _project(block.attn, heads[0], outputs[0])
+        branch = branch if block.gamma_1 is None else block.gamma_1 * branch
+        return x + block.drop_path1(branch)  # type: ignore[no-any-return]
+
+    def feed(self, x: Tensor) -> Tensor:
+        block = self.block
+        branch = block.mlp(block.norm2(x))
+        branch = branch if block.gamma_2 is None else block.gamma_2 * branch
+        return x + block.drop_path2(branch)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +288,6 @@ BLOCKS: dict[type, Callable[[Any], Parts]] = _known(
             "ParallelThingsBlock": ParallelThings,
         },
     ),
-    (eva, {"EvaBlock": PreNorm, "EvaBlockPostNorm": PostNorm}),
-    (beit, {"Block": PreNorm}),
+    (eva, {"EvaBlock": PreNormGamma, "EvaBlockPostNorm": PostNorm}),
+    (beit, {"Block": PreNormGamma}),
 )
