@@ -47,6 +47,8 @@ def prune_(
         cost: The budget as a share of the unpruned model's compute.
         gmacs: The budget in GMACs.
         speedup: The budget as a speedup over the unpruned model, measured here on `example`.
+            `repr(model)` says the GMACs that it came to; to have the cost, solve it first:
+            `schedule = schedule_for(model, speedup=…, example=…)`, then `schedule.budget.cost`.
         example: A batch of images on the model's device, for `speedup`.
         method: A method or its name, for a budget. Default: Fold.
         tuned: Use the schedule that was searched for this model and budget.
