@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import timm
 
+import zerotprune as ztp
 from tests.nursery import nursery
 from tests.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'zerotprune[ray]'")
-from tests.embed.runs import MAIN, arguments, assert_same, embed, make_images
+from tests.embed.runs import MAIN, arguments, assert_same, embed, make_images, rows_in
 from tests.embed.test_kills import COUNT, MANY, kill_again_and_again
 
 #: fewer actors than decoders: Ray would put as many of both into the same processes
@@ -52,6 +61,94 @@ def test_an_actor_is_lost_and_no_row_is(images: Path, whole: Path, tmp_path: Pat
 def test_a_killed_run_goes_on(images: Path, whole: Path, tmp_path: Path) -> None:
     """Write a shard for each image, since all are finished within a second of Ray's start."""
     kill_again_and_again(images, whole, tmp_path, MANY, *RAY, "--images", "1", longest=15)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """Start a cluster with another working directory and a token of its own; yield its address."""
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    short = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+    with short as place:  # it has sockets, whose paths must be short
+        words = ["start", "--head", "--block", f"--port={port}", "--num-cpus=4",
+                 f"--temp-dir={place}", "--disable-usage-stats",
+                 "--include-dashboard=false"]  # fmt: skip
+        head = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", *words], cwd=place,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
+        )  # fmt: skip
+        try:
+            wait_until(lambda: _listens(port), "the head of the cluster", 0.1)
+            yield f"127.0.0.1:{port}"
+        finally:
+            os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
+            wait_until(lambda: not _in_group(head.pid), "the end of the cluster", 0.1)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _in_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+#: the command, and what the documentation says about Ray Data, as one driver
+DRIVER = """
+import sys, os, torch
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": os.path.abspath("token")}
+torch.set_num_threads(1)
+sys.argv[0] = "zerotprune"
+from zerotprune.cli import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended
+import numpy as np, ray.data, zerotprune as ztp
+from pathlib import Path
+files = sorted(Path("images").iterdir())
+rows = ray.data.from_items([{"name": file.name, "bytes": file.read_bytes()} for file in files])
+given = {"device": "cpu", "vectors": "float16"}
+rows = rows.map_batches(ztp.Embedder, fn_constructor_args=(os.path.abspath("my-vit"),),
+                        fn_constructor_kwargs=given, batch_size=3, concurrency=1, num_cpus=1)
+np.savez("rows.npz", **{row["name"]: row["vector"] for row in rows.take_all()})
+"""
+
+
+def test_a_running_cluster_finds_relative_paths(cluster: str, tmp_path: Path) -> None:
+    """Data, a saved model and the file of its method, all named from another folder."""
+    make_images(tmp_path / "images", 7)
+    saved = ztp.prune_(timm.create_model("test_vit", depth=3).eval(), cost=0.7)
+    ztp.save(saved, tmp_path / "my-vit")
+    (tmp_path / "cluster_method.py").write_text(
+        "from zerotprune.methods import ToMe\n\nclass Mine(ToMe):\n    pass\n"
+    )
+    words = ("embed", "my-vit", "images", "--out", "out", "--engine", "ray", "--address", cluster,
+             "--cost", "0.6", "--method", "cluster_method.py:Mine", "--batch", "4")  # fmt: skip
+    done = nursery().run(DRIVER, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, files = rows_in(tmp_path / "out"), sorted((tmp_path / "images").iterdir())
+    one = ztp.Embedder(saved, device="cpu")
+    mapped = np.load(tmp_path / "rows.npz")
+    vectors, errors = one.embed(files)
+    tome = ztp.Embedder(tmp_path / "my-vit", cost=0.6, method="tome", device="cpu")
+    by_method = tome.embed(files).vectors
+    for row, file in enumerate(files):
+        assert (found[file.name][0] is None) == (errors[row] is not None)
+        np.testing.assert_allclose(mapped[file.name], vectors[row], atol=1e-3)
+        if errors[row] is None:
+            np.testing.assert_allclose(found[file.name][0], by_method[row], atol=1e-5)
 
 
 def actors_of(driver: int) -> list[int]:
