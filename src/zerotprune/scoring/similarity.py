@@ -76,7 +76,7 @@ def split(
 
 
 def normalize(x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-    """Scale tokens to length 1. `torch.nn.functional.normalize` gives the same bits by three more
+    """Scale tokens to length 1. `torch.nn.functional.normalize` gives the same bits with two more
     calls of Python."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / length.clamp_min(1e-12)
