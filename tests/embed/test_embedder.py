@@ -101,7 +101,8 @@ def test_a_broken_image_has_an_error_and_the_others_go_on(
     np.zeros((8, 8, 1), np.uint8), np.zeros((8, 8, 5), np.uint8), np.zeros((0, 0, 3), np.uint8),
     np.zeros((2, 100, 3), np.uint8), np.zeros((8, 8, 3)), Image.new("RGB", (2, 100)),
     Image.new("RGB", (0, 0)), None, [[1], [2, 3]],
-], ids=str)  # fmt: skip
+], ids=["gray", "five channels", "empty", "strip", "floats", "strip of PIL", "empty of PIL",
+        "nothing", "ragged list"])  # fmt: skip
 def test_a_bad_array_does_not_end_its_batch(
     model: Any, pictures: list[Image.Image], bad: Any
 ) -> None:
