@@ -92,8 +92,8 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 
 def _listens(port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _in_group(group: int) -> bool:
@@ -119,9 +119,9 @@ import numpy as np, ray.data, zerotprune as ztp
 from pathlib import Path
 files = sorted(Path("images").iterdir())
 rows = ray.data.from_items([{"name": file.name, "bytes": file.read_bytes()} for file in files])
-given = {"device": "cpu", "vectors": "float16"}
+options = {"device": "cpu", "vectors": "float16"}
 rows = rows.map_batches(ztp.Embedder, fn_constructor_args=(os.path.abspath("my-vit"),),
-                        fn_constructor_kwargs=given, batch_size=3, concurrency=1, num_cpus=1)
+                        fn_constructor_kwargs=options, batch_size=3, concurrency=1, num_cpus=1)
 np.savez("rows.npz", **{row["name"]: row["vector"] for row in rows.take_all()})
 """
 
@@ -138,17 +138,18 @@ def test_a_running_cluster_finds_relative_paths(cluster: str, tmp_path: Path) ->
              "--cost", "0.6", "--method", "cluster_method.py:Mine", "--batch", "4")  # fmt: skip
     done = nursery().run(DRIVER, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found, files = rows_in(tmp_path / "out"), sorted((tmp_path / "images").iterdir())
+    rows, files = rows_in(tmp_path / "out"), sorted((tmp_path / "images").iterdir())
     one = ztp.Embedder(saved, device="cpu")
     mapped = np.load(tmp_path / "rows.npz")
     vectors, errors = one.embed(files)
     tome = ztp.Embedder(tmp_path / "my-vit", cost=0.6, method="tome", device="cpu")
     by_method = tome.embed(files).vectors
-    for row, file in enumerate(files):
-        assert (found[file.name][0] is None) == (errors[row] is not None)
-        np.testing.assert_allclose(mapped[file.name], vectors[row], atol=1e-3)
-        if errors[row] is None:
-            np.testing.assert_allclose(found[file.name][0], by_method[row], atol=1e-5)
+    for at, file in enumerate(files):
+        vector = rows[file.name][0]
+        assert (vector is None) == (errors[at] is not None)
+        np.testing.assert_allclose(mapped[file.name], vectors[at], atol=1e-3)
+        if vector is not None:
+            np.testing.assert_allclose(vector, by_method[at], atol=1e-5)
 
 
 def actors_of(driver: int) -> list[int]:
