@@ -111,3 +111,9 @@ def images_for(family: str, count: int = 2, dtype: torch.dtype = torch.float32) 
 def answers(out: Any) -> list[Tensor]:
     """Return all tensors in a model's output."""
     return [value for value in out.values() if isinstance(value, Tensor)]
+
+
+def enable_checkpointing(model: Any, **kwargs: Any) -> None:
+    """Recompute activations in the backward pass, by the name that this transformers has for it."""
+    current = getattr(model, "activation_checkpointing_enable", None)
+    (current or model.gradient_checkpointing_enable)(kwargs or None)

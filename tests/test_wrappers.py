@@ -134,6 +134,7 @@ def pieces(library: str) -> tuple[nn.Module, list[str]]:
     return hf_families.build("dinov2"), ["q_proj", "v_proj", "fc1"]
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft asks for it
 @pytest.mark.parametrize("library", ["timm", "transformers"])
 def test_lora_on_a_pruned_model(library: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")

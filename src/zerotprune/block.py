@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
@@ -136,6 +137,14 @@ class PrunedBlock:
             left: Receives the tokens that leave the block. The last block returns a plain tensor,
                 but a head that pools needs the sizes of the tokens.
         """
+        recompute = self.call.checkpoint(self.block) if self.block.training else None
+        if recompute is not None:
+            return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]
+        return self._forward(prefix_only, left, kwargs, *args)
+
+    def _forward(
+        self, prefix_only: bool, left: list[Tokens] | None, kwargs: dict[str, Any], *args: Any
+    ) -> Tensor | Tokens:
         x, kwargs = self.call.read(args, kwargs)
         pruned = self.at_size_of(x)
         if prefix_only and self.task.last:  # some libraries pass the keyword to all blocks

@@ -34,6 +34,11 @@ class BlockCall:
         (x,) = args
         return x, dict(kwargs)
 
+    def checkpoint(self, block: nn.Module) -> Callable[..., Any] | None:
+        """Return what runs a block that computes its activations again in the backward pass, if the
+        library leaves that to the block's forward."""
+        return None
+
 
 def saving_method(save: Callable[..., Any], *args: Any) -> functools.partial[Any]:
     """Make a method for `Backbone.saving`, which `restore_` recognizes and removes."""

@@ -48,9 +48,9 @@ class Mean(NamedTuple):
 
 
 def divergence(
-    true: Float[Tensor, "*any choices"], other: Float[Tensor, "*any choices"]
+    true: Float[Tensor, "*#any choices"], other: Float[Tensor, "*#any choices"]
 ) -> Float[Tensor, "*any"]:
-    """Return KL(true ‖ other) in nats, from log-probabilities."""
+    """Return KL(true ‖ other) in nats, from log-probabilities, which are broadcast."""
     return (true.exp() * (true - other)).sum(dim=-1).clamp_min(0)
 
 

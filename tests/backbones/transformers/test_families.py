@@ -10,7 +10,15 @@ import transformers
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests.hf_families import CLASSIFIERS, FAMILIES, SMALL, answers, build, images_for
+from tests.hf_families import (
+    CLASSIFIERS,
+    FAMILIES,
+    SMALL,
+    answers,
+    build,
+    enable_checkpointing,
+    images_for,
+)
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers.families import blocks_of, refuse_old
 from zerotprune.block import PrunedBlock, Task
@@ -158,10 +166,13 @@ def test_hidden_states_are_recorded_with_what_is_left(family: str) -> None:
 def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
     model, inputs = build(family), images_for(family)
     ztp.prune_(model, MERGING.by("fold")).train()
-    gradients = []
+    gradients, runs = [], list[int]()
+    for layer in (module for module in model.modules() if isinstance(module, nn.LayerNorm)):
+        layer.register_forward_hook(lambda *_: runs.append(1))
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            once = len(runs)
+            enable_checkpointing(model)
         model.zero_grad()
         torch.cat(
             [answer.flatten() for answer in answers(model(**inputs))]
@@ -173,6 +184,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(family: str) -> None:
                 if parameter.grad is not None
             ]
         )
+    assert len(runs) - once >= once + 2 * len(blocks_of(model)), "nothing was computed again"
     assert len(gradients[0]) > 50
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
@@ -188,14 +200,11 @@ def test_pruned_blocks_of_a_model_set_to_flash_attention_are_fused_by_torch() ->
         assert torch.equal(model(**inputs).logits, expected)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs:UserWarning")  # before transformers 5.23
 def test_reentrant_checkpointing_is_refused() -> None:
     model = ztp.prune_(build("vit"), MERGING.by("fold")).train()
-    model.gradient_checkpointing_enable({"use_reentrant": True})
-    message = "use_reentrant"
-    with (
-        pytest.warns(UserWarning, match="None of the inputs"),
-        pytest.raises(ValueError, match=message),
-    ):
+    enable_checkpointing(model, use_reentrant=True)
+    with pytest.raises(ValueError, match="use_reentrant"):
         model(torch.randn(2, 3, 96, 96, requires_grad=True))
 
 

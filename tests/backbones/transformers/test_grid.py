@@ -12,7 +12,16 @@ from torch import Tensor
 import zerotprune as ztp
 from tests.counting import macs_of
 from tests.equal_patches import equal_patches
-from tests.hf_families import BACKBONES, FEW, SMALL, TOWERS, answers, build, images_for
+from tests.hf_families import (
+    BACKBONES,
+    FEW,
+    SMALL,
+    TOWERS,
+    answers,
+    build,
+    enable_checkpointing,
+    images_for,
+)
 from tests.keep_all import EVERYWHERE
 from tests.nursery import run_script
 from zerotprune.backbones import backbone
@@ -143,9 +152,13 @@ def test_a_head_on_the_feature_maps_stays_as_it_is() -> None:
         **SMALL, out_features=["stage2", "stage3", "stage4", "stage5"], reshape_hidden_states=False
     )
     config = transformers.DepthAnythingConfig(
-        backbone_config=inner, reassemble_hidden_size=48, patch_size=16, fusion_hidden_size=8,
-        neck_hidden_sizes=[8, 8, 8, 8], head_hidden_size=4,
-    )  # fmt: skip
+        backbone_config=inner,
+        reassemble_hidden_size=48,
+        patch_size=16,
+        fusion_hidden_size=8,
+        neck_hidden_sizes=[8, 8, 8, 8],
+        head_hidden_size=4,
+    )
     model = transformers.DepthAnythingForDepthEstimation(config).eval()
     images = torch.randn(2, 3, 96, 96)
     with torch.inference_mode():
@@ -166,7 +179,7 @@ def test_gradients_pass_through_the_grid_and_checkpoints() -> None:
     inputs = images_for("dinov2, maps", dtype=torch.float64)
     for checkpointing in (False, True):
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            enable_checkpointing(model)
         model.zero_grad()
         model(**inputs).feature_maps[-1].square().sum().backward()
         gradients.append(model.embeddings.patch_embeddings.projection.weight.grad.clone())

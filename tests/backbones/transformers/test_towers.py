@@ -57,13 +57,19 @@ def test_a_whole_model_is_refused_and_told_of_its_tower() -> None:
 def test_llava_reads_as_many_tokens_as_are_counted(layer: Any, patches: int, strategy: str) -> None:
     options = {"vision_feature_layer": layer, "vision_feature_select_strategy": strategy}
     model, tower = build("llava", **options)
+    pixels = prompt_for("llava")["pixel_values"]
+    try:
+        model.get_image_features(pixels)
+    except TypeError:
+        assert layer == 0
+        pytest.skip("this transformers takes layer 0 for no layer, unpruned as well")
     extra = 0 if strategy == "default" else 1
     assert ztp.image_tokens(model) == ztp.image_tokens(model.model) == 36 + extra
     ztp.prune_(tower, MERGED.by("fold"))
     count = ztp.image_tokens(model)
     assert count == patches + extra
     with torch.inference_mode():
-        read = model.get_image_features(prompt_for("llava")["pixel_values"])
+        read = model.get_image_features(pixels)
         assert [len(features) for features in read.pooler_output] == [count] * 2
         states = torch.cat([read.hidden_states[at] for at in np.atleast_1d(layer)], dim=-1)
         assert states.shape[1] == patches + 1

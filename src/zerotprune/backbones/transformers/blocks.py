@@ -6,12 +6,13 @@ All blocks are x + attention(norm(x)), then x + mlp(norm(x)). The attentions are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...scoring.attention import Heads
 from ...tokens import Tokens
@@ -45,6 +46,12 @@ def output_layer(attention: Any) -> Any:
     return role(attention, "o_proj", "out_proj")
 
 
+_REENTRANT = (
+    "reentrant gradient checkpointing loses what travels with the tokens of a pruned model: enable "
+    'it with {"use_reentrant": False}'
+)
+
+
 class TransformersCall(BlockCall):
     """x, a mask by position or by name, and keywords."""
 
@@ -53,14 +60,22 @@ class TransformersCall(BlockCall):
     ) -> tuple[Tensor | Tokens, dict[str, Any]]:
         x, *masks = args
         if type(x) is tuple:
-            raise ValueError(
-                "reentrant gradient checkpointing loses what travels with the tokens of a pruned "
-                'model: use gradient_checkpointing_enable({"use_reentrant": False})'
-            )
+            raise ValueError(_REENTRANT)
         others = dict(kwargs)
         if masks:
             others["attention_mask"] = masks[0]
         return x, others
+
+    def checkpoint(self, block: Any) -> Callable[..., Any] | None:
+        # Before transformers 5.23 the `__call__` of a block does it.
+        if not getattr(block, "gradient_checkpointing", False):
+            return None
+        if type(block).__call__ is not nn.Module.__call__:
+            return None
+        checkpoint: partial[Any] = block._gradient_checkpointing_func
+        if checkpoint.keywords.get("use_reentrant"):
+            raise ValueError(_REENTRANT)
+        return checkpoint
 
 
 @dataclass(frozen=True, eq=False)
