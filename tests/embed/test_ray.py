@@ -126,6 +126,7 @@ np.savez("rows.npz", **{row["name"]: row["vector"] for row in rows.take_all()})
 """
 
 
+@pytest.mark.skipif(not MANY, reason="starts a cluster, which takes a minute: make kills")
 def test_a_running_cluster_finds_relative_paths(cluster: str, tmp_path: Path) -> None:
     """Data, a saved model and the file of its method, all named from another folder."""
     make_images(tmp_path / "images", 7)
