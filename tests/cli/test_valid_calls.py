@@ -205,6 +205,9 @@ def test_demo(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     assert f"{count} unseen images" in done.stdout, about
     for name in ("unpruned", "fold", "zero-tprune", "tome", "ats", "random", out):
         assert name in done.stdout, about
+    _, _, at_equal_speed = done.stdout.partition("At equal speed")
+    for name in ("1.2×", "1.5×", "fold", "zero-tprune", "tome", "ats", "random"):
+        assert name in at_equal_speed, about
     rows = rows_in(home / "new.csv")
     assert len(rows) == 16, about
     assert float(rows[0]["top1"]) > 80, about

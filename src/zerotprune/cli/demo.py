@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from torch import nn
 from ..budgets import schedule_for
 from ..data import demo as built_in
 from ..measure import records
-from ..measure.accuracy import UNPRUNED, Contender, Result, compare
+from ..measure.accuracy import UNPRUNED, Contender, Mean, Result, compare
 from ..methods import DEFAULT, name_of, resolve
 from ..safety.ranges import RANGES
 from ..shapes import Batch
@@ -27,6 +28,7 @@ from .options import CsvFile, Output
 
 METHODS = (DEFAULT, "zero-tprune", "tome", "ats", "random")
 COSTS = (0.8, 0.65, 0.5)
+SPEEDUPS = (1.2, 1.5, 1.8)
 BATCH = 25
 SEED = 2024  # the images of the table; training used another
 SCENES, PANELS = 4, 5  # images in the drawing, and how often each is drawn
@@ -40,7 +42,8 @@ def demo(
 ) -> None:
     """Evaluate the built-in model unpruned and pruned by five methods at three budgets.
 
-    Prints a table and writes an image of what the default method merged, stage by stage.
+    Prints what each budget gives and what equal speed costs, and writes an image of what the
+    default method merged, stage by stage.
 
     Example: `zerotprune demo --images 200 --out demo.png`
 
@@ -56,10 +59,12 @@ def demo(
     console = Console()
     results = _measure(model, images, console)
     console.print(_methods_table(results, images))
+    console.print(_equal_speed_table(results))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
         "in points.\nSpeedup: the model alone, float32, batch by batch in turn "
-        f"({records.hardware()}).",
+        f"({records.hardware()}).\nAt equal speed: between the budgets above; – is beyond them. "
+        "KL: divergence from the unpruned model.",
         style="dim",
         highlight=False,
     )
@@ -116,6 +121,37 @@ def _methods_table(results: list[Result], images: int) -> Table:
             end_section=number % len(METHODS) == 0,
         )
     return table
+
+
+def _equal_speed_table(results: list[Result]) -> Table:
+    table = new_table("At equal speed: change in points (KL)")
+    table.add_column("method")
+    for speedup in SPEEDUPS:
+        table.add_column(f"{speedup:g}×", justify="right")
+    unpruned = results[0]
+    for name in METHODS:
+        points = [(1.0, 0.0, 0.0)]
+        for result in results[1:]:
+            if result.contender.name == name:
+                change, kl = result.change(unpruned).value, Mean.of(result.kl).value
+                points.append((result.speedup(unpruned)[1], change, kl))
+        cells = (_at_speed(points, speedup) for speedup in SPEEDUPS)
+        table.add_row(name, *cells, style="bold" if name == METHODS[0] else None)
+    return table
+
+
+def _at_speed(points: list[tuple[float, float, float]], speedup: float) -> str:
+    """Format change and KL on the line between two measured speeds.
+
+    >>> _at_speed([(1.0, 0.0, 0.0), (2.0, -4.0, 0.2)], 1.5)
+    '-2.0 (0.100)'
+    """
+    for (slow, *before), (fast, *after) in pairwise(sorted(points)):
+        if slow <= speedup <= fast and slow < fast:
+            share = (speedup - slow) / (fast - slow)
+            change, kl = (a + share * (b - a) for a, b in zip(before, after, strict=True))
+            return f"{change:+.1f} ({kl:.3f})"
+    return "–"
 
 
 def _draw_merges(model: nn.Module, out: Path) -> None:
