@@ -381,7 +381,7 @@ def _finish(old: Path, target: Path) -> None:
 
 def _put_back(folder: Path) -> Path:
     """Return the folder; if a save was killed while replacing it, put it back first."""
-    with suppress(OSError, ValueError):  # it cannot be written to, or is no path at all
+    with suppress(OSError, ValueError):  # a read-only parent, or an invalid path
         target = Path(os.path.realpath(folder))
         if not target.exists() and _moved_aside(target):
             time.sleep(_SECONDS_TO_REPLACE)  # it may be replaced right now

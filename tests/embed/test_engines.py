@@ -60,10 +60,12 @@ def test_a_read_that_may_succeed_later_fails_its_shard_alone(
     folder = VectorFolder(out, {}, "npy")
 
     def run() -> Collector:
-        todo = [(at, shard) for at, shard in enumerate(found) if not folder.is_finished(shard.name)]
-        tally = Tally(sum(shard.weight for _, shard in todo))
+        pending = [
+            (at, shard) for at, shard in enumerate(found) if not folder.is_finished(shard.name)
+        ]
+        tally = Tally(sum(shard.weight for _, shard in pending))
         collector = Collector(folder, found, embedder, tally, lambda tally: None)
-        run_here(embedder, todo, collector, workers=0)
+        run_here(embedder, pending, collector, workers=0)
         return collector
 
     monkeypatch.setattr(shards, "bytes_of", flaky)

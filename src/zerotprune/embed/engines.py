@@ -28,7 +28,7 @@ from .embedder import Decoder, Embedder
 from .shards import Piece, Shard
 from .writing import Rows, VectorFolder
 
-Todo = Sequence[tuple[int, Shard]]
+Pending = Sequence[tuple[int, Shard]]
 
 
 class Decoded(NamedTuple):
@@ -148,19 +148,19 @@ class Collector:
         self.tally.known += images
 
 
-def run_here(embedder: Embedder, todo: Todo, collector: Collector, workers: int) -> None:
+def run_here(embedder: Embedder, pending: Pending, collector: Collector, workers: int) -> None:
     """Embed in this process.
 
     Args:
         embedder: What embeds.
-        todo: The shards that are not finished, with their numbers.
+        pending: The shards that are not finished, with their numbers.
         collector: What takes the vectors.
         workers: Processes that decode; with 0 this one does it.
     """
     failed = list[Piece]()
 
     def pieces() -> Iterator[Piece]:
-        for number, shard in todo:
+        for number, shard in pending:
             for piece in shard.cut(number, embedder.batch_size):
                 if piece.failure:
                     failed.append(piece)
@@ -239,7 +239,9 @@ class Cluster:
         return max(1, torch.get_num_threads() // (self.actors or 1))
 
 
-def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cluster) -> None:
+def run_on_ray(
+    embedder: Embedder, pending: Pending, collector: Collector, cluster: Cluster
+) -> None:
     """Embed on Ray Data: tasks that read and decode wherever there is a processor, actors that
     hold a model each, and this process, which writes.
 
@@ -249,7 +251,7 @@ def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cl
     """
     ray = start_ray(cluster)
     try:
-        _stream_from_ray(ray, found_anywhere(embedder), todo, collector, cluster)
+        _stream_from_ray(ray, found_anywhere(embedder), pending, collector, cluster)
     except ray.exceptions.RayError as error:  # a worker or node that died again and again
         *_, reason = str(error).strip().splitlines() or [type(error).__name__]
         raise OSError(f"Ray gave up: {reason}; finished shards stay") from None
@@ -259,7 +261,7 @@ def run_on_ray(embedder: Embedder, todo: Todo, collector: Collector, cluster: Cl
 
 
 def _stream_from_ray(
-    ray: Any, embedder: Embedder, todo: Todo, collector: Collector, cluster: Cluster
+    ray: Any, embedder: Embedder, pending: Pending, collector: Collector, cluster: Cluster
 ) -> None:
     gpus = int(ray.cluster_resources().get("GPU", 0)) if embedder.device in ("auto", "cuda") else 0
     actors = cluster.actors or max(1, gpus)
@@ -270,13 +272,14 @@ def _stream_from_ray(
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     rows = ray.data.from_items
-    if len(todo) >= 4 * cluster.decoders:  # enough for all decoders: each cuts its own
+    if len(pending) >= 4 * cluster.decoders:  # enough for all decoders: each cuts its own
         shards = rows(
-            [{"shard": pickle.dumps(numbered)} for numbered in todo], override_num_blocks=len(todo)
+            [{"shard": pickle.dumps(numbered)} for numbered in pending],
+            override_num_blocks=len(pending),
         )
         pieces = shards.flat_map(_cut_rows, fn_kwargs={"size": embedder.batch_size})
     else:
-        cut = [{"piece": pickle.dumps(piece)} for number, shard in todo
+        cut = [{"piece": pickle.dumps(piece)} for number, shard in pending
                for piece in shard.cut(number, embedder.batch_size)]  # fmt: skip
         pieces = rows(cut, override_num_blocks=min(len(cut), 2000))
     # The collector's embedder is built already; the one that is sent away is built there.

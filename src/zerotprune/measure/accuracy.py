@@ -173,7 +173,7 @@ def compare(
         if not reference.isfinite().all():
             raise ValueError(
                 f"the unpruned model's outputs are not all finite in {setting.precision}: "
-                "there is no accuracy to measure"
+                "its accuracy cannot be measured"
             )
         for result, (outputs, seconds, kept) in zip(results, turn, strict=True):
             outputs = outputs.float()
