@@ -294,6 +294,8 @@ class PrunedBlock:
         if torch.is_grad_enabled() or is_autocast(seen.x_pre):
             with torch.no_grad(), no_autocast(seen.x_pre):
                 return self._decide(seen)
+        # A method may have kept another number of tokens at an earlier stage than it declares.
+        method.check(stage, seen.patches, self.task.geometry)
         reduction = method.reduce(seen, stage)
         # Heads that pool rely on what a method declares.
         if reduction.into is not None and not method.merges:
