@@ -365,8 +365,8 @@ def _mark_of(target: Path) -> str:
 
 def _moved_aside(target: Path) -> list[Path]:
     """Return the folders that saves have moved aside to replace them, the last one first."""
-    found = target.parent.glob(f".zerotprune-{_mark_of(target)}-*.old")
-    return sorted(found, key=lambda old: old.stat().st_ctime, reverse=True)
+    folders = target.parent.glob(f".zerotprune-{_mark_of(target)}-*.old")
+    return sorted(folders, key=lambda old: old.stat().st_ctime, reverse=True)
 
 
 def _finish(old: Path, target: Path) -> None:

@@ -293,10 +293,10 @@ def _stream_from_ray(
     tally = collector.tally
     tally.models = actors
     for row in embedded.iter_rows():
-        came = pickle.loads(row["rows"])
-        if isinstance(came, Exception):
-            raise came
-        piece, vectors, errors, seconds = came
+        result = pickle.loads(row["rows"])
+        if isinstance(result, Exception):
+            raise result
+        piece, vectors, errors, seconds = result
         if not tally.model_seconds:  # starting Ray and its actors is not embedding
             tally.started = now("cpu") - seconds
         tally.model_seconds += seconds
