@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs matrix test-lowest test-middle dist keeps fuzz kills exports browser
+.PHONY: demo test test-thorough docs matrix test-lowest test-middle dist keeps fuzz kills exports browser
 
 demo: .venv/installed
 	$(BIN)/zerotprune demo
@@ -15,6 +15,11 @@ test: .venv/installed browser
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 10
+
+# The whole suite, with the sweeps that `make test` leaves out (tests/thorough.py).
+test-thorough: .venv/installed browser
+	ZEROTPRUNE_THOROUGH=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
+		--no-loadscope-reorder --durations 10
 
 # Warnings are errors. `make test` builds the pages too, in tests/docs.
 docs: .venv/installed
