@@ -18,7 +18,7 @@ from benchmarks.inputs import DOCS, RESULTS, parser
 from benchmarks.inserts import refresh
 from benchmarks.search import searched, settings
 from benchmarks.speed import throughput
-from benchmarks.summary import first_page, is_paper_claim
+from benchmarks.summary import by_divergence, first_page, is_paper_claim, judged
 from benchmarks.tables import (
     depth_adaptive,
     early_form,
@@ -145,7 +145,7 @@ def _counts(rows: Sequence[Row]) -> str:
         verdicts = [verdict(row) for row in claims if row["table"] == table]
         counts = (verdicts.count(kind) for kind in ("agrees", "disagrees", "inconclusive"))
         lines.append(f"| {table} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *by_divergence(judged(rows, BY_NAME)), ""])
 
 
 if __name__ == "__main__":
