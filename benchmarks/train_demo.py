@@ -75,8 +75,8 @@ def _train(asked: argparse.Namespace) -> nn.Module:
     net.to(asked.device).train()
     averaged = copy.deepcopy(net).eval()
     fused = torch.device(asked.device).type == "cuda"
-    optimiser = torch.optim.AdamW(_groups(net), lr=PEAK_RATE, betas=(0.9, 0.99), fused=fused)
-    plan = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, asked.steps))
+    optimizer = torch.optim.AdamW(_groups(net), lr=PEAK_RATE, betas=(0.9, 0.99), fused=fused)
+    plan = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, asked.steps))
     forward = torch.compile(net, mode="reduce-overhead") if asked.compile else net
     clock, last = time.perf_counter(), 0
     for step, (shown, answers) in enumerate(_batches(asked)):
@@ -85,9 +85,9 @@ def _train(asked: argparse.Namespace) -> nn.Module:
         loss = F.cross_entropy(scores.float(), answers, label_smoothing=SMOOTHING)
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         plan.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         _follow(averaged, net, step)
         if (step + 1) % max(1, asked.steps // 40) == 0:
             right = (scores.argmax(1) == answers).float().mean().item()

@@ -244,8 +244,8 @@ def pruning_layer(
 
 def layer_norm(x: Floats, weights: Mapping[str, Floats], name: str) -> Floats:
     """LayerNorm over the last axis, eps 1e-6."""
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    centered = x - x.mean(-1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
     return np.asarray(scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"])
 
 

@@ -57,13 +57,13 @@ def test_closed_form_equals_torch(family: str) -> None:
     [("deit", "attn.qkv"), ("eva", "attn.qkv"), ("parallel scaling", "in_proj")],
 )
 def test_a_layer_that_cannot_be_split_is_counted_whole(family: str, layer: str) -> None:
-    class Quantised(nn.Linear):
+    class Quantized(nn.Linear):
         pass
 
     model: Any = build(family)
     model.global_pool = "token"
     split = ztp.gmacs(model, PRUNED, compute="needed")
-    model.blocks[-1].get_submodule(layer).__class__ = Quantised
+    model.blocks[-1].get_submodule(layer).__class__ = Quantized
     ztp.prune_(model, PRUNED)
     exact = ztp.gmacs(model, compute="needed")
     assert round(exact * 1e9) == counted_by_torch(model)

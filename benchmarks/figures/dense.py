@@ -24,7 +24,7 @@ SHOWN = (10, 50, 90)
 COST = 0.65
 NAMES = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "person",
          "bicycle")  # fmt: skip
-_COLOURS = ("#9ecae1", "#8c6d5a", "#d9d9d9", "#636363", "#c9a0c9", "#31a354", "#fdd049", "#e6855e",
+_COLORS = ("#9ecae1", "#8c6d5a", "#d9d9d9", "#636363", "#c9a0c9", "#31a354", "#fdd049", "#e6855e",
             "#3b5bdb", "#e03131", "#0b7285")  # fmt: skip
 
 
@@ -64,10 +64,10 @@ def main() -> None:
         axes[0, column].set_title(name if name == "unpruned" else f"{name}, {COST:g}", fontsize=9)
         for row, prediction in enumerate(predictions):
             axes[row, column].imshow(
-                prediction[::2, ::2], cmap=ListedColormap(_COLOURS), vmin=-0.5, vmax=10.5
+                prediction[::2, ::2], cmap=ListedColormap(_COLORS), vmin=-0.5, vmax=10.5
             )
             axes[row, column].set_axis_off()
-    handles = [Patch(color=colour) for colour in _COLOURS]
+    handles = [Patch(color=color) for color in _COLORS]
     figure.legend(handles, NAMES, loc="outside lower center", ncols=len(NAMES), fontsize=7)
     save(figure, chosen.out)
     print(chosen.out)

@@ -59,8 +59,8 @@ def draw_framework(subject: Subject, stage: Stage) -> Drawing:
             drawing.heat(place, shown)
         else:
             drawing.panel(place, scene.images[0], shown, lines=True)
-        drawing.text(x, y + EDGE + 19, first, colour=QUIET)
-        drawing.text(x, y + EDGE + 38, second, colour=QUIET)
+        drawing.text(x, y + EDGE + 19, first, color=QUIET)
+        drawing.text(x, y + EDGE + 38, second, color=QUIET)
     drawing.height = y + EDGE + 56
     return drawing
 

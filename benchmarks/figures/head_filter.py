@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from benchmarks.inputs import MODELS, Bench, measuring_images, parsed
 from benchmarks.summary import SHORT
 from benchmarks.tables.vhf import Shares, print_table, shares
-from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, save
+from zerotprune.plots.figures import COLORS, check_figure_file, new_figure, save
 
 
 def drawn(by_model: Mapping[str, Sequence[Shares]], title: str) -> Figure:
@@ -31,8 +31,8 @@ def drawn(by_model: Mapping[str, Sequence[Shares]], title: str) -> Figure:
                  "VHF leaves some out": [block.acts for block in blocks],
                  "no head passes, so all count": [block.none for block in blocks]}  # fmt: skip
         below = [0.0] * len(blocks)
-        for (label, heights), colour in zip(parts.items(), ("#CCCCCC", *COLOURS), strict=False):
-            axis.bar(numbers, heights, 0.8, below, color=colour, label=label)
+        for (label, heights), color in zip(parts.items(), ("#CCCCCC", *COLORS), strict=False):
+            axis.bar(numbers, heights, 0.8, below, color=color, label=label)
             below = [a + b for a, b in zip(below, heights, strict=True)]
         axis.set_title(name, fontsize=10)
         axis.set_xticks(numbers)

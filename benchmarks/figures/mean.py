@@ -48,7 +48,7 @@ def draw_means(subject: Subject, importance: list[Tensor]) -> Drawing:
     about = "the unpruned model; under each block, what the middle of the image gets (1 is even)"
     drawing = Drawing(ACROSS * (EDGE + GAP) - GAP + 2 * MARGIN, title=title)
     drawing.text(MARGIN, 34, title, size=TITLE, bold=True)
-    drawing.text(MARGIN, 57, about, colour=QUIET)
+    drawing.text(MARGIN, 57, about, color=QUIET)
     add_scale(drawing, 82, SPAN)
     height = EDGE * importance[0].shape[0] / importance[0].shape[1]
     for number, mean in enumerate(importance):
@@ -56,7 +56,7 @@ def draw_means(subject: Subject, importance: list[Tensor]) -> Drawing:
         x, y = MARGIN + column * (EDGE + GAP), 120 + row * (height + 54)
         drawing.text(x, y - 8, f"block {number + 1}", size=HEADING, bold=True)
         drawing.heat((x, y, EDGE, height), mean, reach=SPAN)
-        drawing.text(x, y + height + 18, f"{inner_share(mean):.2f}", colour=QUIET)
+        drawing.text(x, y + height + 18, f"{inner_share(mean):.2f}", color=QUIET)
     drawing.height = 120 + -(-len(importance) // ACROSS) * (height + 54)
     return drawing
 

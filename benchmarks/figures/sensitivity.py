@@ -21,7 +21,7 @@ from benchmarks.figures.from_rows import asked, rows_of
 from benchmarks.search.settings import BY_ACCURACY, BY_KL, rate_variation
 from benchmarks.summary import SHORT
 from zerotprune import Schedule
-from zerotprune.plots.figures import COLOURS, new_figure, save
+from zerotprune.plots.figures import COLORS, new_figure, save
 
 REFERENCES = {"paper's ablation": "--", "early form": "-", BY_KL: ":", BY_ACCURACY: "-."}
 #: standard deviation of the rates over their mean; the paper gives no number
@@ -98,7 +98,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
         for number, (name, dashes) in enumerate(REFERENCES.items()):
             for row in of_model:
                 if row["name"] == name:
-                    axis.axhline(float(row["change"]), ls=dashes, lw=1.4, color=COLOURS[number],
+                    axis.axhline(float(row["change"]), ls=dashes, lw=1.4, color=COLORS[number],
                                  label=name)  # fmt: skip
         axis.set_title(f"{SHORT.get(model, model)} at {float(ranked[0]['gmacs']):.2f} GMACs, "
                        f"{ranked[0]['images']} images", fontsize=10)  # fmt: skip

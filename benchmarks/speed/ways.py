@@ -31,7 +31,7 @@ from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED
 from zerotprune.measure.speed import SEED, noise
 from zerotprune.methods import name_of
-from zerotprune.plots.figures import COLOURS, check_figure_file, new_figure, save
+from zerotprune.plots.figures import COLORS, check_figure_file, new_figure, save
 from zerotprune.surgery import attach, current_plan, sharing_copy
 
 MODEL = "deit_small_patch16_224"
@@ -124,11 +124,11 @@ def drawn(rows: list[dict[str, object]], chosen: argparse.Namespace) -> Figure:
     panels = figure.subplots(1, len(chosen.batch), sharey=True, squeeze=False)[0]
     places = range(len(chosen.ways), 0, -1)
     for axis, batch in zip(panels, chosen.batch, strict=True):
-        for name, shift, colour in ((UNPRUNED.name, 0.2, "#999999"), (PRUNED, -0.2, COLOURS[0])):
+        for name, shift, color in ((UNPRUNED.name, 0.2, "#999999"), (PRUNED, -0.2, COLORS[0])):
             taken = {str(row["mode"]): float(str(row["latency_ms"])) / batch for row in rows
                      if row["batch"] == batch and row["name"] == name}  # fmt: skip
             bars = axis.barh([place + shift for place in places],
-                             [taken[way] for way in chosen.ways], 0.36, color=colour,
+                             [taken[way] for way in chosen.ways], 0.36, color=color,
                              label=name)  # fmt: skip
             axis.bar_label(bars, fmt="%.0f", padding=2, fontsize=8)
         axis.set_yticks(list(places), [WAYS[way] for way in chosen.ways], fontsize=9)

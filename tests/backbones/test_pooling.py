@@ -15,7 +15,7 @@ import torch
 import zerotprune as ztp
 from tests.equal_patches import equal_patches
 from tests.families import FAMILIES, SMALL, build, images_for, precise, stirred
-from tests.methods.rivals import spared, travelling
+from tests.methods.rivals import spared, traveling
 from tests.test_cost import counted_by_torch
 from zerotprune.method import Method
 from zerotprune.methods import ATS, DiffRate, EViT, Fold, ToMe, TopK
@@ -125,7 +125,7 @@ def test_a_merged_token_is_pooled_as_so_many_patches(head: str) -> None:
         ztp.prune_(model, schedule.by(method))
         with torch.inference_mode():
             actual = model(images)
-            features, passed = travelling(model, images)
+            features, passed = traveling(model, images)
             weight = passed[4].weight()
             assert weight is not None
             assert torch.equal(weight, weight.round())
@@ -146,7 +146,7 @@ def test_published_diffrate_is_pooled_by_its_own_sizes(head: str) -> None:
     images = images_for(model)
     ztp.prune_(model, UNEVEN[2][1].by(DiffRate()))
     with torch.inference_mode():
-        features, passed = travelling(model, images)
+        features, passed = traveling(model, images)
         size = passed[4].size
         assert size is not None
         assert not torch.equal(size, size.round())

@@ -16,7 +16,7 @@ from torch import Tensor
 import zerotprune as ztp
 from tests.backbones.test_pooling import UNEVEN, model_with, uneven
 from tests.families import SMALL, build, images_for, same, stirred
-from tests.methods.rivals import travelling
+from tests.methods.rivals import traveling
 from tests.nursery import run_script
 from zerotprune.backbones import backbone
 from zerotprune.method import Method, Seen
@@ -96,7 +96,7 @@ def test_hooks_and_traces_change_nothing(head: str, method: Method, schedule: zt
         assert len(ztp.trace(model, images)) == 2
         with ztp.patches_left(model) as left:
             assert torch.equal(model(images), expected)
-        features, passed = travelling(model, images)
+        features, passed = traveling(model, images)
         assert torch.equal(left[0], passed[4].source)
         assert features.shape[1] == passed[4].x.shape[1]
 
@@ -140,7 +140,7 @@ def test_half_precision(head: str, cast: bool) -> None:
         model, images = model.bfloat16(), images.bfloat16()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=cast):
         actual = model(images)
-        features, passed = travelling(model, images)
+        features, passed = traveling(model, images)
         weight = passed[4].weight()
         assert weight is not None
         repeated = [

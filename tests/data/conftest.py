@@ -22,11 +22,11 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    for at, colour in enumerate((RED, GREEN, BLUE)):
+    for at, color in enumerate((RED, GREEN, BLUE)):
         members = [
             ("meta.json", b"{}"),
             ("x/k.cls", str(at).encode() + b"\n"),  # parts come in any order
-            ("x/k.PNG", encoded(colour)),
+            ("x/k.PNG", encoded(color)),
             ("x/k.json", b'{"label": 99}'),  # .cls goes before it
             ("l.jpeg", encoded((9, 9, 9), "JPEG")),
             ("l.seg.png", b"another part of the sample"),

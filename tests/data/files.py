@@ -18,15 +18,15 @@ from zerotprune.data.images import ImageDataset
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
-def encoded(colour: tuple[int, int, int] = RED, form: str = "PNG") -> bytes:
+def encoded(color: tuple[int, int, int] = RED, form: str = "PNG") -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (6, 4), colour).save(buffer, form)
+    Image.new("RGB", (6, 4), color).save(buffer, form)
     return buffer.getvalue()
 
 
-def put(path: Path, colour: tuple[int, int, int] = RED) -> Path:
+def put(path: Path, color: tuple[int, int, int] = RED) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encoded(colour, "JPEG" if path.suffix.lower() == ".jpg" else "PNG"))
+    path.write_bytes(encoded(color, "JPEG" if path.suffix.lower() == ".jpg" else "PNG"))
     return path
 
 
@@ -40,7 +40,7 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
     return path
 
 
-def colours(images: ImageDataset) -> list[tuple[int, ...]]:
+def colors(images: ImageDataset) -> list[tuple[int, ...]]:
     return [tuple((image[:, 0, 0] * 255).int().tolist()) for image, _ in images_of(images)]
 
 

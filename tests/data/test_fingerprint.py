@@ -54,7 +54,7 @@ def test_images_are_told_apart_by_what_they_show_and_not_by_where_they_lie() -> 
 
     first = some(("a", b"one", 1), ("b", b"two", 2))
     assert images_hash(first, True) == images_hash(some(("c", b"one", 1), ("d", b"two", 2)), True)
-    relabelled = some(("a", b"one", 1), ("b", b"two", 3))
-    assert images_hash(first, True) != images_hash(relabelled, True)
-    assert images_hash(first, False) == images_hash(relabelled, False)
+    relabeled = some(("a", b"one", 1), ("b", b"two", 3))
+    assert images_hash(first, True) != images_hash(relabeled, True)
+    assert images_hash(first, False) == images_hash(relabeled, False)
     assert images_hash(first, True) != images_hash(some(("b", b"two", 2), ("a", b"one", 1)), True)

@@ -39,7 +39,7 @@ def big_jpeg() -> bytes:
     return stored("JPEG", Image.fromarray(noise)).getvalue()
 
 
-def grey16(values: list[list[int]]) -> Image.Image:
+def gray16(values: list[list[int]]) -> Image.Image:
     return Image.fromarray(np.array(values, dtype=np.uint16))
 
 
@@ -61,15 +61,15 @@ DECODED: dict[str, tuple[Callable[[], io.BytesIO], Any]] = {
     "WebP": (lambda: stored("WEBP", rgba().convert("RGB"), lossless=True), TWO),
     "palette": (lambda: palette(False), TWO),
     "palette with alpha": (lambda: palette(True), TWO),
-    "grey": (lambda: stored("PNG", Image.new("L", (1, 1), 77)), [[(77, 77, 77)]]),
-    "grey with alpha": (lambda: stored("PNG", Image.new("LA", (1, 1), (77, 3))), [[(77,) * 3]]),
+    "gray": (lambda: stored("PNG", Image.new("L", (1, 1), 77)), [[(77, 77, 77)]]),
+    "gray with alpha": (lambda: stored("PNG", Image.new("LA", (1, 1), (77, 3))), [[(77,) * 3]]),
     "one bit": (lambda: stored("PNG", Image.new("1", (1, 1), 1)), [[(255,) * 3]]),
     "CMYK": (lambda: stored("TIFF", Image.new("CMYK", (1, 1), (255, 0, 0, 0))), [[(0, 255, 255)]]),
     "16 bits": (
-        lambda: stored("PNG", grey16([[0, 255, 256, 30000, 65535]])),
+        lambda: stored("PNG", gray16([[0, 255, 256, 30000, 65535]])),
         [[(0,) * 3, (0,) * 3, (1,) * 3, (117,) * 3, (255,) * 3]],
     ),
-    "16 bits, TIFF": (lambda: stored("TIFF", grey16([[512, 65535]])), [[(2,) * 3, (255,) * 3]]),
+    "16 bits, TIFF": (lambda: stored("TIFF", gray16([[512, 65535]])), [[(2,) * 3, (255,) * 3]]),
     "16 bits, PGM": (
         lambda: io.BytesIO(b"P5 2 1 65535\n" + bytes([2, 0, 255, 255])),
         [[(2,) * 3, (255,) * 3]],

@@ -13,7 +13,7 @@ from tests.data.files import (
     BLUE,
     GREEN,
     RED,
-    colours,
+    colors,
     encoded,
     labels,
     put,
@@ -31,7 +31,7 @@ def test_image_folder_classes_are_sorted_folder_names(folder: Path) -> None:
     assert (images.classes, images.exact, len(images)) == (3, True, 4)
     assert images.name == str(folder)
     assert labels(images) == [0, 0, 1, 2]
-    assert colours(images) == [RED, GREEN, BLUE, RED]
+    assert colors(images) == [RED, GREEN, BLUE, RED]
     assert [Path(path).name for path in images.paths] == ["a.png", "b.png", "a.PNG", "c.png"]
     assert images[0][0].shape == (3, 4, 6)
 
@@ -112,7 +112,7 @@ def test_flat_folder_with_a_mapping(flat: Path, name: str) -> None:
     (flat / name).write_bytes(text.encode())  # inside the folder: it is no image
     images = open_data(flat, mapping=flat / name)
     assert labels(images) == wanted
-    assert colours(images) == [RED, GREEN, BLUE]
+    assert colors(images) == [RED, GREEN, BLUE]
     assert (images.classes, images.exact) == (classes, exact)
 
 
@@ -176,7 +176,7 @@ def test_webdataset(shards: Path, spec: str, monkeypatch: pytest.MonkeyPatch) ->
     assert labels(images) == SPECS[spec]
     assert (images.classes, images.exact) == (max(SPECS[spec]) + 1, False)
     first = SPECS[spec][0]
-    assert colours(images)[0] == (RED, GREEN, BLUE)[first]
+    assert colors(images)[0] == (RED, GREEN, BLUE)[first]
     assert images.paths[0] == f"{shards}/val-{first:06d}.tar:x/k.PNG"
     monkeypatch.chdir(shards)
     assert labels(open_data(spec or ".")) == SPECS[spec]
@@ -245,7 +245,7 @@ def test_hugging_face_from_disk(tmp_path: Path) -> None:
     images = open_data(f"hf:{saved(tmp_path / 'one')}")
     assert (images.classes, images.exact) == (3, True)
     assert labels(images) == [2, 0]
-    assert colours(images) == [RED, GREEN]
+    assert colors(images) == [RED, GREEN]
     assert images.paths[1] == f"hf:{tmp_path}/one row 1"
 
 

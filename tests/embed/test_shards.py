@@ -13,8 +13,8 @@ from zerotprune.embed.shards import ParquetShard, TarShard, find_shards
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-COLOURS = {"a": RED, "b": GREEN, "c/d": BLUE}
-IMAGES = {key: encoded(colour) for key, colour in COLOURS.items()}
+COLORS = {"a": RED, "b": GREEN, "c/d": BLUE}
+IMAGES = {key: encoded(color) for key, color in COLORS.items()}
 
 
 def folder(home: Path) -> str:

@@ -136,7 +136,7 @@ def written(folder: Path) -> dict[str, Any]:
         wanted, run = small(images[:2]), target_named(name).load(path, 1)
         differences[f"{SMALL}, {name}"] = apart(wanted, run(images[:2]))
         if target_named(name).quantizer is not None:
-            coarse, sizes = quantised(name, path, images, facts)
+            coarse, sizes = quantized(name, path, images, facts)
             differences[f"int8, {name}"] = [apart(wanted, coarse), *sizes]
     others = Abreast(models | {"ordered": Ordered()})
     for name, path in files(folder, exported(others, images[:2]), {}, "others").items():
@@ -146,7 +146,7 @@ def written(folder: Path) -> dict[str, Any]:
     return differences
 
 
-def quantised(
+def quantized(
     name: str, path: Path, images: Tensor, facts: dict[str, Any]
 ) -> tuple[Tensor, list[int]]:
     """Return the int8 output of a file, and its size before and after."""

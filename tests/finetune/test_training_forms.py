@@ -328,7 +328,7 @@ def test_ponder_and_prior_losses_equal_their_twins() -> None:
     wanted = bell / bell[:8].sum() * 0.98
     share = np.clip(where / where.sum(), 0.01, 0.99)
     expected = (wanted * np.log(wanted / share)).sum() / 12
-    assert float(prior_loss(actual, centre=8)) == pytest.approx(expected, rel=1e-12)
+    assert float(prior_loss(actual, center=8)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_forms_by_method() -> None:

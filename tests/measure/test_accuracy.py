@@ -100,8 +100,8 @@ def test_a_result_of_an_adaptive_method_has_its_measured_cost(model: Any) -> Non
 
 def features(count: int, classes: int, noise: float) -> tuple[Tensor, Tensor]:
     labels = torch.arange(count) % classes
-    centres = torch.randn(classes, 12, generator=torch.Generator().manual_seed(1))
-    return centres[labels] + noise * torch.randn(count, 12), labels
+    centers = torch.randn(classes, 12, generator=torch.Generator().manual_seed(1))
+    return centers[labels] + noise * torch.randn(count, 12), labels
 
 
 @pytest.mark.parametrize("probe", ["knn", "linear"])
@@ -111,7 +111,7 @@ def test_probes_find_separate_classes(probe: Any) -> None:
     assert torch.equal(probe_scores(probe, train, labels, test).argmax(-1), truth)
 
 
-def test_nearest_neighbours_by_brute_force() -> None:
+def test_nearest_neighbors_by_brute_force() -> None:
     train, labels = features(40, 5, 2.0)
     test, _ = features(20, 5, 2.0)
     scores = probe_scores("knn", train, labels, test)

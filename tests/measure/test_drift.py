@@ -21,10 +21,10 @@ from zerotprune.budgets.speed import Timed
 from zerotprune.cli.drift import drift
 from zerotprune.cli.options import ReadingOptions
 from zerotprune.clock import Timings
-from zerotprune.measure.drift import find_neighbours, measure_drift, recall
+from zerotprune.measure.drift import find_neighbors, measure_drift, recall
 
 
-def neighbours(queries: np.ndarray, index: np.ndarray, count: int) -> list[list[int]]:
+def neighbors(queries: np.ndarray, index: np.ndarray, count: int) -> list[list[int]]:
     """Find neighbors by cosine, excluding the image itself."""
     nearest = []
     for number, query in enumerate(queries):
@@ -66,24 +66,22 @@ def test_drift_is_that_of_its_twin(moved: float) -> None:
     assert drift.first_percentile == pytest.approx(np.percentile(cosines, 1))
     assert drift.moved(5) == np.argsort(cosines, kind="stable")[:5].tolist()
     for count in (1, 10):
-        near = neighbours(true, true, count)
-        assert drift.recall[count] == pytest.approx(
-            share(neighbours(drifted, drifted, count), near)
-        )
-        mixed = share(neighbours(drifted, true, count), near)
+        near = neighbors(true, true, count)
+        assert drift.recall[count] == pytest.approx(share(neighbors(drifted, drifted, count), near))
+        mixed = share(neighbors(drifted, true, count), near)
         assert drift.recall_unpruned_index[count] == pytest.approx(mixed)
 
 
 def test_many_images_are_compared_in_parts() -> None:
     vectors = torch.nn.functional.normalize(torch.randn(1500, 4).double(), dim=-1)
-    actual = find_neighbours(vectors, vectors, 3)
+    actual = find_neighbors(vectors, vectors, 3)
     cosines = vectors @ vectors.T
     cosines.fill_diagonal_(-2)
     assert torch.equal(actual, cosines.topk(3).indices)
     assert recall(actual, actual, 3) == 1.0
 
 
-def test_few_images_have_few_neighbours() -> None:
+def test_few_images_have_few_neighbors() -> None:
     drift = measure_drift(torch.eye(4), torch.eye(4))
     assert drift.recall[10] == 1.0
     with pytest.raises(ValueError, match="at least 3 images, got 2"):

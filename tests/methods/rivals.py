@@ -189,7 +189,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
     )
 
 
-def travelling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
+def traveling(model: Any, images: Tensor) -> tuple[Tensor, dict[int, Tokens]]:
     """Return the features of a pruned model, and the tokens after every block but the last."""
     tokens: dict[int, Tokens] = {}
 

@@ -18,7 +18,7 @@ from tests.methods.rivals import (
     merging,
     promised,
     sight,
-    travelling,
+    traveling,
     twin,
 )
 from tests.rival_oracles import (
@@ -47,7 +47,7 @@ def test_every_token_equals_the_twin(family: str, method: Method, schedule: ztp.
     model: Any = build(family, seed=2).double()
     images, prefix = images_for(model), model.num_prefix_tokens
     ztp.prune_(model, schedule.by(method))
-    features, traced = travelling(model, images)
+    features, traced = traveling(model, images)
     counts = promised(method, schedule)
     assert features.shape[1] == prefix + counts[DEPTH]
     for at, image in enumerate(images):

@@ -26,9 +26,9 @@ DEPTH = 12
 
 def image(tokens: int, prefix: int, heads: int, width: int, batch: int = 1) -> tuple[Seen, Tensor]:
     """Make what a block might have seen, in float64, with keys clustered as in real images."""
-    centres = torch.randn(batch, heads, 4, width, dtype=torch.float64)
+    centers = torch.randn(batch, heads, 4, width, dtype=torch.float64)
     which = torch.randint(4, (batch, 1, tokens, 1)).expand(-1, heads, -1, width)
-    k = centres.gather(2, which) + 0.5 * torch.randn(batch, heads, tokens, width).double()
+    k = centers.gather(2, which) + 0.5 * torch.randn(batch, heads, tokens, width).double()
     q = torch.randn(batch, heads, tokens, width, dtype=torch.float64)
     v = torch.randn(batch, heads, tokens, width, dtype=torch.float64)
     attention = graph.attention_graph(q, k, 1.5 * width**-0.5)

@@ -15,7 +15,7 @@ from zerotprune.plots.comparison import (
     speed_figure,
     trade_off_figure,
 )
-from zerotprune.plots.figures import FEW, GREY, NAMED, choose_named
+from zerotprune.plots.figures import FEW, GRAY, NAMED, choose_named
 
 COSTS = (0.5, 0.7, 0.9)
 
@@ -28,27 +28,27 @@ def points(rivals: int) -> list[Point]:
             for name, change in worth.items() for cost in COSTS]  # fmt: skip
 
 
-def coloured(figure: Figure) -> set[str]:
+def colored(figure: Figure) -> set[str]:
     """Return the labels of the lines with a color; error bars are drawn by other means."""
     axis: Any = figure.axes[0]
     labels, handles = axis.get_legend_handles_labels()[::-1]
     lines = {label: getattr(handle, "lines", [handle])[0]
              for label, handle in zip(labels, handles, strict=True)}  # fmt: skip
     return {
-        label for label, line in lines.items() if line.get_color() not in (GREY, "k", "#000000")
+        label for label, line in lines.items() if line.get_color() not in (GRAY, "k", "#000000")
     }
 
 
-def test_of_thirteen_lines_three_have_a_name_and_a_colour() -> None:
+def test_of_thirteen_lines_three_have_a_name_and_a_color() -> None:
     many = points(12)
     expected = [DEFAULT, "rival 7", "rival 3"]
     assert find_named(many, "gmacs") == expected
     figure = trade_off_figure(many, 1.0, "gmacs", "a title")
     axis: Any = figure.axes[0]
-    assert coloured(figure) == set(expected)
+    assert colored(figure) == set(expected)
     assert len(expected) == NAMED
-    grey = [line for line in axis.get_lines() if line.get_color() == GREY]
-    assert len(grey) == 13 - NAMED
+    gray = [line for line in axis.get_lines() if line.get_color() == GRAY]
+    assert len(gray) == 13 - NAMED
     written = {text.get_text(): text.get_color() for text in axis.texts}
     assert set(written) == set(expected)
     assert len(set(written.values())) == NAMED
@@ -58,16 +58,16 @@ def test_of_thirteen_lines_three_have_a_name_and_a_colour() -> None:
 
 def test_the_caller_may_say_which() -> None:
     figure = trade_off_figure(points(12), 1.0, "speed", "a title", ["rival 1", DEFAULT])
-    assert coloured(figure) == {"rival 1", DEFAULT}
+    assert colored(figure) == {"rival 1", DEFAULT}
 
 
-def test_of_few_lines_all_have_colours() -> None:
+def test_of_few_lines_all_have_colors() -> None:
     few = points(FEW - 1)
     names = list(dict.fromkeys(point.name for point in few))
     figure = trade_off_figure(few, 1.0, "gmacs", "a title")
-    assert coloured(figure) == set(names)
+    assert colored(figure) == set(names)
     axis: Any = figure.axes[0]
-    assert not [line for line in axis.get_lines() if line.get_color() == GREY]
+    assert not [line for line in axis.get_lines() if line.get_color() == GRAY]
 
 
 def test_the_best_is_found_where_all_lines_are() -> None:
@@ -85,7 +85,7 @@ def test_fast_means_cheap() -> None:
     assert find_named(many, "speed") == [DEFAULT, "rival 7", "rival 3"]
 
 
-def test_of_many_speeds_the_fastest_have_colours() -> None:
+def test_of_many_speeds_the_fastest_have_colors() -> None:
     names = ["unpruned", "slicing", DEFAULT, *(f"rival {at}" for at in range(9))]
     paces = [Pace(name, mode, "float32", batch, 1.0 + at / 10)
              for at, name in enumerate(names) for mode in ("eager", "graph")
@@ -94,6 +94,6 @@ def test_of_many_speeds_the_fastest_have_colours() -> None:
     figure = speed_figure(paces, "slicing", "the model", "a title")
     for panel in figure.axes:
         axis: Any = panel
-        grey = [line for line in axis.get_lines() if line.get_color() == GREY]
-        assert len(grey) == len(names) - 2 - NAMED
+        gray = [line for line in axis.get_lines() if line.get_color() == GRAY]
+        assert len(gray) == len(names) - 2 - NAMED
     assert figure.legends[0].get_texts()[-1].get_text().startswith("others: rival 0")

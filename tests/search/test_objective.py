@@ -81,7 +81,7 @@ def test_a_method_that_remembers_all_blocks_is_run_from_the_first() -> None:
         assert torch.equal(pruned, torch.cat([model(images) for images in stack.images]))
 
 
-def test_a_model_without_a_head_is_read_by_its_neighbours() -> None:
+def test_a_model_without_a_head_is_read_by_its_neighbors() -> None:
     """Compare KL and nearest neighbors among the other images with NumPy."""
     model: Any = build("deit")
     model.reset_classifier(0)

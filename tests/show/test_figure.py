@@ -44,7 +44,7 @@ from zerotprune.show.figure import (
     wrap,
 )
 from zerotprune.show.html import TEMPLATE
-from zerotprune.show.story import Mark, StageView, Story, find_borders, patch_colours, tell
+from zerotprune.show.story import Mark, StageView, Story, find_borders, patch_colors, tell
 from zerotprune.tracing import Fate
 
 PATCH = 20
@@ -66,7 +66,7 @@ def inner(row: int, col: int) -> tuple[slice, slice]:
             slice(PATCH * col + first, PATCH * col + last))  # fmt: skip
 
 
-def test_pixels_have_the_colour_of_the_fate() -> None:
+def test_pixels_have_the_color_of_the_fate() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
     stage, image = hand_made(), Image.fromarray(noise)
     plain, painted = paint(image, None), paint(image, stage)
@@ -75,8 +75,8 @@ def test_pixels_have_the_colour_of_the_fate() -> None:
         for col in range(3):
             fate, expected = Fate(int(stage.fate[row, col])), plain[inner(row, col)]
             if fate != Fate.KEPT:
-                colour, opacity = COVER[Mark[fate.name]]
-                expected = (1 - opacity) * expected + opacity * np.array(ImageColor.getrgb(colour))
+                color, opacity = COVER[Mark[fate.name]]
+                expected = (1 - opacity) * expected + opacity * np.array(ImageColor.getrgb(color))
             np.testing.assert_allclose(painted[inner(row, col)], expected, atol=1.5)
 
 
@@ -136,8 +136,8 @@ def test_an_overlay_leads_to_the_partner(stories: list[Story]) -> None:
     drawn = overlay(hand_made(), lines=True)
     paths = re.findall(r'class="partners" d="([^"]*)"[^>]* stroke="([^"]*)"', drawn)
     expected = [
-        (path, colour.lower())
-        for colour, *_ in PARTNERS
+        (path, color.lower())
+        for color, *_ in PARTNERS
         for path in ("M1.5 0.5L2.5 1.5", "M2.5 1.5L2.501 1.5")
     ]
     assert paths == expected
@@ -203,7 +203,7 @@ def test_text_is_never_markup() -> None:
 
 def test_a_photograph_is_embedded_once() -> None:
     drawing = Drawing(200, 100)
-    first, second = (Image.new("RGB", (60, 40), colour) for colour in ("red", "blue"))
+    first, second = (Image.new("RGB", (60, 40), color) for color in ("red", "blue"))
     for x, image in ((0, first), (60, second), (120, first)):
         drawing.panel((x, 0, 60, 40), image)
     text = drawing.svg()
@@ -244,11 +244,11 @@ def test_as_image_undoes_the_transform(name: str) -> None:
     np.testing.assert_array_equal(np.asarray(as_image(values, model)), pixels)
 
 
-def test_patch_colours_are_means() -> None:
+def test_patch_colors_are_means() -> None:
     model, image = demo.untrained(), demo.images(1, seed=3)[0][0]
     expected = (image.double().numpy() + 1).reshape(3, 14, 8, 14, 8).mean(axis=(2, 4)) / 2
-    colours = patch_colours(image, (14, 14), model)
-    np.testing.assert_allclose(colours.permute(2, 0, 1).numpy(), expected, atol=1e-6)
+    colors = patch_colors(image, (14, 14), model)
+    np.testing.assert_allclose(colors.permute(2, 0, 1).numpy(), expected, atol=1e-6)
 
 
 def test_heat_is_bright_where_importance_is_high() -> None:
@@ -274,12 +274,12 @@ def test_urls_hold_the_image() -> None:
     np.testing.assert_array_equal(np.asarray(exact), np.asarray(heat_map(values)))
 
 
-def test_the_accent_is_no_colour_of_a_patch() -> None:
+def test_the_accent_is_no_color_of_a_patch() -> None:
     """Controls and progress must not look like a mark or like heat, on a page as in a file."""
     accent = np.array(ImageColor.getrgb(ACCENT))
-    marks = [colour for cover in (COVER, PALE_COVER) for colour, _ in cover.values()]
-    for colour in (*marks, PARTNERS[-1][0], SAME, OTHER):
-        assert np.linalg.norm(accent - np.array(ImageColor.getrgb(colour))) > 60, colour
+    marks = [color for cover in (COVER, PALE_COVER) for color, _ in cover.values()]
+    for color in (*marks, PARTNERS[-1][0], SAME, OTHER):
+        assert np.linalg.norm(accent - np.array(ImageColor.getrgb(color))) > 60, color
     heat = np.asarray(heat_map(heat_scale()))[0].astype(int)
     assert np.linalg.norm(accent - heat, axis=-1).min() > 60
     for style in (Path(app.__file__).with_name("page.css"), TEMPLATE):

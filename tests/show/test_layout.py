@@ -84,8 +84,8 @@ def test_a_grid_tells_whole_answers_and_what_is_left_stands_out(scene: Scene) ->
     assert written.count(f"{long}: 50 %") == 6
     assert f"→ {other[0].label}: 40 %" in written
     svg = drawing.svg()
-    for colour, _ in PALE_COVER.values():
-        assert (f"fill: {colour.lower()}" in svg) == (colour != PALE_COVER[Mark.GONE][0])
+    for color, _ in PALE_COVER.values():
+        assert (f"fill: {color.lower()}" in svg) == (color != PALE_COVER[Mark.GONE][0])
 
 
 def test_svg_has_the_words_of_the_pixels(scene: Scene) -> None:

@@ -24,7 +24,7 @@ from zerotprune.show.story import (
     Mark,
     StageView,
     Story,
-    blend_colours,
+    blend_colors,
     find_borders,
     find_shared,
     name_marks,
@@ -223,11 +223,11 @@ def test_borders_run_between_different_tokens() -> None:
                     assert bool(mask[row, col]) == (here != there and shared), (row, col)
 
 
-def test_a_token_has_the_mean_colour_of_its_patches() -> None:
-    colours, token = torch.rand(2, 3, 3), torch.tensor([[0, 0, 2], [DROPPED, 0, GONE]])
-    blended = blend_colours(colours, token)
-    expected = colours.clone()
-    expected[token == 0] = (colours[0, 0] + colours[0, 1] + colours[1, 1]) / 3
+def test_a_token_has_the_mean_color_of_its_patches() -> None:
+    colors, token = torch.rand(2, 3, 3), torch.tensor([[0, 0, 2], [DROPPED, 0, GONE]])
+    blended = blend_colors(colors, token)
+    expected = colors.clone()
+    expected[token == 0] = (colors[0, 0] + colors[0, 1] + colors[1, 1]) / 3
     torch.testing.assert_close(blended, expected)
 
 

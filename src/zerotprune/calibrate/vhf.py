@@ -90,11 +90,11 @@ def beam_search(
         if step < FINEST:
             break
         for place in beam:
-            evaluate(_neighbours(place, step))
+            evaluate(_neighbors(place, step))
     return trials
 
 
-def _neighbours(place: VhfRange, step: float) -> list[VhfRange]:
+def _neighbors(place: VhfRange, step: float) -> list[VhfRange]:
     low, high = place
     moves = [(low * step, high), (low / step, high), (low, high * step), (low, high / step)]
     return [_tidy(*move) for move in moves if move[0] <= move[1]]

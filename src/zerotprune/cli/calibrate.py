@@ -99,7 +99,7 @@ def calibrate(
     built = loading.load(model)
     outputs, search = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
-    dataset = reading.open(data, built, loading.size, labelled=searching and labels)
+    dataset = reading.open(data, built, loading.size, labeled=searching and labels)
     if searching:
         if labels:
             check_classes(dataset, outputs)

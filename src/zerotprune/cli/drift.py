@@ -85,7 +85,7 @@ def drift(
     built = loading.load(model)
     if loading.random_weights:
         console.print("random weights: cost and speed are right, drift is not", style="yellow")
-    images = reading.open(data, built, loading.size, labelled=False)
+    images = reading.open(data, built, loading.size, labeled=False)
     vectors = featurize_(built, pool).eval()
     setting = Setting(device, getattr(torch, precision), keep_outputs=True)
     vectors.to(device, setting.precision)

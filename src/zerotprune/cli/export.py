@@ -62,7 +62,7 @@ class ImageOptions(DataOptions):
         if self.data is None:
             return None
         limited = DataOptions(self.mapping, self.split, self.limit or IMAGES, self.strict)
-        dataset = limited.open(self.data, model, size, labelled=False)
+        dataset = limited.open(self.data, model, size, labeled=False)
         console = console_for()
         stream = batches(dataset, 32, report=left_out(console), strict=self.strict)
         return torch.cat([images for images, _, _ in stream])

@@ -166,7 +166,7 @@ class DataOptions:
     "Stop at the first image that cannot be read. Default: name it and leave it out."
 
     def open(
-        self, data: str, model: nn.Module, size: int | None, labelled: bool = True
+        self, data: str, model: nn.Module, size: int | None, labeled: bool = True
     ) -> ImageDataset:
         """Open the data with the model's transform."""
         return open_data(
@@ -175,7 +175,7 @@ class DataOptions:
             split=self.split,
             limit=self.limit,
             transform=backbone(model).transform(size),
-            labelled=labelled,
+            labeled=labeled,
         )
 
 

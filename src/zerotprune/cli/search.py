@@ -137,7 +137,7 @@ def search(
             check_used([chosen])
             calibrated = Calibration.load_for(calibration, model, loaded)
             chosen = calibrated.applied(Schedule((), chosen)).method
-        images = reading.open(data, loaded, loading.size, labelled=labels)
+        images = reading.open(data, loaded, loading.size, labeled=labels)
         classes = backbone(loaded).outputs
         if labels and classes:
             check_classes(images, classes)
@@ -259,20 +259,20 @@ def comparison_table(title: str, comparison: Comparison) -> Table:
     If none is chosen, the rows are a front and differ in cost.
     """
     unpruned, default, chosen = comparison.unpruned, comparison.default, comparison.chosen
-    labelled = unpruned.second.hits is not None
-    measure = "top-1 %" if labelled else "KL"
+    labeled = unpruned.second.hits is not None
+    measure = "top-1 %" if labeled else "KL"
     columns: dict[str, Callable[[Judged], str]] = {}
     if chosen is None:
         columns["GMACs"] = lambda row: f"{row.gmacs:.3f}"
     columns[f"{measure}\n1st half"] = lambda row: _value(row.first)
     columns[f"{measure}\n2nd half"] = lambda row: _value(row.second)
-    if labelled:  # the KL of the unpruned model is zero: KL is the difference
+    if labeled:  # the KL of the unpruned model is zero: KL is the difference
         columns["to\nunpruned"] = lambda row: "" if row is unpruned else _change(row, unpruned)
     if default is not None:
         columns[f"to the\n{default.name}"] = lambda row: (
             "" if row in (unpruned, default) else _change(row, default)
         )
-    if labelled:
+    if labeled:
         columns["KL"] = lambda row: f"{row.second.mean_kl:.2f}"
     columns["same %"] = lambda row: f"{row.second.agreement:.1f}"
     table = new_table(title, gap=0)

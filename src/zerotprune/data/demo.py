@@ -205,14 +205,14 @@ def _scene(dice: _Dice, textures: Tensor, which: Tensor, clutter: float) -> Tens
     size = _SMALLEST + (_LARGEST - _SMALLEST) * dice.between(0.0, 1.0).double().pow(1.3).float()
     digit = _ink(dice, textures[which], size, cut=False)[:, None]
     tint = dice.between(-0.15, 0.15, 3)
-    colour = (level + sign * contrast)[:, None] + tint
-    scene = torch.lerp(scene, colour[:, :, None, None].expand_as(scene), 0.9 * digit)
+    color = (level + sign * contrast)[:, None] + tint
+    scene = torch.lerp(scene, color[:, :, None, None].expand_as(scene), 0.9 * digit)
     return (2 * scene - 1).clamp_(-1, 1)
 
 
 def _lay(scene: Tensor, mask: Tensor, strength: Tensor, dice: _Dice) -> None:
-    colour = strength[:, None] * dice.between(0.6, 1.4, 3)
-    scene.addcmul_(mask[:, None], colour[:, :, None, None])
+    color = strength[:, None] * dice.between(0.6, 1.4, 3)
+    scene.addcmul_(mask[:, None], color[:, :, None, None])
 
 
 def _along(dice: _Dice) -> Tensor:
@@ -255,8 +255,8 @@ def _gratings(dice: _Dice) -> Tensor:
         wave = (run[:, None, :] + rise[:, :, None]).sin()
         wave = wave * (-((x / reach[:, None]) ** 2)).exp()[:, None, :]
         wave = wave * (-((y / reach[:, None]) ** 2)).exp()[:, :, None]
-        colour = dice.between(-0.16, 0.16, 1) * dice.between(0.4, 1.6, 3)
-        total = total + wave[:, None] * colour[:, :, None, None]
+        color = dice.between(-0.16, 0.16, 1) * dice.between(0.4, 1.6, 3)
+        total = total + wave[:, None] * color[:, :, None, None]
     return total
 
 

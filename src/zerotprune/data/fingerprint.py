@@ -55,7 +55,7 @@ def fingerprint_model(name: str, model: nn.Module) -> dict[str, Any]:
     return {**shape, "patches": geometry.patches, "weights": weights_hash(model)}
 
 
-def images_hash(images: ImageDataset, labelled: bool) -> str:
+def images_hash(images: ImageDataset, labeled: bool) -> str:
     """Return the SHA-256 of all images in order, with their labels, wherever they are stored."""
     digest = hashlib.sha256()
     for item in images.items:
@@ -63,6 +63,6 @@ def images_hash(images: ImageDataset, labelled: bool) -> str:
             data = item.read()
         except OSError:
             data = b""  # it is left out, or stops the run, when it is decoded
-        label = item.label if labelled else ""
+        label = item.label if labeled else ""
         digest.update(f"{label} {len(data)} ".encode() + data)
     return digest.hexdigest()

@@ -106,7 +106,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 @dataclass
 class ImageDataset(Dataset[tuple[Tensor, int]]):
-    """Labelled images in a fixed order.
+    """Labeled images in a fixed order.
 
     Args:
         name: Where they are from.
@@ -145,7 +145,7 @@ def open_data(
     split: str = "validation",
     limit: int | None = None,
     transform: Transform | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> ImageDataset:
     """Open a data set.
 
@@ -156,12 +156,12 @@ def open_data(
         split: Of a Hugging Face dataset.
         limit: Use at most this many images, spread evenly over the data.
         transform: Default: images keep their sizes, with values in [0, 1].
-        labelled: Without labels, a folder may have images at any depth.
+        labeled: Without labels, a folder may have images at any depth.
     """
     name = str(spec)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    items, classes = find(name, mapping, split, labelled)
+    items, classes = find(name, mapping, split, labeled)
     if not items:
         raise ValueError(f"no images in {name}")
     for item in items:

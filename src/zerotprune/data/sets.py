@@ -30,7 +30,7 @@ SETS = {
     "pets": Set(37, 3680, 3669, "OxfordIIITPet"),
 }
 
-Labelled = tuple[Path, int]
+Labeled = tuple[Path, int]
 
 
 def set_named(spec: str) -> tuple[str, Path] | None:
@@ -39,7 +39,7 @@ def set_named(spec: str) -> tuple[str, Path] | None:
     return (name, Path(folder)) if colon and name in SETS else None
 
 
-def images_of(name: str, folder: Path, train: bool) -> list[Labelled]:
+def images_of(name: str, folder: Path, train: bool) -> list[Labeled]:
     """List the images of a split with their classes.
 
     An incomplete split is refused: its accuracy would be taken for that of the whole.
@@ -59,12 +59,12 @@ def images_of(name: str, folder: Path, train: bool) -> list[Labelled]:
     return images
 
 
-def _from_torchvision(name: str, folder: Path, train: bool) -> list[Labelled]:
+def _from_torchvision(name: str, folder: Path, train: bool) -> list[Labeled]:
     from torchvision import datasets
 
     known = SETS[name]
     kind = getattr(datasets, known.torchvision)
-    images: list[Labelled] = []
+    images: list[Labeled] = []
     for part in known.parts if train else ("test",):
         try:
             dataset = kind(folder, split=part, download=False)
@@ -79,7 +79,7 @@ def _from_torchvision(name: str, folder: Path, train: bool) -> list[Labelled]:
     return images
 
 
-def _paths_in(dataset: Any) -> Iterator[Labelled]:
+def _paths_in(dataset: Any) -> Iterator[Labeled]:
     """Return paths and labels of a torchvision data set, whose items are decoded images."""
     if hasattr(dataset, "loader"):
         dataset.loader = Path
@@ -89,7 +89,7 @@ def _paths_in(dataset: Any) -> Iterator[Labelled]:
         yield from zip(map(Path, dataset._images), dataset._labels, strict=True)
 
 
-def _cub200(folder: Path, train: bool) -> Iterator[Labelled]:
+def _cub200(folder: Path, train: bool) -> Iterator[Labeled]:
     """Read CUB-200-2011's lists: every image has a number, by which all lists refer to it."""
     inner = folder / "CUB_200_2011"
     root = inner if inner.is_dir() else folder
@@ -101,7 +101,7 @@ def _cub200(folder: Path, train: bool) -> Iterator[Labelled]:
             yield root / "images" / name, int(classes[number]) - 1
 
 
-def _indoor67(folder: Path, train: bool) -> Iterator[Labelled]:
+def _indoor67(folder: Path, train: bool) -> Iterator[Labeled]:
     """Read MIT Indoor 67's lists, which name the images of a split with their class folder."""
     lists = [_lines(folder / f"{split}Images.txt") for split in ("Train", "Test")]
     classes = sorted({line.partition("/")[0] for lines in lists for line in lines})

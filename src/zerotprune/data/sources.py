@@ -29,7 +29,7 @@ class Item(NamedTuple):
 
 
 def find(
-    name: str, mapping: Path | None, split: str, labelled: bool = True
+    name: str, mapping: Path | None, split: str, labeled: bool = True
 ) -> tuple[list[Item], int | None]:
     """Find the images that a name stands for.
 
@@ -37,7 +37,7 @@ def find(
         name: A folder, tar shards, `hf:DATASET`, or `pets:FOLDER` and the like.
         mapping: For a flat folder, a file with the label of every image.
         split: Of a dataset.
-        labelled: Without labels, all labels are 0.
+        labeled: Without labels, all labels are 0.
 
     Returns:
         The items, and the number of classes if the data says so.
@@ -45,8 +45,8 @@ def find(
     if (known := set_named(name)) is not None:
         if mapping is not None:
             raise ValueError(f"--mapping needs a folder of images, got {name}")
-        labelled_paths = images_of(*known, train=split == "train")
-        return [_item(path, label) for path, label in labelled_paths], SETS[known[0]].classes
+        labeled_paths = images_of(*known, train=split == "train")
+        return [_item(path, label) for path, label in labeled_paths], SETS[known[0]].classes
     hub = name.startswith("hf:")
     shards = [] if hub else tar_shards(name)
     if mapping is not None and (hub or shards):
@@ -54,8 +54,8 @@ def find(
     if hub:
         return _hugging_face(name, split)
     if shards:
-        return [item for shard in shards for item in _samples(shard, labelled)], None
-    if not labelled and mapping is None:
+        return [item for shard in shards for item in _samples(shard, labeled)], None
+    if not labeled and mapping is None:
         return [_item(path, 0) for path in visible_files(Path(name)) if is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
 
@@ -223,12 +223,12 @@ def _glob(text: str) -> list[Path]:
     return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
-def _samples(shard: Path, labelled: bool) -> Iterator[Item]:
+def _samples(shard: Path, labeled: bool) -> Iterator[Item]:
     for key, parts in index_tar(shard).items():
         image, where = parts.get("image"), f"{key} in {shard}"
         if image is not None:
             read = partial(bytes_of, shard, image.offset_data, image.size)
-            label = _label(shard, parts, where) if labelled else 0
+            label = _label(shard, parts, where) if labeled else 0
             yield Item(f"{shard}:{image.name}", read, label)
         elif "cls" in parts:
             raise ValueError(f"{where} has a label and no image")

@@ -102,8 +102,8 @@ def _opened(image: Any, name: str) -> Image.Image:
     except (TypeError, ValueError) as error:
         raise BadImage(f"{name} is not an array: {error}") from None
     shape = array.shape
-    coloured = array.ndim == 3 and shape[2] in (3, 4)
-    if array.dtype != np.uint8 or not (coloured or array.ndim == 2) or not array.size:
+    colored = array.ndim == 3 and shape[2] in (3, 4)
+    if array.dtype != np.uint8 or not (colored or array.ndim == 2) or not array.size:
         raise BadImage(
             f"{name} is an array of {array.dtype} and shape {shape}: give height × width × 3 bytes"
         )

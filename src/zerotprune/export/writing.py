@@ -53,7 +53,7 @@ def write_model(job: Job, model: nn.Module, path: Path) -> dict[FilePrecision, P
     job.target.write(program_of(model, job.batch), path, facts)
     files: dict[FilePrecision, Path] = {"float32": path}
     if "int8" in job.precisions:
-        job.say(f"{name}: quantising")
+        job.say(f"{name}: quantizing")
         files["int8"] = path.parent / "int8" / path.name
         files["int8"].parent.mkdir()
         facts |= int8_facts(job.full_range)

@@ -149,20 +149,20 @@ def ponder_loss(halts: list[Halt]) -> Float[Tensor, ""]:
 
 
 def prior_loss(
-    halting: Float[Tensor, " blocks"], centre: int, spread: float = 1.0
+    halting: Float[Tensor, " blocks"], center: int, spread: float = 1.0
 ) -> Float[Tensor, ""]:
     """Return KL(where tokens should halt ‖ where they do) / blocks (Eq. 11, as in the authors'
-    code). They should halt in a bell around block `centre`, counted from 0, scaled so that the
+    code). They should halt in a bell around block `center`, counted from 0, scaled so that the
     blocks before it sum to 0.98.
 
     >>> where = torch.tensor([0.01, 0.05, 0.3, 0.5, 0.3, 0.05, 0.01])
-    >>> bool(prior_loss(where, centre=3) < prior_loss(where, centre=5))
+    >>> bool(prior_loss(where, center=3) < prior_loss(where, center=5))
     True
     """
     share = (halting / halting.sum()).clamp(0.01, 0.99)
     place = torch.arange(len(halting), device=halting.device, dtype=halting.dtype)
-    bell = -((place - centre) / spread).square() / 2
-    wanted = bell - bell[:centre].logsumexp(dim=0) + math.log(0.98)
+    bell = -((place - center) / spread).square() / 2
+    wanted = bell - bell[:center].logsumexp(dim=0) + math.log(0.98)
     return (wanted.exp() * (wanted - share.log())).mean()
 
 
@@ -170,7 +170,7 @@ class Halting(InPlace):
     """Train as at inference, with padding in place of tokens that have halted. Tokens halt by the
     model's own weights; the losses teach them when.
 
-    `centre` is where they should halt, as a share of the depth; A-ViT's own is the 9th block of 12.
+    `center` is where they should halt, as a share of the depth; A-ViT's own is the 9th block of 12.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5)
@@ -186,17 +186,17 @@ class Halting(InPlace):
         method: Method,
         ponder_weight: float = 5e-4,
         prior_weight: float = 1e-3,
-        centre: float = 2 / 3,
+        center: float = 2 / 3,
     ) -> None:
         super().__init__(method)
-        self.ponder_weight, self.prior_weight, self.centre = ponder_weight, prior_weight, centre
+        self.ponder_weight, self.prior_weight, self.center = ponder_weight, prior_weight, center
 
     def extra_loss(self, model: nn.Module) -> Tensor:
         if not self._noted:
             return super().extra_loss(model)
         where = torch.stack([halt.halting.mean() for halt in self._noted])
-        centre = min(max(round(self.centre * len(where)), 1), len(where) - 1)
-        prior = prior_loss(where, centre)
+        center = min(max(round(self.center * len(where)), 1), len(where) - 1)
+        prior = prior_loss(where, center)
         return self.ponder_weight * ponder_loss(self._noted) + self.prior_weight * prior
 
     def weigh(self, task: Task, tokens: Tokens, heads: list[Heads], graph: Tensor | None) -> Tokens:

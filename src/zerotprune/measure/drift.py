@@ -21,7 +21,7 @@ from ..data.images import ImageDataset
 from ..shapes import Float, Int
 from .accuracy import Result
 
-NEIGHBOURS = (1, 10)
+NEIGHBORS = (1, 10)
 _ROWS = 1024  # of the cosine matrix, in memory at once
 
 
@@ -63,13 +63,13 @@ def measure_drift(
         )
     if len(reference) < 3:
         raise ValueError(f"drift needs at least 3 images, got {len(reference)}")
-    pruned, unpruned, count = _unit(vectors), _unit(reference), max(NEIGHBOURS)
-    expected = find_neighbours(unpruned, unpruned, count)
-    both, queries = (find_neighbours(pruned, index, count) for index in (pruned, unpruned))
+    pruned, unpruned, count = _unit(vectors), _unit(reference), max(NEIGHBORS)
+    expected = find_neighbors(unpruned, unpruned, count)
+    both, queries = (find_neighbors(pruned, index, count) for index in (pruned, unpruned))
     return Drift(
         (pruned * unpruned).sum(dim=-1),
-        {count: recall(both, expected, count) for count in NEIGHBOURS},
-        {count: recall(queries, expected, count) for count in NEIGHBOURS},
+        {count: recall(both, expected, count) for count in NEIGHBORS},
+        {count: recall(queries, expected, count) for count in NEIGHBORS},
     )
 
 
@@ -77,7 +77,7 @@ def _unit(vectors: Tensor) -> Tensor:
     return F.normalize(vectors.double(), dim=-1)
 
 
-def find_neighbours(
+def find_neighbors(
     queries: Float[Tensor, "images width"], index: Float[Tensor, "images width"], count: int
 ) -> Int[Tensor, "images count"]:
     """Return the `count` nearest other images of each query, the nearest first.
@@ -99,8 +99,8 @@ def _nearest(queries: Tensor, index: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def recall(
-    retrieved: Int[Tensor, "images neighbours"],
-    expected: Int[Tensor, "images neighbours"],
+    retrieved: Int[Tensor, "images neighbors"],
+    expected: Int[Tensor, "images neighbors"],
     count: int,
 ) -> float:
     """Return the share of the first `count` expected neighbors among the first `count`
@@ -119,7 +119,7 @@ def drifts_of(results: Sequence[Result]) -> list[Drift]:
 def nearest_images(result: Result) -> list[int]:
     """Return for each image the one whose vector is nearest, as indices into the result."""
     vectors = _unit(torch.cat(result.outputs))
-    return find_neighbours(vectors, vectors, 1)[:, 0].tolist()
+    return find_neighbors(vectors, vectors, 1)[:, 0].tolist()
 
 
 def drift_row(

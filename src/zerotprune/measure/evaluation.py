@@ -27,8 +27,8 @@ from .accuracy import Contender, Result, Setting, compare
 from .speed import Accuracy, Entrant, Setup
 
 Probe = Literal["knn", "linear"]
-_NEIGHBOURS = 10
-TEMPERATURE = 0.07  # a neighbour's weight is exp(cosine / temperature)
+_NEIGHBORS = 10
+TEMPERATURE = 0.07  # a neighbor's weight is exp(cosine / temperature)
 
 #: called with the results so far after every batch
 Advance = Callable[[list[Result]], None]
@@ -237,7 +237,7 @@ def probe_scores(
 def _nearest(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
     """Sum the votes of the nearest neighbors by cosine, each weighted by its similarity."""
     cosines = F.normalize(test, dim=-1) @ F.normalize(train, dim=-1).T
-    similarity, indices = cosines.topk(min(_NEIGHBOURS, len(train)), dim=-1)
+    similarity, indices = cosines.topk(min(_NEIGHBORS, len(train)), dim=-1)
     scores = torch.zeros(len(test), int(labels.max()) + 1)
     return scores.scatter_add(1, labels[indices], (similarity / TEMPERATURE).exp())
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator
 
 from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
 from ..calibrate.vhf import DEFAULT_VHF, Verdict
-from .figures import COLOURS, MARKERS, new_figure, single_axis
+from .figures import COLORS, MARKERS, new_figure, single_axis
 
 #: fewest rounds first; dashes keep overlapping lines apart
 DASHES = ("-", "--", "-.", ":")
@@ -21,7 +21,7 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
     last = len(blocks) - 1
     chosen = sorted({round(last * at / (PANELS - 1)) for at in range(PANELS)})
     columns = min(3, len(chosen))
-    edges, centres = EDGES.tolist(), (EDGES[1:] * EDGES[:-1]).sqrt().tolist()
+    edges, centers = EDGES.tolist(), (EDGES[1:] * EDGES[:-1]).sqrt().tolist()
     rows = -(-len(chosen) // columns)
     figure = new_figure(3.4 * columns, 2.7 * rows + 0.9)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True)
@@ -30,7 +30,7 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
         shares = (100 * counts / counts.sum(dim=-1, keepdim=True)).tolist()
         axis.stairs(shares[-1], edges, fill=True, color="#CCCCCC", label=f"{SETTLED} rounds")
         for at, rounds in enumerate(ROUNDS[:-1]):
-            axis.plot(centres, shares[at], color=COLOURS[at], ls=DASHES[at], lw=1.6,
+            axis.plot(centers, shares[at], color=COLORS[at], ls=DASHES[at], lw=1.6,
                       label=f"{rounds} round{'s' * (rounds > 1)}")  # fmt: skip
         axis.set_xscale("log")
         axis.set_xlim(edges[0], edges[-1])
@@ -56,7 +56,7 @@ def divergence_figure(rows: Sequence[BlockRounds], threshold: float, title: str)
         # Exactly 0 has no place on a logarithmic axis.
         values = [mean.value or float("nan") for mean in means]
         errors = [mean.error for mean in means]
-        axis.errorbar(numbers, values, errors, color=COLOURS[at], marker=MARKERS[at],
+        axis.errorbar(numbers, values, errors, color=COLORS[at], marker=MARKERS[at],
                       ls=DASHES[at], ms=5, lw=1.4, capsize=2,
                       label=f"{rounds} round{'s' * (rounds > 1)}")  # fmt: skip
     limits = [threshold * row.spread.value for row in rows]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ..methods import DEFAULT
 from .figures import (
     FEW,
-    GREY,
+    GRAY,
     NAMED,
     choose_named,
     new_figure,
@@ -75,7 +75,7 @@ def trade_off_figure(
     others = [name for name in lines if name not in named]
     for name in others:
         x, change, _ = zip(*lines[name], strict=True)
-        axis.plot(x, change, color=GREY, lw=1, zorder=1.5)
+        axis.plot(x, change, color=GRAY, lw=1, zorder=1.5)
     for number, name in enumerate(named):
         x, change, error = zip(*lines[name], strict=True)
         width = 2.4 if name == DEFAULT else 1.6
@@ -180,7 +180,7 @@ def _speed_panel(axis: Any, paces: list[Pace], named: list[str], limit: str) -> 
     axis.grid(alpha=0.25)
     for name in dict.fromkeys(pace.name for pace in paces):
         line = sorted((pace.batch, pace.speedup) for pace in paces if pace.name == name)
-        style: dict[str, Any] = {"color": GREY, "zorder": 1.5}
+        style: dict[str, Any] = {"color": GRAY, "zorder": 1.5}
         if name == "unpruned":
             style = {"color": "#666666", "marker": "*", "label": name}
         elif name == limit:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ..methods import DEFAULT
 from ..safety.files import printable
-from .figures import GREY, choose_named, new_figure, others_key, style_of, write_names
+from .figures import GRAY, choose_named, new_figure, others_key, style_of, write_names
 
 
 class Kept(NamedTuple):
@@ -39,7 +39,7 @@ def drift_figure(points: Sequence[Kept], title: str) -> Figure:
         _panel(axis, points, field)
         axis.set_title(label, fontsize=10)
         axis.set_xlabel("speedup over the unpruned model")
-    axes[0].set_ylabel("recall@10 of the unpruned model's neighbours")
+    axes[0].set_ylabel("recall@10 of the unpruned model's neighbors")
     return figure
 
 
@@ -58,7 +58,7 @@ def _panel(axis: Any, points: Sequence[Kept], field: str) -> None:
     for name, line in lines.items():
         shown = name in named
         style: dict[str, Any] = (
-            style_of(named.index(name)) if shown else {"color": GREY, "marker": "."}
+            style_of(named.index(name)) if shown else {"color": GRAY, "marker": "."}
         )
         width = 2.4 if name == DEFAULT else 1.4
         axis.plot(*zip(*line, strict=True), lw=width, ms=5, zorder=5 if shown else 1.5, **style)

@@ -18,9 +18,9 @@ from ..safety.files import check_writable, replacing
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colors suit every kind of color vision.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX<>h"
-GREY = "#BBBBBB"  # of lines without a name
+GRAY = "#BBBBBB"  # of lines without a name
 NAMED = 3  # lines with a name and a color, where there are more than FEW
 FEW = 5
 
@@ -45,7 +45,7 @@ def single_axis(title: str) -> tuple[Figure, Any]:
 
 def style_of(number: int) -> dict[str, str]:
     """Return color and marker of a line by its number; they repeat after the last."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def choose_named(
@@ -81,12 +81,12 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
     """
     step = 0.05 * (axis.get_ylim()[1] - axis.get_ylim()[0])
     lowest = axis.get_ylim()[0] + step / 2
-    for name, (x, y, colour) in sorted(ends.items(), key=lambda end: end[1][1]):
+    for name, (x, y, color) in sorted(ends.items(), key=lambda end: end[1][1]):
         y = max(y, lowest)
         lowest = y + step
         axis.annotate(
             name, (x, y), (-7, 0) if side == "left" else (7, 0), textcoords="offset points",
-            va="center", ha="right" if side == "left" else "left", fontsize=9, color=colour,
+            va="center", ha="right" if side == "left" else "left", fontsize=9, color=color,
             fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")], zorder=4,
         )  # fmt: skip
 
@@ -94,7 +94,7 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
 def others_key(names: Sequence[str]) -> Line2D:
     """Return one legend entry for all gray lines, with their names."""
     text = textwrap.fill(f"others: {', '.join(names)}", 44)
-    return Line2D([], [], color=GREY, lw=1.2, label=text)
+    return Line2D([], [], color=GRAY, lw=1.2, label=text)
 
 
 def check_figure_file(path: Path) -> None:

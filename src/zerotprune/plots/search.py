@@ -9,26 +9,26 @@ from matplotlib.figure import Figure
 from ..search.choice import Comparison, Judged, front
 from ..search.objective import value
 from ..search.study import FinishedTrial, best_first
-from .figures import COLOURS, new_figure
+from .figures import COLORS, new_figure
 
-_CHOSEN, _SECOND, _DOTS = COLOURS[0], COLOURS[1], "#999999"
+_CHOSEN, _SECOND, _DOTS = COLORS[0], COLORS[1], "#999999"
 
 
 def search_figure(trials: list[FinishedTrial], comparison: Comparison, title: str) -> Figure:
     """Plot trials of one budget by their rank, and those of a whole front by their cost."""
     figure = new_figure()
     axis = figure.subplots()
-    labelled = trials[0].top1 is not None
+    labeled = trials[0].top1 is not None
     rows, chosen, references = comparison.rows, comparison.chosen, comparison.references
-    if not labelled:
+    if not labeled:
         references = references[1:]  # the unpruned model: KL 0 has no place on a logarithmic axis
     if chosen is None:
         _draw_over_cost(axis, trials, rows, references)
     else:
         _draw_over_rank(axis, trials, rows, chosen, references)
-    axis.set_ylabel("top-1, %" if labelled else "KL divergence, unpruned ‖ pruned")
+    axis.set_ylabel("top-1, %" if labeled else "KL divergence, unpruned ‖ pruned")
     axis.margins(y=0.08)
-    if not labelled:
+    if not labeled:
         axis.set_yscale("log")
         axis.invert_yaxis()  # up is better in both
     axis.set_title(title, fontsize=11)

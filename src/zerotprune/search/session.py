@@ -54,7 +54,7 @@ class SearchInputs:
     method: Method
     images: ImageDataset
     data: str  # where they are from
-    labelled: bool
+    labeled: bool
     batch: int
     device: str
     precision: Precision
@@ -63,7 +63,7 @@ class SearchInputs:
 
     @property
     def measure(self) -> Measure:
-        return "top1" if self.labelled else "kl"
+        return "top1" if self.labeled else "kl"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,8 +83,8 @@ def fingerprint_search(inputs: SearchInputs, budget: Budget | TimeBudget | None)
         "weights": model["weights"],
         "image size": f"{height}×{width}",
         # Before the data, whose hash depends on the labels as well: the first difference is named.
-        "objective": "top-1" if inputs.labelled else "KL divergence",
-        "data": f"{len(inputs.images)} images {images_hash(inputs.images, inputs.labelled)[:16]}",
+        "objective": "top-1" if inputs.labeled else "KL divergence",
+        "data": f"{len(inputs.images)} images {images_hash(inputs.images, inputs.labeled)[:16]}",
         "budget": _describe(budget, inputs),
         "method": json.dumps(to_data(inputs.method)),
         "precision": inputs.precision,
@@ -192,7 +192,7 @@ class SearchRun:
                 "precision": inputs.precision,
                 "seed": inputs.seed,
                 "images": len(outcome.kl),
-                "measure": "top1" if inputs.labelled else "agreement",
+                "measure": "top1" if inputs.labeled else "agreement",
                 "name": one.name,
                 "method": records.method_json(one.schedule),
                 "schedule": one.schedule.one_line(),
@@ -275,10 +275,10 @@ def _decode(inputs: SearchInputs, say: Callable[[str], None]) -> tuple[Stack, St
         raise ValueError(f"none of the images in {inputs.data} can be read")
     images = torch.cat([images.to(inputs.dtype) for images, _, _ in decoded])
     labels = torch.cat([labels for _, labels, _ in decoded])
-    halves = split_halves(labels.tolist() if inputs.labelled else None, len(images), inputs.seed)
+    halves = split_halves(labels.tolist() if inputs.labeled else None, len(images), inputs.seed)
     first, second = (
         Stack([batch.to(inputs.device) for batch in images[half].split(inputs.batch)],
-              list(labels[half].split(inputs.batch)) if inputs.labelled else None)
+              list(labels[half].split(inputs.batch)) if inputs.labeled else None)
         for half in halves
     )  # fmt: skip
     return first, second

@@ -104,7 +104,7 @@ class Surface(ABC, Generic[Cut]):
         """Return a valid schedule, whatever the cuts are."""
 
     @abstractmethod
-    def _neighbours(self, cuts: list[Cut]) -> Iterable[list[Cut]]:
+    def _neighbors(self, cuts: list[Cut]) -> Iterable[list[Cut]]:
         """Return the cuts with single tokens more, less or moved."""
 
     def _price(self, cuts: Sequence[Cut]) -> float:
@@ -130,7 +130,7 @@ class Surface(ABC, Generic[Cut]):
     def _nudge(self, cuts: list[Cut], budget: float) -> list[Cut]:
         """Move single tokens wherever it helps most, as long as it helps."""
         for _ in range(20):
-            best = self._nearest([cuts, *self._neighbours(cuts)], budget)
+            best = self._nearest([cuts, *self._neighbors(cuts)], budget)
             if best is cuts:
                 break
             cuts = best
@@ -235,7 +235,7 @@ class StageSurface(Surface[StageCut]):
             patches = left
         return cuts
 
-    def _neighbours(self, cuts: list[StageCut]) -> Iterator[list[StageCut]]:
+    def _neighbors(self, cuts: list[StageCut]) -> Iterator[list[StageCut]]:
         for index in range(len(cuts)):
             yield _move(cuts, index, -1)
             yield _move(cuts, index, 1)
@@ -385,7 +385,7 @@ class CountSurface(Surface[int]):
         # Most of the surface lies at small scales: the power spreads them out.
         return self._turn(lambda dial: self._whole(shape, dial**4 * most), budget)
 
-    def _neighbours(self, cuts: list[int]) -> Iterator[list[int]]:
+    def _neighbors(self, cuts: list[int]) -> Iterator[list[int]]:
         blocks = range(len(cuts))
         single = [((block, step),) for block in blocks for step in (-1, 1)]
         pairs = [((block, -1), (other, 1)) for block, other in permutations(blocks, 2)]

@@ -84,12 +84,12 @@ class Drawing:
 
     def text(
         self, x: float, y: float, text: str, *, size: float = WORDS, bold: bool = False,
-        colour: str = INK, align: str = "left", width: float | None = None,
+        color: str = INK, align: str = "left", width: float | None = None,
     ) -> None:  # fmt: skip
         """Write a line with its baseline at y, shortened to `width`."""
         if width is not None:
             text = shorten(text, width, size, bold)
-        self._add(self._axes.text(x, y, text, fontproperties=_font(size, bold), color=colour,
+        self._add(self._axes.text(x, y, text, fontproperties=_font(size, bold), color=color,
                                   ha=align, va="baseline", parse_math=False,
                                   usetex=False))  # fmt: skip
 
@@ -130,29 +130,29 @@ class Drawing:
             patch = PathPatch(path, transform=to_page, gid=name, **style)
             self._add(patch).set(clip_on=True, clip_box=panel)
 
-        def stroke(name: str, path: Path, colour: str, opacity: float, wide: float) -> None:
-            add(name, path, fill=False, edgecolor=colour, alpha=opacity, linewidth=wide * unit,
+        def stroke(name: str, path: Path, color: str, opacity: float, wide: float) -> None:
+            add(name, path, fill=False, edgecolor=color, alpha=opacity, linewidth=wide * unit,
                 capstyle="projecting" if name == "outline" else "round", snap=False)  # fmt: skip
 
-        for mark, (colour, opacity) in (PALE_COVER if pale else COVER).items():
+        for mark, (color, opacity) in (PALE_COVER if pale else COVER).items():
             marked = stage.marked(mark)
             if marked.any():
-                add(mark, _rectangles(marked), facecolor=colour, alpha=opacity, linewidth=0)
+                add(mark, _rectangles(marked), facecolor=color, alpha=opacity, linewidth=0)
         stroke("edges", _edges(rows, cols), *EDGES)
         if stage.token is not None and stage.tint is not None:
             opacities = TINT * stage.marked(Mark.MERGED)[..., None].float()
             tint = np.concatenate([stage.tint.numpy(), opacities.numpy()], axis=-1)
             self._image(place, tint, "none").set_gid(Mark.MERGED)
             borders = _borders(stage.token)
-            for colour, opacity, wide in OUTLINE:
-                stroke("outline", borders, colour, opacity, wide)
+            for color, opacity, wide in OUTLINE:
+                stroke("outline", borders, color, opacity, wide)
         if lines and (pairs := stage.pairs()):
             ends = np.array(pairs) + 0.5
             # A dot is a line too short to see with round ends: one path for all of them.
             dots = np.stack([ends[:, 1], ends[:, 1] + (1e-3, 0)], axis=1)
-            for colour, wide, dot in PARTNERS:
-                stroke("partners", _segments(ends), colour, 1.0, wide)
-                stroke("partners", _segments(dots), colour, 1.0, dot)
+            for color, wide, dot in PARTNERS:
+                stroke("partners", _segments(ends), color, 1.0, wide)
+                stroke("partners", _segments(dots), color, 1.0, dot)
 
     def pixels(self, scale: float = SCALE) -> Image.Image:
         """Render the sheet, `scale` times as large as on a screen."""
@@ -336,11 +336,11 @@ def as_image(
 
 
 def heat_map(values: Float[Tensor, "rows cols"], reach: float = REACH) -> Image.Image:
-    """Colour importance, one pixel a patch, on a logarithmic scale around 1."""
+    """Color importance, one pixel a patch, on a logarithmic scale around 1."""
     level = (1 + np.log(np.clip(values.numpy(), 1 / reach, reach)) / np.log(reach)) / 2
     # Cividis rises evenly in lightness and is safe for every kind of color vision.
-    colours = matplotlib.colormaps["cividis"].with_extremes(bad=NO_PATCH)
-    return Image.fromarray(colours(np.ma.masked_invalid(level), bytes=True)[..., :3].copy())
+    colors = matplotlib.colormaps["cividis"].with_extremes(bad=NO_PATCH)
+    return Image.fromarray(colors(np.ma.masked_invalid(level), bytes=True)[..., :3].copy())
 
 
 def heat_scale(reach: float = REACH) -> Float[Tensor, "1 64"]:

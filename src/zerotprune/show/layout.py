@@ -109,12 +109,12 @@ def _save_film(scene: Scene, path: Path, ending: str) -> None:
 
 def _quantize(frame: Image.Image) -> Image.Image:
     """Reduce a frame to 256 colors, with those of the marks among them."""
-    fixed = [colour for colour, _ in COVER.values()] + [ACCENT, SAME, OTHER]
+    fixed = [color for color, _ in COVER.values()] + [ACCENT, SAME, OTHER]
     count = 256 - len(fixed)
-    colours = frame.quantize(count, Image.Quantize.MEDIANCUT).getpalette() or []
+    colors = frame.quantize(count, Image.Quantize.MEDIANCUT).getpalette() or []
     palette = Image.new("P", (1, 1))
     palette.putpalette(
-        colours[: 3 * count] + [level for colour in fixed for level in ImageColor.getrgb(colour)]
+        colors[: 3 * count] + [level for color in fixed for level in ImageColor.getrgb(color)]
     )
     # Dithering would make flat areas crawl from frame to frame.
     return frame.quantize(palette=palette, dither=Image.Dither.NONE)
@@ -178,7 +178,7 @@ def add_header(drawing: Drawing, scene: Scene, outcome: bool = False) -> float:
     """Write title, cost and legend; return where the rest begins."""
     width = drawing.width - 2 * MARGIN
     drawing.text(MARGIN, 34, scene.title, size=TITLE, bold=True, width=width)
-    drawing.text(MARGIN, 57, scene.about, colour=QUIET, width=width)
+    drawing.text(MARGIN, 57, scene.about, color=QUIET, width=width)
     if not scene.steps:
         return 72.0
     x, y = MARGIN, 84.0
@@ -199,8 +199,8 @@ def _add_key(drawing: Drawing, mark: Mark, x: float, y: float, pale: bool) -> No
         drawing.box((x + 7, y + 1, 5, 11), MERGED_KEY[1])
         drawing.box((x + 6, y + 1, 1.5, 11), "#FFFFFF")
         return
-    colour, _ = (PALE_COVER if pale else COVER)[mark]
-    drawing.box((x, y, 13, 13), colour, outline="#9AA0A6" if pale or mark == Mark.GONE else None)
+    color, _ = (PALE_COVER if pale else COVER)[mark]
+    drawing.box((x, y, 13, 13), color, outline="#9AA0A6" if pale or mark == Mark.GONE else None)
 
 
 def _add_strip(drawing: Drawing, scene: Scene, number: int, across: int, y: float) -> float:
@@ -218,7 +218,7 @@ def _add_strip(drawing: Drawing, scene: Scene, number: int, across: int, y: floa
         if titled:
             drawing.text(x, top - 8, moment.title, size=HEADING, bold=True)
         words = story.count_left(moment.kept) if index else scene.captions[number]
-        drawing.text(x, top + height + 18, words, colour=QUIET, width=PANEL + GAP / 2)
+        drawing.text(x, top + height + 18, words, color=QUIET, width=PANEL + GAP / 2)
     return top + height + 28
 
 
@@ -226,12 +226,12 @@ def _add_predictions(
     drawing: Drawing, story: Story, x: float, y: float, width: float, pruned: bool = False
 ) -> None:
     """Write the most likely classes, each on a bar as long as its probability."""
-    title, predictions, colour = "unpruned", story.before, INK
+    title, predictions, color = "unpruned", story.before, INK
     if pruned:
-        answer, colour = ("same", SAME) if story.same_answer else ("other", OTHER)
+        answer, color = ("same", SAME) if story.same_answer else ("other", OTHER)
         title, predictions = f"pruned: {answer} answer", story.after
-    drawing.text(x, y, title, size=HEADING, bold=True, colour=colour)
-    tint, opacity = (colour, 0.3) if pruned else (PALE, 1.0)
+    drawing.text(x, y, title, size=HEADING, bold=True, color=color)
+    tint, opacity = (color, 0.3) if pruned else (PALE, 1.0)
     for number, prediction in enumerate(predictions):
         top = y + 8 + number * ROW
         share = percent(prediction.share)
@@ -271,14 +271,14 @@ def _add_verdict(
     """Write caption, number of patches left, and the predictions before and after."""
     (x, y), story = corner, scene.stories[number]
     left = f"{kept} of {story.patches}"
-    drawing.text(x, y + 18, scene.captions[number], colour=QUIET,
+    drawing.text(x, y + 18, scene.captions[number], color=QUIET,
                  width=width - text_width(left) - 8)  # fmt: skip
-    drawing.text(x + width, y + 18, left, colour=QUIET, align="right")
-    colour = INK
+    drawing.text(x + width, y + 18, left, color=QUIET, align="right")
+    color = INK
     if answer and story.before:
-        colour = SAME if story.same_answer else OTHER
+        color = SAME if story.same_answer else OTHER
     for index, line in enumerate(_answer(story, width, answer)):
-        drawing.text(x, y + 37 + index * LINE, line, bold=True, colour=colour)
+        drawing.text(x, y + 37 + index * LINE, line, bold=True, color=color)
 
 
 def _answer(story: Story, width: float, after: bool = True) -> list[str]:
@@ -327,7 +327,7 @@ def _add_heads(drawing: Drawing, story: Story, y: float) -> float:
         x, top = MARGIN + column * wide, y + row * deep
         words = f"block {view.block}" + ": none in range" * view.none_in_range
         words += ": no filter" * (view.vhf is None)
-        drawing.text(x, top, words, colour=QUIET, width=wide - 10)
+        drawing.text(x, top, words, color=QUIET, width=wide - 10)
         for head, used in enumerate(view.used):
             line, place = divmod(head, per_line)
             left, above = x + place * (MAP + APART), top + 8 + line * step
@@ -335,7 +335,7 @@ def _add_heads(drawing: Drawing, story: Story, y: float) -> float:
             label = f"{variance:.0f}" if variance >= 10 else f"{variance:.2g}"
             drawing.heat((left, above, MAP, height), view.importance[head], pale=not used)
             drawing.text(left, above + height + 15, label if used else f"{label} out", size=12,
-                         bold=not used, colour=INK if used else OTHER)  # fmt: skip
+                         bold=not used, color=INK if used else OTHER)  # fmt: skip
     return y + math.ceil(len(story.heads) / across) * deep
 
 
@@ -347,16 +347,16 @@ def _add_heads_title(drawing: Drawing, views: Sequence[HeadsView], y: float) -> 
     if not filters:
         return y
     words = "VHF counts the heads with a variance from {:g} to {:g}; if there are none, all heads."
-    drawing.text(MARGIN, y + 21, words.format(*filters[0]), colour=QUIET)
+    drawing.text(MARGIN, y + 21, words.format(*filters[0]), color=QUIET)
     return y + 21
 
 
 def add_scale(drawing: Drawing, y: float, reach: float = REACH) -> None:
     """Say what the colors of heat maps mean, at the right edge."""
     x = drawing.width - MARGIN - 290
-    drawing.text(x - 8, y, f"{1 / reach:g} of the mean", size=12, colour=QUIET, align="right")
+    drawing.text(x - 8, y, f"{1 / reach:g} of the mean", size=12, color=QUIET, align="right")
     drawing.heat((x, y - 11, 160, 13), heat_scale(reach), reach=reach)
-    drawing.text(x + 168, y, f"{reach:g} times the mean", size=12, colour=QUIET)
+    drawing.text(x + 168, y, f"{reach:g} times the mean", size=12, color=QUIET)
 
 
 def _height(story: Story, width: float) -> float:

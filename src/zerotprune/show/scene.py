@@ -117,7 +117,7 @@ def load_images(
     files = [
         Path(name)
         for path in paths
-        for name in (open_data(path, labelled=False).paths if path.is_dir() else [path])
+        for name in (open_data(path, labeled=False).paths if path.is_dir() else [path])
     ]
     if limit is not None:
         count = min(limit, len(files))

@@ -256,9 +256,9 @@ def _stage_views(
         return views
     tokens = [token.reshape(-1, *grid).cpu() for token in follow_tokens(traces)]
     for index, image in enumerate(images):
-        colours = patch_colours(image, grid, model)
+        colors = patch_colors(image, grid, model)
         views[index] = [
-            replace(view, token=token[index], tint=blend_colours(colours, token[index]))
+            replace(view, token=token[index], tint=blend_colors(colors, token[index]))
             for view, token in zip(views[index], tokens, strict=True)
         ]
     return views
@@ -342,7 +342,7 @@ def undo_normalization(
     return pixels.clamp(0, 1)
 
 
-def patch_colours(
+def patch_colors(
     values: Float[Tensor, "3 height width"], grid: tuple[int, int], model: nn.Module | None = None
 ) -> Float[Tensor, "rows cols 3"]:
     """Return the mean color of each patch that the model saw, from 0 to 1."""
@@ -350,16 +350,16 @@ def patch_colours(
     return pooled.permute(1, 2, 0)
 
 
-def blend_colours(
-    colours: Float[Tensor, "rows cols 3"], token: Int[Tensor, "rows cols"]
+def blend_colors(
+    colors: Float[Tensor, "rows cols 3"], token: Int[Tensor, "rows cols"]
 ) -> Float[Tensor, "rows cols 3"]:
     """Average the colors of each token's patches; single and dropped patches keep theirs."""
-    flat, names = colours.reshape(-1, 3), token.flatten()
+    flat, names = colors.reshape(-1, 3), token.flatten()
     places = torch.arange(len(names), device=names.device)
     group = torch.where(names < 0, places, names)  # no token stands at a dropped patch
     total = torch.zeros_like(flat).index_add(0, group, flat)
     count = torch.bincount(group, minlength=len(names))[:, None]
-    return (total / count.clamp(min=1))[group].reshape(colours.shape)
+    return (total / count.clamp(min=1))[group].reshape(colors.shape)
 
 
 class _Vote(NamedTuple):
