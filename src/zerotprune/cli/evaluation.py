@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-import torch
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from ..backbones import backbone
 from ..budgets.speed import Timed
 from ..calibrate.calibration import Calibration
-from ..data.images import check_classes, open_data
-from ..measure.accuracy import Result, Setting
+from ..measure.accuracy import Result
 from ..measure.evaluation import Advance, Evaluator, Probe, join_processes
 from ..shapes import Precision
 from .console import console_for, counting_images, left_out, new_table
@@ -73,7 +70,7 @@ def prepare_evaluation(
     speed: bool = True,
     json: bool = False,
 ) -> Evaluation:
-    """Load the model, open the data, and join the other processes under torchrun."""
+    """Turn options into an evaluation, together with the other processes under torchrun."""
     if (probing.probe is None) != (probing.train is None):
         raise ValueError("--probe and --train go together")
     rank, world, device = join_processes(loading.device) or (0, 1, resolve_device(loading.device))
@@ -81,35 +78,30 @@ def prepare_evaluation(
     adjust = None
     if calibration is not None:  # before the weights are cast to another precision
         adjust = Calibration.load_for(calibration, model, built).applied_to
-    dataset, train = reading.open(data, built, loading.size), None
-    vit = backbone(built)
-    if probing.train is not None:
-        train = open_data(probing.train, transform=vit.transform(loading.size))
-        check_classes(dataset, train.classes)
-    elif vit.outputs == 0:
-        raise ValueError(f"{model} has no head: give --probe and --train")
-    else:
-        check_classes(dataset, vit.outputs)
-    dtype: torch.dtype = getattr(torch, precision)
-    console = console_for(json)
-    if loading.random_weights and rank == 0:
-        console.print("random weights: cost and speed are right, accuracy is not", style="yellow")
-    return Evaluation(
+    evaluation = Evaluation.prepare(
+        built,
+        reading.open(data, built, loading.size),
+        device,
         model_name=model,
+        precision=precision,
+        train=probing.train,
+        size=loading.size,
+        timed=speed,
         data=data,
-        model=built.to(device, dtype),
-        dataset=dataset,
-        setting=Setting(device, dtype, keep_outputs=train is not None, timed=speed),
         batch=reading.batch,
         workers=reading.workers,
         strict=reading.strict,
         probe=probing.probe,
-        train=train,
         adjust=adjust,
         rank=rank,
         world=world,
-        console=console,
+        console=console_for(json),
     )
+    if loading.random_weights and evaluation.leads:
+        evaluation.console.print(
+            "random weights: cost and speed are right, accuracy is not", style="yellow"
+        )
+    return evaluation
 
 
 def accuracy_table(evaluation: Evaluation, results: list[Result]) -> Table:

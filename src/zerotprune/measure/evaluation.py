@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.images import ImageDataset, batches, read_sample
+from ..backbones import backbone
+from ..data.images import ImageDataset, batches, check_classes, open_data, read_sample
 from ..safety.interrupts import acknowledge
 from ..schedule import Schedule
 from ..shapes import Batch, Float, Int, Precision
@@ -29,6 +30,8 @@ from .speed import Accuracy, Entrant, Setup
 Probe = Literal["knn", "linear"]
 _NEIGHBORS = 10
 TEMPERATURE = 0.07  # a neighbor's weight is exp(cosine / temperature)
+
+Kind = TypeVar("Kind", bound="Evaluator")
 
 #: called with the results so far after every batch
 Advance = Callable[[list[Result]], None]
@@ -68,6 +71,43 @@ class Evaluator:
     rank: int = 0
     world: int = 1
     unreadable: list[str] = field(default_factory=list)
+
+    @classmethod
+    def prepare(
+        cls: type[Kind],
+        model: nn.Module,
+        dataset: ImageDataset,
+        device: str,
+        *,
+        model_name: str,
+        precision: Precision = "float32",
+        train: str | Path | None = None,
+        size: int | None = None,
+        timed: bool = True,
+        **options: Any,
+    ) -> Kind:
+        """Check that the head fits the data, or open the probe's images; move the model over.
+
+        Args:
+            model: On any device, in float32.
+            dataset: The images to evaluate on.
+            device: The device to run on.
+            model_name: The model's name in rows of results.
+            precision: The precision to run in.
+            train: The images that a probe learns from, for a model without a head.
+            size: Side of the images in pixels; default the model's own.
+            timed: Measure the speed too.
+            options: The other fields of an evaluator.
+        """
+        vit = backbone(model)
+        learned = None if train is None else open_data(train, transform=vit.transform(size))
+        if learned is None and vit.outputs == 0:
+            raise ValueError(f"{model_name} has no head: give --probe and --train")
+        check_classes(dataset, vit.outputs if learned is None else learned.classes)
+        dtype: torch.dtype = getattr(torch, precision)
+        setting = Setting(device, dtype, keep_outputs=learned is not None, timed=timed)
+        return cls(model_name=model_name, model=model.to(device, dtype), dataset=dataset,
+                   setting=setting, train=learned, **options)  # fmt: skip
 
     @property
     def leads(self) -> bool:
