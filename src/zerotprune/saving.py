@@ -44,6 +44,7 @@ from .method import Method, UnnamedMethod, name_of, names, resolve
 from .plan import Plan
 from .pruning import prune_
 from .safety.files import printable, private_folder
+from .safety.ranges import check_choice
 from .schedule import Schedule
 from .surgery import current_plan, note_of, pruned_blocks
 from .tokens import Outputs
@@ -284,10 +285,7 @@ def _read_data(folder: Path) -> tuple[Path, dict[str, Any]]:
         ("compute", get_args(Compute)),
         ("outputs", get_args(Outputs)),
     ):
-        if data.get(name) not in known:
-            raise ValueError(
-                f"{file}: {name} must be one of {', '.join(known)}, got {data.get(name)!r}"
-            )
+        check_choice(f"{file}: {name}", data.get(name), known)
     return file, data
 
 

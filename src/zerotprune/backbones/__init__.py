@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 
 from torch import Tensor, nn
 
+from ..safety.ranges import check_choice
 from .contract import Backbone, BlockCall, Pool, Reading
 
 __all__ = [
@@ -93,8 +94,7 @@ def featurize_(model: object, pool: Pool = "own") -> nn.Module:
         pool: "own" for what the library's head reads, or returns if it has no classifier; "cls" for
             the CLS token; "mean" for the mean over the patches.
     """
-    if pool not in get_args(Pool):
-        raise ValueError(f"pool must be one of {', '.join(get_args(Pool))}, got {pool!r}")
+    check_choice("pool", pool, get_args(Pool))
     model = unwrap(_checked(model))
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home_of(child) is not None]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..backbones import Pool, backbone, featurize_
 from ..budgets import fit, schedule_for
 from ..method import Method, name_of, resolve
-from ..safety.ranges import check_range
+from ..safety.ranges import check_choice, check_range
 from ..schedule import Schedule
 from ..shapes import Precision
 from ..surgery import attach, current_plan, restore_, sharing_copy
@@ -187,9 +187,7 @@ class Embedder:
     def __post_init__(self) -> None:
         check_range("batch", self.batch_size, "batch_size")
         for name, kinds in (("pool", Pool), ("dtype", Precision), ("vectors", VectorType)):
-            if getattr(self, name) not in get_args(kinds):
-                wanted = ", ".join(get_args(kinds))
-                raise ValueError(f"{name} must be one of {wanted}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), get_args(kinds))
         budgets = {"cost": self.cost, "speedup": self.speedup, "schedule": self.schedule}
         chosen = [name for name, value in budgets.items() if value is not None]
         if len(chosen) > 1:

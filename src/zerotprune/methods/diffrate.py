@@ -13,6 +13,7 @@ import torch
 from ..cost import Geometry
 from ..dials import Dial, spread_evenly
 from ..method import Method, Part, Seen
+from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
@@ -96,10 +97,7 @@ class DiffRate(Method):
     proportional: bool = True
 
     def __post_init__(self) -> None:
-        if self.counts not in get_args(Counts):
-            raise ValueError(
-                f"counts must be one of {', '.join(get_args(Counts))}, got {self.counts!r}"
-            )
+        check_choice("counts", self.counts, get_args(Counts))
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
         """Yield the published counts, for the budgets that they meet, then what is between them."""

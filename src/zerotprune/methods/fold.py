@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..cost import Geometry
 from ..dials import Dial
 from ..method import Method, Part, Seen
+from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
 from ..scoring.attention import pooled_attention, sampled_rows
 from ..scoring.graph import average_attention, cls_attention
@@ -80,11 +81,7 @@ class Fold(Method):
             if not isinstance(value, (int, float)) or not 0 <= value < inf:
                 raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
         for name, choices in (("importance", Importance), ("features", Feature)):
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(
-                    f"{name} must be one of {', '.join(get_args(choices))}, "
-                    f"got {getattr(self, name)!r}"
-                )
+            check_choice(name, getattr(self, name), get_args(choices))
 
     def dials(self, geometry: Geometry) -> list[Dial]:
         """Return dials of a few stages, spaced evenly up to 10/12 of the depth, that fold the same

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..cost import Geometry
 from ..dials import Dial, merge_evenly, spread_evenly
 from ..method import Method, Seen
+from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
 from ..scoring import indexing
 from ..scoring.graph import average_attention, widen
@@ -57,10 +58,7 @@ class MCTF(Method):
     proportional: bool = True
 
     def __post_init__(self) -> None:
-        if self.counts not in get_args(Counts):
-            raise ValueError(
-                f"counts must be one of {', '.join(get_args(Counts))}, got {self.counts!r}"
-            )
+        check_choice("counts", self.counts, get_args(Counts))
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.counts == "even":

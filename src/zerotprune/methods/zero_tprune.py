@@ -13,6 +13,7 @@ from torch import Tensor
 from ..cost import Geometry
 from ..dials import Dial, early_form, importance_form, paper_form
 from ..method import Method, Part, Seen
+from ..safety.ranges import check_choice
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
 from ..scoring.indexing import take
@@ -93,10 +94,7 @@ class ZeroTPrune(Method):
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
-                )
+            check_choice(name, getattr(self, name), choices)
         if self.vhf is not None and not (len(self.vhf) == 2 and 0 <= self.vhf[0] <= self.vhf[1]):
             raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
         if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:

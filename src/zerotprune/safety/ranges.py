@@ -1,7 +1,9 @@
-"""Ranges of numbers that users give: one table for arguments, options and their help."""
+"""Check what users give: numbers by one table of ranges for arguments, options and their help;
+words by their choices."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -78,6 +80,17 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
     ValueError: batch must be at least 1, got 0
     """
     RANGES[name].check(called or name, value)
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse a word that is not one of the choices.
+
+    >>> check_choice("pool", "max", ("own", "cls", "mean"))
+    Traceback (most recent call last):
+    ValueError: pool must be one of own, cls, mean, got 'max'
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def _format(value: float) -> str:

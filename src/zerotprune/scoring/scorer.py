@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..safety.ranges import check_choice
 from ..shapes import Float, Int
 from . import indexing, similarity
 from .attention import Heads, output, outputs_with_graph, outputs_with_sums, sampled_attention
@@ -207,8 +208,7 @@ def prepare(backend: str) -> None:
 
     Raises ValueError for an unknown backend, and for "triton" without Triton.
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    check_choice("backend", backend, get_args(Backend))
     if backend == "triton" and not INSTALLED:
         raise ValueError("backend='triton' needs the package triton: pip install triton")
     wanted = backend == "triton" or (backend == "auto" and torch.cuda.is_available())
