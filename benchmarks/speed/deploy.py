@@ -23,7 +23,7 @@ from benchmarks.speed.speedup import HALF
 from zerotprune import Schedule
 from zerotprune.data.models import load
 from zerotprune.export import ENDINGS, target_named
-from zerotprune.export.results import Timing, timed
+from zerotprune.export.results import Timing, time_models
 from zerotprune.export.writing import FilePrecision, Job, rivals, write_model
 from zerotprune.measure import records
 from zerotprune.measure.accuracy import UNPRUNED, Contender, Result
@@ -99,7 +99,7 @@ def measured(case: Case, chosen: argparse.Namespace) -> Iterator[dict[str, objec
             name: write_model(job, candidate, Path(folder, name, f"model{target.ending}"))
             for name, candidate in models.items()
         }
-        for timing in timed(job, files, chosen.rounds):
+        for timing in time_models(job, files, chosen.rounds):
             row = row_of(case, timing, models[timing.name], chosen)
             if judged and timing.name != LIMIT:
                 result, reference = (

@@ -43,7 +43,7 @@ class Timings(list[float]):
 
     def speedup_quartiles(self, reference: Timings) -> tuple[float, float, float]:
         """Return lower quartile, median and upper quartile of the speedup, round by round."""
-        return quartiles([other / own for own, other in zip(self, reference, strict=True)])
+        return quartiles([other / this for this, other in zip(self, reference, strict=True)])
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from .cost import Convention
 from .method import Method, from_data, resolve, to_data
-from .safety.files import parsed, replacing, text_of
+from .safety.files import parse_json, replacing, text_of
 from .safety.ranges import check_range
 
 #: the version of a schedule that knows its budget; without one it is written as version 2
@@ -213,7 +213,7 @@ class Schedule:
                 of the class. A file is imported only if you name it here.
         """
         try:
-            data = parsed(text)
+            data = parse_json(text)
         except ValueError as error:
             raise ValueError(f"not a schedule: {error}") from None
         version = data.get("version") if isinstance(data, Mapping) else None

@@ -19,7 +19,7 @@ from torch import nn
 
 from .backbones import Backbone, backbone, transformer
 from .backbones.contract import is_saving
-from .backbones.ending import as_forward, ending_of, is_refused, refused
+from .backbones.ending import as_forward, ending_of, is_refusal, make_refusal
 from .block import PrunedBlock
 from .cost import Compute
 from .dials import dials_of
@@ -123,7 +123,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
     refusals |= dict.fromkeys(vit.unweighed if plan.size_weighted else (), _NO_SIZES)
     attributes |= {
-        name: refused(name, why) for name, why in refusals.items() if hasattr(inner, name)
+        name: make_refusal(name, why) for name, why in refusals.items() if hasattr(inner, name)
     }
     attributes |= vit.saving(note_of(plan, compute))
     attributes["extra_repr"] = functools.partial(_describe, plan, type(inner).extra_repr(inner))
@@ -175,7 +175,7 @@ def restore_(model: Model) -> Model:
         del inner.forward
     for name, value in list(inner.__dict__.items()):
         described = isinstance(value, functools.partial) and value.func is _describe
-        if described or is_refused(value) or is_saving(value):
+        if described or is_refusal(value) or is_saving(value):
             delattr(inner, name)
     return model
 

@@ -22,7 +22,7 @@ from tests.data.files import refusal, write_tar
 from tests.nursery import Done, nursery
 from tests.waiting import wait_until
 from zerotprune.embed.shards import FolderShard
-from zerotprune.embed.writing import Rows, VectorFolder, leftovers, opened
+from zerotprune.embed.writing import Rows, VectorFolder, leftovers, lock_folder
 from zerotprune.methods import ToMe
 from zerotprune.saving import read_saved
 
@@ -254,10 +254,11 @@ def test_torchrun_splits_the_shards(whole: Path, images: Path, tmp_path: Path) -
 
 def test_two_runs_do_not_meet_in_a_folder(whole: Path, images: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole, tmp_path / "out"))
-    script = (
-        "import sys, time\nfrom pathlib import Path\nfrom zerotprune.embed.writing import opened"
+    script = "import sys, time\nfrom pathlib import Path"
+    script += "\nfrom zerotprune.embed.writing import lock_folder"
+    script += (
+        "\nwith lock_folder(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(600)"
     )
-    script += "\nwith opened(Path(sys.argv[1])):\n    print('in', flush=True)\n    time.sleep(600)"
     born = nursery()
     other = born.start(script, str(out))
     wait_until(lambda: again(images, out).returncode == 2, "the refusal")
@@ -275,7 +276,7 @@ def test_a_run_removes_what_was_left_before_it_and_nothing_newer(tmp_path: Path)
     old.write_bytes(b"")
     left = leftovers(tmp_path)
     new.write_bytes(b"")
-    with opened(tmp_path, left=left):
+    with lock_folder(tmp_path, left=left):
         assert (old.exists(), new.exists()) == (False, True)
 
 
@@ -284,7 +285,7 @@ def test_a_full_disk_is_told_and_nothing_half_written_stays(
 ) -> None:
     folder = VectorFolder(tmp_path, {"pool": "own"})
     shard = FolderShard("a", tmp_path, ("x.png",))
-    with opened(tmp_path):
+    with lock_folder(tmp_path):
         folder.admit([shard])
 
         def full(number: int) -> Any:

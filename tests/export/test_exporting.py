@@ -12,7 +12,7 @@ import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
 from zerotprune.export import target, target_named, target_of, writing
-from zerotprune.export.results import agreement, timed
+from zerotprune.export.results import agreement, time_models
 from zerotprune.export.writing import preprocessing
 from zerotprune.methods import ATS, AViT, Fold, Method
 
@@ -120,7 +120,7 @@ def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_bytes(b"weights")
     monkeypatch.setattr(type(onnx), "load", lambda _, path, threads: torch.sin)
     job = writing.Job(onnx, 1, ("float32",), torch.zeros(1, 3, 4, 4), 1, print)
-    (timing,) = timed(job, {"unpruned": {"float32": file}}, rounds=2)
+    (timing,) = time_models(job, {"unpruned": {"float32": file}}, rounds=2)
     assert timing.size == 7
     assert timing.speedup == 1
     assert timing.speedup_range == (1, 1)

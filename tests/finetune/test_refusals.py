@@ -18,7 +18,7 @@ from tests.commands import zerotprune
 from tests.finetune.test_command import save_images
 from zerotprune.cli import main
 from zerotprune.data.images import open_data
-from zerotprune.finetune.images import seen_in_training
+from zerotprune.finetune.images import count_overlap
 from zerotprune.finetune.session import ROW, Checkpoint
 from zerotprune.schedule import Schedule, Stage
 
@@ -218,8 +218,8 @@ def test_a_checkpoint_that_does_not_fit(
 
 def test_images_that_are_known_from_training_are_told(home: Path) -> None:
     train, val = (open_data(home / name) for name in ("train", "val"))
-    assert seen_in_training(train, val) == 0
-    assert seen_in_training(train, open_data(home / "train", limit=4)) == 4
+    assert count_overlap(train, val) == 0
+    assert count_overlap(train, open_data(home / "train", limit=4)) == 4
 
 
 def test_the_checkpoint_of_another_model(tmp_path: Path) -> None:

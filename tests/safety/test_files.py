@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.safety.files import bytes_of, check_writable, parsed, replacing, text_of
+from zerotprune.safety.files import bytes_of, check_writable, parse_json, replacing, text_of
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -96,4 +96,4 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[" * 200_000, "{", "1" * 5000, b"\xff"])
 def test_json_of_strangers(text: str) -> None:
     with pytest.raises(ValueError, match="bad JSON"):
-        parsed(text)
+        parse_json(text)

@@ -64,7 +64,7 @@ LIBRARIES: dict[str, Library] = {
 
 def backbone(model: object) -> Backbone:
     """Take a model apart, or raise TypeError with the reason why it cannot be pruned."""
-    model = transformer(_checked(model))
+    model = transformer(_check_module(model))
     if (wrapper := wrapper_of(model)) is not None:
         raise TypeError(f"cannot prune a model after {wrapper}: prune it before")
     home = _home_of(model)
@@ -76,7 +76,7 @@ def backbone(model: object) -> Backbone:
 
 def reading(model: object) -> Reading:
     """Return what a vision-language model reads of its tower, or raise TypeError if unknown."""
-    model = unwrap(_checked(model))
+    model = unwrap(_check_module(model))
     read = getattr(_home_of(model), "reading", None)
     if read is None:
         raise TypeError(f"{type(model).__name__} is not a supported vision-language model")
@@ -95,7 +95,7 @@ def featurize_(model: object, pool: Pool = "own") -> nn.Module:
             the CLS token; "mean" for the mean over the patches.
     """
     check_choice("pool", pool, get_args(Pool))
-    model = unwrap(_checked(model))
+    model = unwrap(_check_module(model))
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home_of(child) is not None]
         model = supported[0] if len(supported) == 1 else model
@@ -157,7 +157,7 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
         pretrained: Load the library's pretrained weights.
         options: Of the library's `create`; None leaves the default.
     """
-    home, library_name = _named(name)
+    home, library_name = _split_name(name)
     kwargs = {option: value for option, value in options.items() if value is not None}
     unknown = sorted(kwargs.keys() - inspect.signature(home.create).parameters.keys())
     if unknown:
@@ -168,13 +168,13 @@ def create(name: str, pretrained: bool, **options: Any) -> nn.Module:
 
 def shape_in(name: str, state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the options of `create` that fit these weights, as far as they can be inferred."""
-    read = getattr(_named(name)[0], "shape_in", None)
+    read = getattr(_split_name(name)[0], "shape_in", None)
     return {} if read is None else dict(read(state))
 
 
 def own_weights(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Select the model's weights from a file that may have other towers too."""
-    select = getattr(_named(name)[0], "own_weights", None)
+    select = getattr(_split_name(name)[0], "own_weights", None)
     return dict(state if select is None else select(state))
 
 
@@ -241,7 +241,7 @@ def refuse_unreachable(
         ) from None
 
 
-def _checked(model: object) -> nn.Module:
+def _check_module(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     return model
@@ -257,7 +257,7 @@ def _home_of(model: nn.Module) -> ModuleType | None:
     return None
 
 
-def _named(name: str) -> tuple[ModuleType, str]:
+def _split_name(name: str) -> tuple[ModuleType, str]:
     """Split a name on the command line into our package for its library and the library's name."""
     prefix, colon, library_name = name.rpartition(":")
     for home, library in LIBRARIES.items():

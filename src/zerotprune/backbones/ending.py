@@ -224,12 +224,12 @@ def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
     return ending(*args, **kwargs)
 
 
-def refused(name: str, why: str) -> functools.partial[NoReturn]:
+def make_refusal(name: str, why: str) -> functools.partial[NoReturn]:
     """Make a method that raises ValueError, in place of one that needs an unpruned model."""
     return functools.partial(_refuse, name, why)
 
 
-def is_refused(method: object) -> bool:
+def is_refusal(method: object) -> bool:
     return isinstance(method, functools.partial) and method.func is _refuse
 
 

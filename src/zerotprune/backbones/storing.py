@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..safety.files import parsed, text_of
+from ..safety.files import parse_json, text_of
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: the submodule for what methods have learned, unknown to the libraries
@@ -158,7 +158,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}")
     try:
-        data = parsed(text_of(path, "config"))
+        data = parse_json(text_of(path, "config"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(data, dict):

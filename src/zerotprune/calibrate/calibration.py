@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..data.fingerprint import check_same, fingerprint_model
 from ..method import Method
 from ..methods import ZeroTPrune, name_of
-from ..safety.files import parsed, replacing, text_of
+from ..safety.files import parse_json, replacing, text_of
 from ..safety.ranges import check_range
 from ..schedule import Schedule
 from ..shapes import Batch, Float
@@ -104,7 +104,7 @@ class Calibration:
     @classmethod
     def from_json(cls, text: str) -> Calibration:
         try:
-            data = parsed(text)
+            data = parse_json(text)
         except ValueError as error:
             raise ValueError(f"not a calibration: {error}") from None
         if not isinstance(data, dict):

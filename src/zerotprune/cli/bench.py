@@ -154,8 +154,8 @@ def bench(
     else:
         built = loading.load(model).to(device)
         images = core.noise(built, 8, device, torch.float32)
-    own = next((name for name in method or () if ".py:" in name), None)
-    saved = None if budgets[0].options else saved_with(built, own)
+    users_method = next((name for name in method or () if ".py:" in name), None)
+    saved = None if budgets[0].options else saved_with(built, users_method)
     if saved is not None:
         setup = replace(setup, outputs=outputs or saved.outputs)
         chosen = chosen if method else [saved.schedule.method, *chosen]
@@ -168,9 +168,12 @@ def bench(
     # All cost what the first of the methods does whose cost is known before an image is seen.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
     timed = core.as_measured(built, precisions[0], modes) if budgets[0].time else built
-    about = {"model": records.shown(model), "threads": "" if gpu else torch.get_num_threads()}
+    about = {
+        "model": records.shorten_path(model),
+        "threads": "" if gpu else torch.get_num_threads(),
+    }
     options = {"compute": compute, "backend": backend}
-    first = static[0] if saved is None else own
+    first = static[0] if saved is None else users_method
     schedules = [
         one.solve(
             timed,

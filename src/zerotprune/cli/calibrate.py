@@ -114,14 +114,14 @@ def calibrate(
                                    visible=search is not None)  # fmt: skip
         stream = batches(dataset, reading.batch, report=left_out(console),
                          workers=reading.workers, strict=reading.strict)  # fmt: skip
-        found = measure_calibration(
+        findings = measure_calibration(
             built, stream, threshold, search, device,
             voted=partial(progress.advance, voting), tried=partial(progress.advance, trying),
         )  # fmt: skip
-    blocks, rows, verdict = found.blocks, found.rows, found.verdict
-    about = {"images": found.images, "data": printable(Path(data).name), "seed": seed}
-    found.calibration(fingerprint, about | records.surroundings()).save(out)
-    title = f"{model}, {found.images} images"
+    blocks, rows, verdict = findings.blocks, findings.rows, findings.verdict
+    about = {"images": findings.images, "data": printable(Path(data).name), "seed": seed}
+    findings.calibration(fingerprint, about | records.surroundings()).save(out)
+    title = f"{model}, {findings.images} images"
     if figures is not None:
         first, second, third = (figures / name for name in FIGURES)
         save(plots.distributions_figure(blocks, title), first)

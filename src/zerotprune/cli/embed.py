@@ -17,14 +17,14 @@ from rich.console import Console
 from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Tally, first_batch, run_here, run_on_ray
-from ..embed.shards import Shard, find_shards, hashed
+from ..embed.shards import Shard, find_shards, short_hash
 from ..embed.writing import (
     FileFormat,
     VectorFolder,
     check_folder,
     earlier_schedule,
     leftovers,
-    opened,
+    lock_folder,
 )
 from ..safety.files import bytes_of
 from ..safety.ranges import RANGES
@@ -154,7 +154,7 @@ def embed(
     )  # fmt: skip
     request = _request(budget, method)
     embedder = _with_schedule(embedder, budget, method, out, request, shards, console)
-    with opened(out, alone=rank == 0, left=left):
+    with lock_folder(out, alone=rank == 0, left=left):
         settings = {"asked": request, **embedder.about()}
         folder = VectorFolder(out, settings, vector.form)
         if rank:
@@ -182,14 +182,14 @@ def _request(budget: BudgetOptions, method: str | None) -> str:
     parts = [f"{name} {value}" for name, value in budget.options.items()]
     if budget.schedule is not None and Path(budget.schedule).exists():
         schedule = preset_or_file(budget.schedule, method)
-        parts.append(f"({hashed(schedule.one_line().encode())})")
+        parts.append(f"({short_hash(schedule.one_line().encode())})")
     if budget.tuned:
         parts.append("--tuned")
     if method is not None:
         parts.append(f"--method {method}")
-        file, own, _ = method.rpartition(".py:")
-        if own:
-            parts.append(f"({hashed(bytes_of(Path(f'{file}.py')))})")
+        file, is_file, _ = method.rpartition(".py:")
+        if is_file:
+            parts.append(f"({short_hash(bytes_of(Path(f'{file}.py')))})")
     return " ".join(parts) or "no budget"
 
 

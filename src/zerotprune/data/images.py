@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..safety.interrupts import kept_from_children, says_nothing
+from ..safety.interrupts import kept_from_children, silence_worker
 from ..shapes import Batch
 from .sources import Item, find
 
@@ -233,7 +233,7 @@ def batches(
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=partial(_collect, dataset),
-        worker_init_fn=says_nothing,
+        worker_init_fn=silence_worker,
         generator=torch.Generator(),  # leave the global random state alone
     )
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from ..safety.files import bytes_of, parsed, text_of
+from ..safety.files import bytes_of, parse_json, text_of
 from .sets import SETS, images_of, set_named
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -262,7 +262,7 @@ def _label(shard: Path, parts: dict[str, tarfile.TarInfo], where: str) -> int:
         raise ValueError(f"{where} has no label: neither .cls nor .json")
     data = bytes_of(shard, info.offset_data, info.size)
     try:
-        label = int(data.decode("ascii")) if "cls" in parts else parsed(data)["label"]
+        label = int(data.decode("ascii")) if "cls" in parts else parse_json(data)["label"]
     except (ValueError, TypeError, KeyError):
         label = None
     if type(label) is not int:

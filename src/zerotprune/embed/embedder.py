@@ -69,14 +69,14 @@ class Decoder:
         for number, image in enumerate(images):
             name = names[number] if names is not None else f"image {number}"
             try:
-                good.append(self.transform(_opened(image, name)).to(self.precision))
+                good.append(self.transform(_open_image(image, name)).to(self.precision))
                 errors.append(None)
             except (BadImage, OSError) as error:
                 errors.append(" ".join(str(error).split()))
         return (torch.stack(good) if good else None), errors
 
 
-def _opened(image: Any, name: str) -> Image.Image:
+def _open_image(image: Any, name: str) -> Image.Image:
     """Open an image from a path, bytes, an array of height × width × 3 bytes, or a PIL image."""
     import io
 
@@ -219,7 +219,7 @@ class Embedder:
         images = list(images)
         errors: list[str | None] = []
 
-        def decoded() -> Iterator[Tensor]:
+        def decode_batches() -> Iterator[Tensor]:
             for start in range(0, len(images), step):
                 part = images[start : start + step]
                 names = [str(image) if isinstance(image, (str, Path)) else f"image {start + at}"
@@ -229,7 +229,7 @@ class Embedder:
                 if batch is not None:
                     yield batch
 
-        vectors = np.concatenate([self.empty(0), *self.stream(decoded())])
+        vectors = np.concatenate([self.empty(0), *self.stream(decode_batches())])
         return Vectors(self.spread(vectors, errors), errors)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,9 +259,9 @@ class Embedder:
         for images in batches:
             running.append(self._run(built, images, side))
             if len(running) > (0 if side is None else 1):
-                yield _arrived(*running.popleft())
+                yield _to_numpy(*running.popleft())
         while running:
-            yield _arrived(*running.popleft())
+            yield _to_numpy(*running.popleft())
 
     @torch.inference_mode()
     def _run(self, built: _Built, images: Tensor, side: Any) -> tuple[Tensor, Any]:
@@ -348,7 +348,7 @@ class Embedder:
             "method": name_of(built.schedule.method) if built.schedule.stages else "unpruned",
             "schedule": built.schedule.one_line(),
             "outputs": built.outputs,
-            "transform": {**built.normalization, "steps": _described(built.decoder.transform)},
+            "transform": {**built.normalization, "steps": _describe(built.decoder.transform)},
             "pool": self.pool,
             "normalize": self.normalize,
             "width": built.width,
@@ -367,9 +367,11 @@ class Embedder:
         model = self._load(device, precision)
         vit = backbone(model)
         transform, (mean, std) = vit.transform(self.size), vit.normalization
-        own = self._own_pruning(model)  # before `featurize_`, which may return another object
+        pruning = self._current_pruning(
+            model
+        )  # before `featurize_`, which may return another object
         model = featurize_(restore_(model), self.pool).eval().to(device, precision)
-        schedule, outputs = own or (self.schedule or self._solve(model, images), "tokens")
+        schedule, outputs = pruning or (self.schedule or self._solve(model, images), "tokens")
         schedule = fit(schedule, backbone(model).geometry, outputs)
         attach(model, schedule, outputs=outputs)
         with torch.inference_mode():
@@ -400,7 +402,7 @@ class Embedder:
                 torch.manual_seed(0)
             return load(name, weights=weights, pretrained=pretrained, size=self.size)
 
-    def _own_pruning(self, model: nn.Module) -> tuple[Schedule, Outputs] | None:
+    def _current_pruning(self, model: nn.Module) -> tuple[Schedule, Outputs] | None:
         """Return how the model is pruned already, or was when it was saved; None with a budget."""
         if self.cost is not None or self.speedup is not None or self.schedule is not None:
             return None
@@ -435,13 +437,13 @@ class Embedder:
         return schedule_for(model, cost=self.cost, method=method, images=sample)
 
 
-def _arrived(vectors: Tensor, done: Any) -> NDArray[Any]:
+def _to_numpy(vectors: Tensor, done: Any) -> NDArray[Any]:
     if done is not None:
         done.synchronize()
     return vectors.numpy()
 
 
-def _described(transform: object) -> str:
+def _describe(transform: object) -> str:
     """Describe a transform on one line, the same in every process."""
     return " ".join(re.sub(r" at 0x[0-9a-f]+", "", repr(transform)).split())
 

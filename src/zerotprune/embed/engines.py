@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from ..clock import now
 from ..data.images import read_loader
 from ..data.models import is_model_folder
-from ..safety.interrupts import says_nothing
+from ..safety.interrupts import silence_worker
 from .embedder import Decoder, Embedder
 from .shards import Piece, Shard
 from .writing import Rows, VectorFolder
@@ -212,7 +212,7 @@ def _as_it_is(decoded: Decoded) -> Decoded:
 
 
 def _start_worker(worker: int) -> None:
-    says_nothing(worker)
+    silence_worker(worker)
     torch.set_num_threads(1)
 
 
@@ -287,7 +287,7 @@ def _stream_from_ray(
     decoded = pieces.map(_decode_row, fn_kwargs={"decoder": decoder}, num_cpus=1,
                          concurrency=cluster.decoders)  # fmt: skip
     embedded = decoded.map(
-        RowEmbedder, fn_constructor_args=(*_packed(embedder), threads), concurrency=actors,
+        RowEmbedder, fn_constructor_args=(*_pickle_embedder(embedder), threads), concurrency=actors,
         num_gpus=1 if gpus else None, num_cpus=0 if gpus else threads,
     )  # fmt: skip
     tally = collector.tally
@@ -321,7 +321,7 @@ def found_anywhere(embedder: Embedder) -> Embedder:
     return replace(embedder, model=model, weights=weights, method=method)
 
 
-def _packed(embedder: Embedder) -> tuple[bytes, list[str]]:
+def _pickle_embedder(embedder: Embedder) -> tuple[bytes, list[str]]:
     """Pickle an embedder, with the folder that the user's own method is imported from."""
     folders = []
     if embedder.schedule is not None:

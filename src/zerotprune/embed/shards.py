@@ -127,7 +127,7 @@ class FolderShard(Shard):
 
     def identity(self) -> str:
         lines = [f"{key} {_size_and_date(self.folder / key)}" for key in self.keys]
-        return hashed("\n".join(lines).encode("utf-8", "surrogateescape"))
+        return short_hash("\n".join(lines).encode("utf-8", "surrogateescape"))
 
     @property
     def weight(self) -> int:
@@ -151,7 +151,7 @@ class FileShard(Shard):
     def identity(self) -> str:
         size = self.weight
         ends = bytes_of(self.path, 0, _ENDS) + bytes_of(self.path, max(0, size - _ENDS))
-        return hashed(f"{size} ".encode() + ends)
+        return short_hash(f"{size} ".encode() + ends)
 
     @cached_property
     def weight(self) -> int:
@@ -180,9 +180,11 @@ class ParquetShard(FileShard):
     def places(self) -> tuple[list[str], list[Place]]:
         file = _parquet(str(self.path))
         names, count = file.schema_arrow.names, file.metadata.num_rows
-        column = _chosen(self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images")
+        column = _find_column(
+            self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images"
+        )
         problem = None if self.key is None else f"{self.path} has no column of keys"
-        key = _chosen(self.key, KEY_COLUMNS, names, problem)
+        key = _find_column(self.key, KEY_COLUMNS, names, problem)
         keys = [f"{row:09d}" for row in range(count)]
         if key:
             keys = [str(value) for value in file.read([key]).column(key).to_pylist()]
@@ -192,7 +194,7 @@ class ParquetShard(FileShard):
         return keys, [Place(str(self.path), row, -1, column) for row in range(count)]
 
 
-def _chosen(
+def _find_column(
     column: str | None, usual: Sequence[str], names: Sequence[str], problem: str | None
 ) -> str:
     """Return the column of that name, or the first of the usual names; without a `problem` to
@@ -212,11 +214,11 @@ def _holds_text(kind: Any) -> bool:
 
 def _parquet(path: str) -> Any:
     status = Path(path).stat()
-    return _opened(path, status.st_size, status.st_mtime_ns)
+    return _open_file(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
-def _opened(path: str, size: int, changed: int) -> Any:
+def _open_file(path: str, size: int, changed: int) -> Any:
     """Open a file once, and again if it was replaced."""
     parquet = import_parquet()
     import pyarrow as pa
@@ -261,7 +263,7 @@ def _cell(place: Place) -> bytes | OSError:
     return value
 
 
-def hashed(data: bytes) -> str:
+def short_hash(data: bytes) -> str:
     """Return a short hash that names some bytes."""
     return hashlib.sha256(data).hexdigest()[:24]
 

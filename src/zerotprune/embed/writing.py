@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.fingerprint import check_same
-from ..safety.files import parsed, replacing, text_of
+from ..safety.files import parse_json, replacing, text_of
 from ..schedule import Schedule
 from .shards import Shard, import_parquet
 
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        data = parsed(text_of(path, "manifest"))
+        data = parse_json(text_of(path, "manifest"))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     keys = {"version", "form", "settings", "shards"}
@@ -169,7 +169,7 @@ def leftovers(path: Path) -> list[Path]:
 
 
 @contextmanager
-def opened(path: Path, alone: bool = True, left: Sequence[Path] = ()) -> Iterator[None]:
+def lock_folder(path: Path, alone: bool = True, left: Sequence[Path] = ()) -> Iterator[None]:
     """Create the folder if needed, and keep other runs out of it until this one ends.
 
     Args:

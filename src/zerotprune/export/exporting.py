@@ -23,7 +23,7 @@ from ..safety.files import check_writable, replacing
 from ..safety.ranges import check_range
 from ..surgery import current_plan
 from . import target_named
-from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, timed
+from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, time_models
 from .target import Target
 from .writing import BatchSize, FilePrecision, Job, rivals, write_model
 
@@ -113,7 +113,7 @@ def export_model(
             others = {} if plan is None else rivals(model)
             cases = {name: write_model(job, other, folder / name / whole.name)
                      for name, other in others.items()}  # fmt: skip
-            timings = timed(job, {**cases, name: files}, rounds)
+            timings = time_models(job, {**cases, name: files}, rounds)
         written = target.written(files[precisions[-1]])
         size = sum(file.stat().st_size for file in written)
         _place(written, whole, folder)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..safety.files import parsed
+from ..safety.files import parse_json
 from .target import Facts, Run, Target, batches_of, check_facts, no_facts, quiet
 
 #: has Gelu, and ScatterElements that add
@@ -129,7 +129,7 @@ class Onnx(Target):
         if not texts:
             raise no_facts(path)
         try:
-            facts = {name: parsed(text) for name, text in texts.items()}
+            facts = {name: parse_json(text) for name, text in texts.items()}
         except ValueError as error:
             raise ValueError(f"{path} does not describe a model: {error}") from None
         return check_facts(path, facts)

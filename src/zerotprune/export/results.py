@@ -107,7 +107,9 @@ class Timing:
     of_limit: float | None  # share of the speed of slicing in the same precision
 
 
-def timed(job: Job, cases: Mapping[str, Mapping[FilePrecision, Path]], rounds: int) -> list[Timing]:
+def time_models(
+    job: Job, cases: Mapping[str, Mapping[FilePrecision, Path]], rounds: int
+) -> list[Timing]:
     """Time every model in every precision, in turn."""
     job.say(f"timing {len(cases) * len(job.precisions)} models in {job.target.runtime}")
     batch = job.images[: job.step]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..safety.files import parsed
+from ..safety.files import parse_json
 
 #: what an exported file says of itself, as JSON has it
 Facts = dict[str, Any]
@@ -88,7 +88,7 @@ class Target(ABC):
 def parse_facts(path: Path, text: str | bytes) -> Facts:
     """Parse the JSON in which a file describes its model. It is not trusted."""
     try:
-        facts = parsed(text)
+        facts = parse_json(text)
     except ValueError as error:
         raise ValueError(f"{path} does not describe a model: {error}") from None
     return check_facts(path, facts)

@@ -114,7 +114,7 @@ def check_pair(train: ImageDataset, val: ImageDataset) -> None:
         )
 
 
-def seen_in_training(train: ImageDataset, val: ImageDataset) -> int:
+def count_overlap(train: ImageDataset, val: ImageDataset) -> int:
     """Count the files that are in both. Rows of a data set are not files: every split has row 0."""
     both = set(train.paths).intersection(val.paths)
     return sum(Path(path).exists() for path in both)

@@ -30,7 +30,7 @@ from ..methods import DEFAULT, resolve, to_data
 from ..safety.files import replacing
 from ..schedule import Schedule
 from .forms import form_for
-from .images import Feed, ShownImages, check_pair, seen_in_training
+from .images import Feed, ShownImages, check_pair, count_overlap
 from .recipe import Recipe
 from .training import EpochStats, Trainer, top1
 
@@ -370,7 +370,7 @@ def open_session(config: TrainingConfig, file: Path, report: Callable[[str], Non
         unpruned,
         has_new_head,
         sample,
-        overlap=seen_in_training(train, val),
+        overlap=count_overlap(train, val),
     )
 
 

@@ -173,18 +173,18 @@ def surroundings() -> dict[str, object]:
         name = f"python -m {main.name.removesuffix('.__main__')}"
     return _printable({
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([name, *map(shown, sys.argv[1:])]),
+        "command": " ".join([name, *map(shorten_path, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
         "hardware": hardware(),
     })  # fmt: skip
 
 
-def shown(argument: str) -> str:
+def shorten_path(argument: str) -> str:
     """Shorten an absolute path to its name: the rest means nothing on another machine.
 
-    >>> shown("/data/deit.safetensors"), shown("hf:/data/vit"), shown("torchvision:vit_b_16")
-    ('deit.safetensors', 'hf:vit', 'torchvision:vit_b_16')
+    >>> [shorten_path(path) for path in ("/data/deit.safetensors", "hf:/data/vit", "hf:user/vit")]
+    ['deit.safetensors', 'hf:vit', 'hf:user/vit']
     """
     library, colon, place = argument.partition(":")
     if Path(place).is_absolute():

@@ -52,7 +52,7 @@ def _check_regular(path: Path) -> None:
         raise OSError(f"expected a regular file, but {path} is {kind}")
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Parse untrusted JSON, and raise ValueError for whatever is wrong with it."""
     try:
         return json.loads(text)

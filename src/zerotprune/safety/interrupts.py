@@ -208,7 +208,7 @@ def kept_from_children() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def says_nothing(worker: int) -> None:
+def silence_worker(worker: int) -> None:
     """Silence a data loader's worker, which returns its failures as values.
 
     What else fails is the thread that sends tensors to a parent that has ended.

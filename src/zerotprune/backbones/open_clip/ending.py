@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...shapes import Float
 from ...tokens import Tokens
-from ..ending import BlockRow, Ending, Proxy, identity, is_refused, weighted_mean
+from ..ending import BlockRow, Ending, Proxy, identity, is_refusal, weighted_mean
 
 _POOLS = ("_pool", "_global_pool")
 
@@ -48,7 +48,7 @@ class ClipEnding(Ending):
         """Return whether the pooling and the forward of the Transformer are open_clip's own."""
         kind, attributes = type(self.model), self.model.__dict__
         plain = all(getattr(kind, name) is getattr(clip.VisionTransformer, name) for name in _POOLS)
-        replaced = any(name in attributes and not is_refused(attributes[name]) for name in _POOLS)
+        replaced = any(name in attributes and not is_refusal(attributes[name]) for name in _POOLS)
         return plain and not replaced and "forward" not in self.model.transformer.__dict__
 
     def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ from ..ending import (
     Proxy,
     ending_of,
     identity,
-    is_refused,
+    is_refusal,
     weighted_maximum,
     weighted_mean,
 )
@@ -90,7 +90,7 @@ class TimmEnding(Ending):
         """Return whether forward and head are timm's own."""
         kind, attributes = type(self.model), self.model.__dict__
         replaced = any(
-            name in attributes and not is_refused(attributes[name])
+            name in attributes and not is_refusal(attributes[name])
             for name in ("forward_features", "forward_head", "pool")
         )
         return kind.forward in _FORWARDS and kind.forward_head in _HEADS and not replaced

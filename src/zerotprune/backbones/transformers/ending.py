@@ -100,7 +100,7 @@ def _pooled(base: Any, *args: Any, proportional: float, **kwargs: Any) -> Any:
     assert named is not None
     name, pooler = named
     pool = functools.partial(_pool, pooler, left, proportional, prefix_of(base))
-    forward = undecorated(type(base).forward)
+    forward = strip_decorators(type(base).forward)
     return forward(Proxy(base, **{name: pool}), *args, left=left, **kwargs)
 
 
@@ -134,7 +134,7 @@ def scaled_by_size(x: Tensor, tokens: Tokens, prefix: int) -> Tensor:
     return torch.cat((x[:, :prefix], (x[:, prefix:] * share).to(x.dtype)), dim=1)
 
 
-def undecorated(forward: Any) -> Any:
+def strip_decorators(forward: Any) -> Any:
     """Return a forward without the library's decorators."""
     while hasattr(forward, "__wrapped__"):
         forward = forward.__wrapped__
@@ -143,7 +143,7 @@ def undecorated(forward: Any) -> Any:
 
 def read_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name; refuse those that would give wrong results."""
-    names = undecorated(type(model).forward).__code__.co_varnames[1 : 1 + len(args)]
+    names = strip_decorators(type(model).forward).__code__.co_varnames[1 : 1 + len(args)]
     call = dict(zip(names, args, strict=True)) | kwargs
     if call.get("bool_masked_pos") is not None:
         raise ValueError(
