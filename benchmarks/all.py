@@ -46,6 +46,7 @@ def main() -> None:
     add("--skip", nargs="+", choices=PARTS, default=(), help="all parts but these")
     names = [table.name for table in TABLES]
     add("--tables", nargs="+", choices=names, default=names, help="of the part `tables`")
+    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="of ImageNet")
     add("--timed", action="store_true", help="images/s of the tables for which the paper has them")
     settings.add_options(options)
     throughput.add_options(options)
@@ -56,7 +57,7 @@ def main() -> None:
     parts = [part for part in chosen.only if part not in chosen.skip]
     benches = []
     if set(parts) & {"tables", "searched", "settings"}:
-        benches = [bench for name in MODELS for bench in ready(name, chosen)]
+        benches = [bench for name in chosen.models for bench in ready(name, chosen)]
     for bench in benches:
         on_model(bench, parts)
     if "dinov2" in parts:
