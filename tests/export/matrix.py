@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +25,8 @@ from tests import libraries
 from tests.families import stirred
 from tests.hf_families import build as hf_build
 from tests.nursery import run_script
-from zerotprune.export import onnx, target_named
+from tests.thorough import THOROUGH
+from zerotprune.export import onnx, target_named, writing
 from zerotprune.export.target import quiet
 from zerotprune.export.writing import facts_of, int8_facts, program_of
 from zerotprune.methods import resolve
@@ -41,10 +44,13 @@ METHODS = {
     "evit": DROPPING, "average-attention": DROPPING, "accumulated-attention": LATER,
     "dynamicvit": DROPPING,
 }  # fmt: skip
-#: ExecuTorch takes long: those that merge, that vote, that drop; all of them in `make exports`
-LOWERED = tuple(METHODS) if "ZEROTPRUNE_EXPORTS" in os.environ else ("fold", "zero-tprune", "evit")
-#: beside timm and transformers
-LIBRARIES = ("torchvision", "open_clip, own attention", "lvvit")
+#: those that merge, and one that votes and drops; the others rank by other scores
+WRITTEN = tuple(METHODS) if THOROUGH else ("fold", "tome", "zero-tprune")
+#: ExecuTorch takes long: that which merges; all of them in `make exports`
+ALL = THOROUGH or "ZEROTPRUNE_EXPORTS" in os.environ
+LOWERED = tuple(METHODS) if ALL else ("fold",)
+#: beside timm
+LIBRARIES = ("transformers", "torchvision", "open_clip, own attention", "lvvit")
 #: whose file takes any batch, and who is quantized
 DYNAMIC, SMALL = "fold", "tome"
 
@@ -122,7 +128,7 @@ def written(folder: Path) -> dict[str, Any]:
     others in one program."""
     differences: dict[str, Any] = {}
     images = images_of(6)
-    models = {method: pruned(method, stages) for method, stages in METHODS.items()}
+    models = {method: pruned(method, METHODS[method]) for method in WRITTEN}
     any_size, small = models.pop(DYNAMIC), models.pop(SMALL)
     facts = facts_of(any_size, target_named("onnx"), "dynamic")
     for name, path in files(folder, program_of(any_size, "dynamic"), facts, DYNAMIC).items():
@@ -158,36 +164,55 @@ def quantized(
     return target_named(name).load(small, 1)(images[:2]), sizes
 
 
-def of_libraries(folder: Path) -> dict[str, Any]:
-    """Export a model of each library by the public function, and run it in ONNX Runtime."""
-    agreements = {}
+def of_library(folder: Path) -> dict[str, Any]:
+    """Export a model of a library by the public function, and run it in ONNX Runtime."""
+    name = sys.argv[3]
     libraries.DEPTH = 2  # a block with a stage, and the last
-    models = {name: libraries.build(name) for name in LIBRARIES}
-    models["transformers"] = hf_build("vit", depth=2)
-    for name, model in models.items():
-        ztp.prune_(
-            model.requires_grad_(False), ztp.Schedule((ztp.Stage(1, similar=9),), resolve("fold"))
-        )
-        report = ztp.export_model(model, folder / f"{name}.onnx", rounds=0)
-        agreements[name] = [report.agreement.same, report.agreement.typical]
-    return agreements
+    model = hf_build("vit", depth=2) if name == "transformers" else libraries.build(name)
+    ztp.prune_(
+        model.requires_grad_(False), ztp.Schedule((ztp.Stage(1, similar=9),), resolve("fold"))
+    )
+    agreement = ztp.export_model(model, folder / "model.onnx", rounds=0).agreement
+    return {"same": agreement.same, "typical": agreement.typical}
+
+
+@contextmanager
+def converting_once() -> Iterator[None]:
+    """Trace a model and convert it to ONNX once, however many files are written of it."""
+    trace, convert, made = program_of, torch.onnx.export, dict[str, Any]()
+
+    def once(name: str, make: Any) -> Any:
+        def cached(*args: Any, **kwargs: Any) -> Any:
+            if name not in made:
+                made[name] = make(*args, **kwargs)
+            return made[name]
+
+        return cached
+
+    with (
+        mock.patch.object(writing, "program_of", once("program", trace)),
+        mock.patch.object(torch.onnx, "export", once("onnx", convert)),
+    ):
+        yield
 
 
 def lowered(folder: Path) -> dict[str, Any]:
     """Do the same for ExecuTorch, which is slow: one stage in a smaller model. Fold goes through
-    XNNPACK, the others through the portable kernels, which run every stage in any case."""
+    XNNPACK, the others, if any, through the portable kernels, which run every stage in any case."""
     images = images_of(2)
     where, differences = target_named("executorch"), {}
     models = {method: pruned(method, METHODS[method][:1]) for method in LOWERED}
     xnnpack = Abreast({"fold": models.pop("fold"), "ordered": Ordered()})
     where.write(exported(xnnpack, images), folder / "fold.pte", {"method": "fold"})
-    portable = Abreast(models)
-    with quiet():
-        from executorch.exir import to_edge
+    sides = {"fold": xnnpack}
+    if models:
+        sides["others"] = Abreast(models)
+        with quiet():
+            from executorch.exir import to_edge
 
-        program = to_edge(exported(portable, images)).to_executorch()
-    (folder / "others.pte").write_bytes(program.buffer)
-    for name, side in (("fold", xnnpack), ("others", portable)):
+            program = to_edge(exported(sides["others"], images)).to_executorch()
+        (folder / "others.pte").write_bytes(program.buffer)
+    for name, side in sides.items():
         line = where.load(folder / f"{name}.pte", 1)(images)
         for method, difference in side.apart(images, line).items():
             differences[f"{method}, executorch"] = difference
@@ -196,11 +221,11 @@ def lowered(folder: Path) -> dict[str, Any]:
 
 def tell() -> None:
     """Print the results that the arguments ask for, as JSON."""
-    wanted = {"written": written, "lowered": lowered, "libraries": of_libraries}[sys.argv[1]]
+    wanted = {"written": written, "lowered": lowered, "library": of_library}[sys.argv[1]]
     print(json.dumps(wanted(Path(sys.argv[2]))))
 
 
-def results_of(name: str, folder: Path) -> dict[str, Any]:
+def results_of(name: str, folder: Path, *more: str) -> dict[str, Any]:
     script = "from tests.export import matrix; matrix.tell()"
-    results: dict[str, Any] = json.loads(run_script(script, name, str(folder))[-1])
+    results: dict[str, Any] = json.loads(run_script(script, name, str(folder), *more)[-1])
     return results

@@ -1,6 +1,6 @@
 """Methods in ExecuTorch answer as they do in torch; equal values are no matter.
 
-`make test` takes three of them, `make exports` every static one.
+`make test` takes Fold, `make test-thorough` and `make exports` every static one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.export.matrix import LOWERED, results_of
+from tests.export.matrix import LOWERED, METHODS, results_of
+from tests.thorough import thorough
 from zerotprune.export import target_named
 
 
@@ -19,7 +20,10 @@ def lowered(folder: Path) -> dict[str, Any]:
     return results_of("lowered", folder)
 
 
-@pytest.mark.parametrize("method", LOWERED)
+@pytest.mark.parametrize(
+    "method",
+    [method if method in LOWERED else pytest.param(method, marks=thorough) for method in METHODS],
+)
 def test_a_method_in_executorch(method: str, lowered: dict[str, Any]) -> None:
     assert lowered[f"{method}, executorch"] < 2e-5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import zerotprune as ztp
-from tests.export.matrix import tiny
+from tests.export.matrix import converting_once, tiny
 from tests.nursery import run_script
 from zerotprune.export import ENDINGS
 from zerotprune.export.openvino import _save
@@ -22,11 +22,12 @@ def tell() -> None:
     """Print the errors when files cannot grow, in a separate process."""
     folder, errors = Path(sys.argv[1]), {}
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    for to in ("onnx", "openvino", "torch"):
-        try:
-            ztp.export_model(tiny(2), folder / f"model{ENDINGS[to]}", to=to, rounds=0)
-        except OSError as error:
-            errors[to] = str(error)
+    with converting_once():
+        for to in ("onnx", "openvino", "torch"):
+            try:
+                ztp.export_model(tiny(2), folder / f"model{ENDINGS[to]}", to=to, rounds=0)
+            except OSError as error:
+                errors[to] = str(error)
     import openvino
     from openvino import opset13
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import zerotprune as ztp
-from tests.export.matrix import images_of, tiny
+from tests.export.matrix import converting_once, images_of, tiny
 from tests.nursery import run_script
 from zerotprune.export import exporting, target_named
 from zerotprune.export.onnx import _layers as layers_of
@@ -45,10 +45,11 @@ def written() -> None:
     """Write both kinds of files in a separate process: type checks would break the graph."""
     folder, model, images = Path(sys.argv[1]), tiny(2), images_of(6)
     options: dict[str, Any] = {"images": images, "int8": True, "max_changed": 1, "rounds": 0}
-    for to, end in (("onnx", "onnx"), ("openvino", "xml")):
-        for full_range in (False, True):
-            path = folder / f"{'full' if full_range else 'safe'}.{end}"
-            ztp.export_model(model, path, to=to, full_range=full_range, **options)
+    with converting_once():
+        for to, end in (("onnx", "onnx"), ("openvino", "xml")):
+            for full_range in (False, True):
+                path = folder / f"{'full' if full_range else 'safe'}.{end}"
+                ztp.export_model(model, path, to=to, full_range=full_range, **options)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.export.matrix import LIBRARIES, results_of
+from tests.thorough import thorough
+
+FIRST, *OTHERS = LIBRARIES
 
 
-def test_a_model_of_each_library(tmp_path: Path) -> None:
-    agreements = results_of("libraries", tmp_path)
-    assert agreements.keys() == {*LIBRARIES, "transformers"}
-    for same, typical in agreements.values():
-        assert same == 1
-        assert 0 < typical < 1e-5
+@pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=thorough) for name in OTHERS)])
+def test_a_model_of_each_library(name: str, tmp_path: Path) -> None:
+    agreement = results_of("library", tmp_path, name)
+    assert agreement["same"] == 1
+    assert 0 < agreement["typical"] < 1e-5

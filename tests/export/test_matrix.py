@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.export.matrix import METHODS, SMALL, results_of
+from tests.export.matrix import METHODS, SMALL, WRITTEN, results_of
+from tests.thorough import thorough
 from zerotprune.export import ENDINGS, target_named
 
-WRITTEN = ("onnx", "openvino", "torch")
+RUNTIMES = ("onnx", "openvino", "torch")
+CASES = [
+    method if method in WRITTEN else pytest.param(method, marks=thorough) for method in METHODS
+]
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +22,8 @@ def differences(folder: Path) -> dict[str, Any]:
     return results_of("written", folder)
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("method", CASES)
 def test_a_method_in_a_runtime(method: str, name: str, differences: dict[str, Any]) -> None:
     assert differences[f"{method}, {name}"] < 2e-5
 
@@ -33,12 +37,12 @@ def test_the_page_ticks_what_these_tests_hold() -> None:
     assert ticked == {method: ["✓"] * len(ENDINGS) for method in METHODS}
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", RUNTIMES)
 def test_batches_of_any_size(name: str, differences: dict[str, Any]) -> None:
     assert differences[f"dynamic, {name}"] < 2e-5
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", RUNTIMES)
 def test_of_equals_the_first(name: str, differences: dict[str, Any]) -> None:
     assert differences[f"ordered, {name}"] == 0
 
