@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.commands import quickly
 from tests.search.studies import GEOMETRIES, Opener
 from tests.search.test_space import drawn
+from tests.thorough import thorough
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.backbones import backbone
 from zerotprune.data import demo
@@ -88,7 +89,12 @@ def by_first_block(schedule: Schedule) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "stops"), [("random", (1, 4, 12)), ("tpe", (1, 4, 12)), ("nsga2", (7, 12))]
+    ("sampler", "stops"),
+    [
+        ("random", (1, 4, 12)),
+        pytest.param("tpe", (1, 4, 12), marks=thorough),
+        pytest.param("nsga2", (7, 12), marks=thorough),
+    ],
 )
 def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
     opened: Opener, sampler: SamplerName, stops: tuple[int, ...]

@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 
 from tests.nursery import nursery
 from tests.search.studies import FORTY, run_slowly, stop_hearts
+from tests.thorough import thorough
 from tests.waiting import wait_until
 from zerotprune.search.storage import StudyLocation, open_study
 from zerotprune.search.study import finished
@@ -27,7 +28,7 @@ run_slowly(*sys.argv[1:3])
 
 
 @pytest.mark.usefixtures("connections")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=thorough), 2])
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_killed_at_any_moment_a_search_ends_exact(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, workers: int

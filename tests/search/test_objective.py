@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.families import FAMILIES, build, images_for
+from tests.thorough import thorough
 from zerotprune import Schedule, Stage, prune_, restore_
 from zerotprune.backbones import backbone
 from zerotprune.methods import TopK, ZeroTPrune
@@ -22,7 +23,17 @@ def stack_of(model: Any, labels: bool = True, batch: int = 2) -> Stack:
     return Stack(list(images.split(batch)), marks)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+#: two that are entered in the middle, and two that are not
+FEW = ("deit", "deit distilled", "eva-02, rotary", "beit, relative bias")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        family if family in FEW else pytest.param(family, marks=thorough)
+        for family in sorted(FAMILIES)
+    ],
+)
 def test_from_the_middle_is_the_whole_model_bit_for_bit(family: str) -> None:
     model = build(family)
     stack, depth = stack_of(model), len(model.blocks)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.search.studies import SURFACES, Opener, easy_outcome, stop_hearts, trials_in
+from tests.thorough import thorough
 from zerotprune import Schedule
 from zerotprune.search.objective import Outcome
 from zerotprune.search.study import (
@@ -226,7 +227,12 @@ def interrupting(moment: Any) -> Iterator[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize(
-    ("moment", "sampler"), [("begin", "random"), ("commit", "tpe"), ("commit", "nsga2")]
+    ("moment", "sampler"),
+    [
+        ("begin", "random"),
+        pytest.param("commit", "tpe", marks=thorough),
+        ("commit", "nsga2"),
+    ],
 )
 def test_an_interrupt_never_breaks_a_transaction(
     opened: Opener, tmp_path: Path, moment: str, sampler: SamplerName
