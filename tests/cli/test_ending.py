@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from cyclopts import UnusedCliTokensError
 
-from tests.commands import PYTHON, quickly
+from tests.commands import MAIN, quickly
+from tests.nursery import nursery
 from zerotprune.cli import COMMANDS, _app
 from zerotprune.cli.checks import Read, Written, marks
 from zerotprune.cli.ending import ending
@@ -69,16 +69,9 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
 
 
 def test_a_reader_that_goes_away_is_no_mistake() -> None:
-    code = "from zerotprune.cli import main; main()"
-    process = subprocess.Popen(
-        [*PYTHON, code, "info", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    output = process.stderr.read()
-    process.stderr.close()
-    assert (process.wait(), output) == (141, b"")
+    closed = "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); "
+    done = nursery().run(closed + MAIN, "info", "demo", strict=True)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def numbers(hint: Any) -> bool:
@@ -110,10 +103,8 @@ def test_a_group_of_options_can_grow_in_another_module(line: str) -> None:
 
 
 def test_names_that_are_no_text_are_told(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from zerotprune.cli import main; main()", "info", "demo",
-         "--schedule", b"\xff.json"], capture_output=True, cwd=tmp_path,
-    )  # fmt: skip
+    name = os.fsdecode(b"\xff.json")
+    done = nursery().run(MAIN, "info", "demo", "--schedule", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert b"neither a preset" in done.stderr
-    assert done.stderr.count(b"\n") == 1
+    assert "neither a preset" in done.stderr
+    assert done.stderr.count("\n") == 1

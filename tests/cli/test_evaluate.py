@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,20 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
-from tests.commands import quickly, zerotprune
-from tests.waiting import GUARD
+from tests.app.serving import free_port
+from tests.commands import MAIN, quickly, zerotprune
+from tests.nursery import nursery
 from zerotprune.data import demo
 
 COUNT = 14
+#: a command as torchrun starts it, one of two processes
+RANKED = f"""
+import os, sys
+port, rank = sys.argv.pop(), sys.argv.pop()
+os.environ |= {{"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}}
+{MAIN}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +93,11 @@ def test_two_processes_count_every_image_once(folder: Path) -> None:
     assert images_in(folder) % 2 == 1
     arguments = ["evaluate", "--model", "demo", "--data", str(folder), "--cost", "0.7", "--json",
                  "--device", "cpu", "--workers", "0", "--batch", "4"]  # fmt: skip
-    one = zerotprune(*arguments)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--standalone", "-m", "zerotprune", *arguments]  # fmt: skip
-    two = subprocess.run(command, capture_output=True, text=True, timeout=GUARD)
-    assert two.returncode == 0, two.stderr[:4000]
+    one, port = zerotprune(*arguments), str(free_port())
+    children = [nursery().start(RANKED, *arguments, rank, port) for rank in ("0", "1")]
+    two, other = map(nursery().wait, children)
+    assert two.returncode == other.returncode == 0, two.stderr[:4000] + other.stderr[:4000]
+    assert other.stdout == ""  # the first prints
     for alone, together in zip(rows_of(one.stdout), rows_of(two.stdout), strict=True):
         for name in ("images", "top1", "top5", "change", "change_error", "gmacs"):
             assert alone[name] == together[name], name
@@ -98,7 +105,7 @@ def test_two_processes_count_every_image_once(folder: Path) -> None:
 
 def test_compare_writes_table_rows_and_plots(folder: Path, tmp_path: Path) -> None:
     done = zerotprune(
-        "compare", "--model", "demo", "--data", str(folder), "--workers", "0",
+        "compare", "--model", "demo", "--data", str(folder), "--workers", "0", "--limit", "8",
         "--cost", "0.7", "--method", "fold", "--method", "tome", "--method", "ats",
         "--csv", str(tmp_path / "rows.csv"), "--plots", str(tmp_path),
     )  # fmt: skip
