@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import zerotprune as ztp
+from tests.thorough import thorough
 from zerotprune.app import render
 from zerotprune.app.catalog import CatalogEntry
 from zerotprune.app.view_model import (
@@ -28,7 +29,18 @@ from zerotprune.methods import ATS, name_of, names
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "diffrate"])
+#: one that folds, that matches, that votes, that ranks, that chooses by the image
+FEW = ("fold", "tome", "zero-tprune", "evit", "ats")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FEW else pytest.param(name, marks=thorough)
+        for name in names()
+        if name != "diffrate"
+    ],
+)
 def test_every_method_agrees_with_the_api_and_with_its_python_code(
     entry: CatalogEntry, image: Image.Image, name: str
 ) -> None:
