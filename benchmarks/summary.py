@@ -293,7 +293,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     yield (
-        f"Random weights, one run at commit {timed[0]['commit']}; schedules have changed since. "
+        f"Random weights, one run at commit {timed[0]['commit']}. "
         "GMACs as the paper counts; it does not state its precision."
     )
 
