@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,10 @@ CHECKED = (
 jaxtyping.install_import_hook(
     [f"zerotprune.{module}" for module in CHECKED], "tests.strictness.checked"
 )
+
+# Keep bytecode, whatever the shell says: hundreds of processes here import the same modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one per core: its children must not use all cores
     os.environ["OMP_NUM_THREADS"] = "1"

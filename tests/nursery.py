@@ -39,6 +39,8 @@ torch.set_num_threads(1)
 optuna.storages.RDBStorage("sqlite://")  # it imports most of what it needs when it is first used
 torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2, 2))  # so does this
 torch.compiler.reset()
+if hasattr(torch._dynamo.guards, "profile_guard_manager"):  # for logs; it empties caches
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 atexit.unregister(torch._dynamo.utils.dump_compile_times)
 """
 
@@ -114,7 +116,7 @@ class Nursery:
         code = _SERVER.format(places=[str(ROOT / "src"), str(ROOT)], preload=preload)
         self._process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONNODEBUGRANGES": "1"},
         )  # fmt: skip
         self._folder = tempfile.TemporaryDirectory()
         self._last = 0

@@ -26,6 +26,7 @@ from tests.rival_oracles import (
     tome,
     top_k,
 )
+from tests.thorough import thorough
 from zerotprune.method import Method, Seen
 from zerotprune.methods import (
     ATS,
@@ -120,6 +121,8 @@ NAMES = [
 ONE_PER_METHOD = [
     CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 35, 37, 39, 41, 43)
 ]
+#: merging, dropping, padding, halting
+ONE_PER_WAY = [CASES[at] for at in (1, 6, 14, 37)]
 ONE_PER_METHOD_NAMES = [str(method) for method, _ in ONE_PER_METHOD]
 all_cases = pytest.mark.parametrize(("method", "schedule"), CASES, ids=NAMES)
 one_per_method = pytest.mark.parametrize(
@@ -127,19 +130,24 @@ one_per_method = pytest.mark.parametrize(
 )
 
 
-def all_cases_in(first: str, *others: str) -> pytest.MarkDecorator:
-    """Return all cases in the first family, one per method in the others."""
-    cases = [(first, name, case) for name, case in zip(NAMES, CASES, strict=True)]
+def all_cases_in(first: str, *others: str, few: bool = False) -> pytest.MarkDecorator:
+    """Return all cases in the first family, or `few`, one per method; and a case of each way to act
+    in the others, where `make test-thorough` runs one per method."""
+    cases = [
+        pytest.param(
+            first, *case, id=f"{first}-{name}",
+            marks=thorough if few and case not in ONE_PER_METHOD else (),
+        )
+        for name, case in zip(NAMES, CASES, strict=True)
+    ]  # fmt: skip
     cases += [
-        (family, name, case)
+        pytest.param(
+            family, *case, id=f"{family}-{name}", marks=() if case in ONE_PER_WAY else thorough
+        )
         for family in others
         for name, case in zip(ONE_PER_METHOD_NAMES, ONE_PER_METHOD, strict=True)
     ]
-    return pytest.mark.parametrize(
-        ("family", "method", "schedule"),
-        [(family, *case) for family, _, case in cases],
-        ids=[f"{family}-{name}" for family, name, _ in cases],
-    )
+    return pytest.mark.parametrize(("family", "method", "schedule"), cases)
 
 
 def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> Forward:

@@ -28,8 +28,9 @@ from tests.methods.rivals import (
 )
 from tests.nursery import run_script
 from tests.test_cost import counted_by_torch
+from tests.thorough import THOROUGH, thorough
 from zerotprune.method import Method
-from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, ToMe, TopK
+from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
 from zerotprune.tracing import Fate
 
 IDLE: list[tuple[Method, ztp.Schedule]] = [
@@ -88,7 +89,7 @@ def test_ats_samples_at_every_stage_whatever_its_numbers() -> None:
 
 
 @one_per_method
-@pytest.mark.parametrize("family", ["deit", "deit distilled"])
+@pytest.mark.parametrize("family", ["deit", pytest.param("deit distilled", marks=thorough)])
 def test_an_image_does_not_depend_on_its_batch(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
@@ -102,7 +103,7 @@ def test_an_image_does_not_depend_on_its_batch(
             torch.testing.assert_close(together[at], alone, rtol=1e-10, atol=1e-12)
 
 
-@all_cases_in("deit", "deit distilled")
+@all_cases_in("deit", "deit distilled", few=True)
 def test_gmacs_are_what_torch_counts(family: str, method: Method, schedule: ztp.Schedule) -> None:
     """Count a padded batch, where images keep different numbers."""
     model: Any = build(family)
@@ -130,7 +131,7 @@ def test_copy_and_pickle(method: Method, schedule: ztp.Schedule) -> None:
             assert torch.equal(model(images), expected)
 
 
-@all_cases_in("deit", "deit distilled")
+@all_cases_in("deit", "deit distilled", few=True)
 def test_trace_tells_what_the_twin_kept(
     family: str, method: Method, schedule: ztp.Schedule
 ) -> None:
@@ -205,16 +206,29 @@ def test_what_a_method_cannot_do_is_refused(
     assert not any("forward" in block.__dict__ for block in model.blocks)
 
 
+#: The others take the same steps. DiffRate(proportional=False) has DiffRate's, and attention that
+#: knows no sizes is ToMe's without.
+COMPILED = [
+    (method, schedule)
+    for method, schedule in ONE_PER_METHOD
+    if method != DiffRate(proportional=False)
+    and (
+        THOROUGH
+        or method
+        not in (ToMe(proportional=False), TopK("cls"), TopK("average"), DynamicViT(seed=3), MCTF(),
+                MCTF(proportional=False),
+                Fold(importance="cls", features="x", proportional=0.5))
+    )
+]  # fmt: skip
+
 SCRIPT = """
 import torch, zerotprune as ztp
 from dataclasses import replace
 from tests.families import SMALL, build, images_for
-from tests.methods.rivals import ONE_PER_METHOD
-from zerotprune.methods import AViT, DiffRate
+from tests.methods.test_rivals import COMPILED
+from zerotprune.methods import AViT
 
-for method, schedule in ONE_PER_METHOD:
-    if method == DiffRate(proportional=False):
-        continue  # its steps are DiffRate's, and attention that knows no sizes is ToMe's without
+for method, schedule in COMPILED:
     # A second stage finds what the first has left: sizes, a history, who has halted.
     leaves = method.merges or method.wants_history() or isinstance(method, AViT)
     stages = schedule.stages[: 2 if leaves else 1]
@@ -240,4 +254,4 @@ for method, schedule in ONE_PER_METHOD:
 
 def test_one_graph() -> None:
     """Run in a separate process: run-time type checks would break the graph."""
-    assert len(run_script(SCRIPT)) == len(ONE_PER_METHOD) - 1
+    assert len(run_script(SCRIPT)) == len(COMPILED)
