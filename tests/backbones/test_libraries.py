@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import zerotprune as ztp
 from tests.families import same
 from tests.libraries import CLS, DEPTH, NAMES, PATCHES, build, images_for
+from tests.thorough import thorough
 from zerotprune.backbones import backbone
 from zerotprune.block import PrunedBlock, Task
 from zerotprune.method import Method
@@ -109,8 +110,19 @@ def test_a_twin_runs_on_its_own_weights(name: str, twin_of: Any) -> None:
         assert torch.equal(model(images), expected)
 
 
-@models
-@every_method
+@pytest.mark.parametrize(
+    ("name", "method", "schedule"),
+    [
+        pytest.param(
+            *param.values, *case, id=f"{case[0].name}-{param.values[0]}",
+            marks=[*param.marks, *[thorough] * (
+                case[0].name not in ("fold", "ats")
+                and param.values[0] not in ("torchvision", "open_clip", "lvvit")
+            )],
+        )
+        for case in METHODS for param in NAMES
+    ],
+)  # fmt: skip
 def test_methods_leave_what_they_promise(name: str, method: Method, schedule: ztp.Schedule) -> None:
     """Each method leaves its number of tokens, and a result does not depend on the batch."""
     model = ztp.prune_(build(name).double(), schedule.by(method))

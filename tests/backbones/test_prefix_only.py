@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import zerotprune as ztp
 from tests.families import FAMILIES, build, images_for, precise
+from tests.thorough import thorough
 from zerotprune.backbones import backbone
 from zerotprune.backbones.ending import Ending
 from zerotprune.methods import ATS, DiffRate, EViT, ToMe, TopK
@@ -91,8 +92,18 @@ def close(actual: Tensor, expected: Tensor) -> None:
     )
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
+#: one of each kind of attention
+KINDS = ["deit", "qk norm", "eva-02, rotary", "beit, relative bias", "parallel scaling"]
+
+
+@pytest.mark.parametrize(
+    ("family", "fused"),
+    [
+        *((family, True) for family in FAMILIES),
+        *(pytest.param(family, False, marks=() if family in KINDS else thorough)
+          for family in FAMILIES),
+    ],
+)  # fmt: skip
 def test_the_same_logits_from_fewer_tokens(family: str, fused: bool) -> None:
     model = reads_cls(family)
     for module in model.modules():

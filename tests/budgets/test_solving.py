@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import timm
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zerotprune as ztp
 from tests.families import build, plain_geometry
+from tests.thorough import THOROUGH, thorough
 from zerotprune.backbones import backbone
 from zerotprune.budgets import Budget, solving, tuned
 from zerotprune.budgets.solving import bisect, measured_gmacs
@@ -40,6 +41,7 @@ def test_presets_by_budget_are_what_the_solver_gives(name: str, budget: float) -
     assert ztp.gmacs(model, preset, convention="paper") == pytest.approx(budget, rel=0.01)
 
 
+@settings(max_examples=100 if THOROUGH else 30)
 @given(
     st.integers(2, 40),
     st.integers(3, 40),
@@ -174,13 +176,13 @@ def test_a_larger_budget_never_gives_fewer_tokens() -> None:
     model = outline("deit_tiny_patch16_224")
     geometry = backbone(model).geometry
     for name in ("fold", "zero-tprune", "zero-tprune-paper", "tome"):
-        costs = [0.5 + 0.01 * step for step in range(20)]
+        costs = [0.5 + 0.01 * step for step in range(0, 20, 1 if THOROUGH else 3)]
         schedules = [ztp.schedule_for(model, cost=cost, method=name) for cost in costs]
         spent = [Plan(schedule, geometry).gmacs() for schedule in schedules]
         assert spent == sorted(spent)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize("share", [pytest.param(0.8, marks=thorough), 0.6])
 @pytest.mark.parametrize("name", [name for name in names() if name != "diffrate"])
 def test_every_method_meets_its_budget(name: str, share: float) -> None:
     from zerotprune.data import demo
@@ -246,6 +248,11 @@ def test_an_expensive_dial_is_not_turned_for_what_is_out_of_reach() -> None:
     assert within.setting == pytest.approx(0.6, abs=1e-4)
 
 
+@cache
+def deep_model() -> Any:
+    return timm.create_model("test_vit", depth=12).eval()
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_budget_of_nothing_is_answered_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +273,7 @@ def test_a_budget_of_nothing_is_answered_at_once(
 
     monkeypatch.setattr(solving, "Plan", count_plan)
     monkeypatch.setattr(solving, "measured_gmacs", count_runs)
-    model, method = timm.create_model("test_vit", depth=12).eval(), resolve(name)
+    model, method = deep_model(), resolve(name)
     for cost in (1e-5, 1e-300):
         images = torch.randn(1, 3, 160, 160) if method.adaptive else None
         with pytest.raises(ValueError, match=r"cannot be met by|diffrate-even"):

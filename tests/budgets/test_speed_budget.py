@@ -193,13 +193,14 @@ from zerotprune.budgets.speed import time_schedules
 from zerotprune.methods import Slicing
 
 SMALL["depth"] = 2
+torch._dynamo.config.recompile_limit = 2
 graphs, model = [], build("deit")
 
 def backend(graph, inputs):
     graphs.append(graph)
     return graph.forward
 
-schedules = [Schedule((Stage(1, 0.3 + at / 20),), Slicing()) for at in range(9)]
+schedules = [Schedule((Stage(1, 0.3 + at / 20),), Slicing()) for at in range(3)]
 for vit in (model, torch.compile(model, backend=backend)):
     time_schedules(vit, schedules, torch.zeros(1, 3, 96, 96), rounds=1)
     print(len(graphs))
@@ -208,7 +209,7 @@ for vit in (model, torch.compile(model, backend=backend)):
 
 def test_copies_are_compiled_as_the_model_is() -> None:
     """The model's own backend compiles them, more than torch compiles of one forward."""
-    assert run_script(COMPILED) == ["0", "10"]
+    assert run_script(COMPILED) == ["0", "4"]
 
 
 def test_a_timed_model_is_left_alone() -> None:

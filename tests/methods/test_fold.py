@@ -12,6 +12,7 @@ import torch
 
 import zerotprune as ztp
 from tests.families import build, plain_geometry
+from tests.thorough import THOROUGH
 from zerotprune.backbones import backbone
 from zerotprune.budgets.solving import solve
 from zerotprune.cost import Geometry
@@ -25,7 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "vit_small_patch14_dinov2": {"img_size": 518},
     "vit_large_patch16_224": {},  # 24 blocks
 }
-COSTS = [0.95 - 0.02 * step for step in range(31)]
+COSTS = [0.95 - 0.02 * step for step in range(0, 31, 1 if THOROUGH else 3)]
 
 
 @cache

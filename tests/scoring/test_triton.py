@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.families import build, images_for
 from tests.methods.test_zero_tprune import image
+from tests.thorough import thorough
 from zerotprune import Schedule, Stage, ZeroTPrune, prune_, trace
 from zerotprune.method import Seen
 from zerotprune.methods import ATS, EViT, TopK
@@ -34,6 +35,25 @@ HEADS = 3 if GPU else 2
 IMAGES = 2 if GPU else 1  # of layers and models: kernels and a broken image are tested by two
 ROUNDS = (1, 4, 5) if GPU else (1, 2, 3)
 SIZES = [2, 17, 64, 70] + [3, 130, 197, 209, 577, 1370] * GPU
+
+
+def in_thorough(value: Any) -> Any:
+    """Mark a value that takes the interpreter long; a GPU takes them all."""
+    return pytest.param(value, marks=() if GPU else thorough)
+
+
+def each_once(sizes: list[int]) -> list[Any]:
+    """Return every size in float32 and the last one in all precisions; a GPU
+    takes all in all of them."""
+    return [
+        pytest.param(
+            size, precision, id=f"{size}-{precision}",
+            marks=thorough if not GPU and precision != torch.float32 and size != sizes[-1] else (),
+        )
+        for size in sizes for precision in PRECISIONS
+    ]  # fmt: skip
+
+
 on_a_gpu = pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 
 
@@ -60,8 +80,7 @@ def error(actual: Tensor, exact: Tensor) -> float:
     return float((actual.double() - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tokens", SIZES)
+@pytest.mark.parametrize(("tokens", "precision"), each_once(SIZES))
 def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
     for rounds in ROUNDS:
@@ -70,8 +89,7 @@ def test_votes_are_those_of_the_graph(tokens: int, precision: torch.dtype) -> No
         torch.testing.assert_close(actual.sum(-1), torch.ones_like(actual.sum(-1)))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("tokens", [17, 70] + [197, 577, 1370] * GPU)
+@pytest.mark.parametrize(("tokens", "precision"), each_once([17, 70] + [197, 577, 1370] * GPU))
 def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
     ours, exact = graphs(tokens, precision)
     for count in (1, tokens // 3):
@@ -85,7 +103,11 @@ def test_votes_of_the_survivors(tokens: int, precision: torch.dtype) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param(kind, marks=thorough if kind == torch.float16 and not GPU else ())
+     for kind in PRECISIONS], ids=str,
+)  # fmt: skip
 def test_extreme_logits(precision: torch.dtype) -> None:
     ours, exact = graphs(50, precision, spread=100.0)
     dropped = torch.arange(1, 21, device=DEVICE).expand(BATCH, -1)
@@ -109,7 +131,7 @@ def test_rows_that_lose_nearly_all_their_attention() -> None:
     assert error(actual, expected) < 2e-5
 
 
-@pytest.mark.parametrize("width", [8, 64, 72, 128])
+@pytest.mark.parametrize("width", [8, in_thorough(64), 72, in_thorough(128)])
 def test_heads_of_any_width(width: int) -> None:
     ours, exact = graphs(67, torch.float16, width=width)
     assert error(ours.vote(ours.start(), 2), exact.vote(exact.start(), 2)) < 5e-6
@@ -145,8 +167,7 @@ def test_order_is_that_of_a_stable_sort(count: int) -> None:
     assert torch.equal(ranking.descending(values)[2:], descending(values)[2:])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("patches", [2, 9, 70, 300] + [196, 1369] * GPU)
+@pytest.mark.parametrize(("patches", "precision"), each_once([2, 9, 70, 300] + [196, 1369] * GPU))
 @pytest.mark.parametrize("width", [100] + [192, 768] * GPU)
 def test_partners(width: int, patches: int, precision: torch.dtype) -> None:
     features = torch.randn(BATCH, patches, width, device=DEVICE).to(precision)
@@ -201,7 +222,9 @@ FAMILIES = ["deit", "dinov2, registers", "eva-02, rotary", "qk norm", "siglip, n
 SCHEDULE = Schedule((Stage(1, 1.0, 4, 2), Stage(2, 0.8, 4, 3), Stage(4, 0.5, rounds=1)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [name if name in FAMILIES[:3:2] else in_thorough(name) for name in FAMILIES]
+)
 def test_a_model_prunes_as_with_the_reference(family: str) -> None:
     model = build(family).to(DEVICE).float()
     images = images_for(model, IMAGES).to(DEVICE).float()

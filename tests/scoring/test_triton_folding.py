@@ -11,7 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.families import build, images_for
-from tests.scoring.test_triton import BATCH, DEVICE, GPU, PRECISIONS, error, on_a_gpu, vectors
+from tests.scoring.test_triton import (
+    BATCH,
+    DEVICE,
+    GPU,
+    IMAGES,
+    PRECISIONS,
+    each_once,
+    error,
+    in_thorough,
+    on_a_gpu,
+    vectors,
+)
 from zerotprune import Schedule, Stage, prune_, trace
 from zerotprune.method import Method
 from zerotprune.methods import Fold, ToMe
@@ -30,9 +41,10 @@ def sizes_of(tokens: int) -> Tensor:
     return torch.randint(1, 9, (BATCH, tokens), device=DEVICE).float()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("sized", [False, True])
-@pytest.mark.parametrize("tokens", [3, 64, 130] + [70, 90, 150, 197, 209, 256] * GPU)
+@pytest.mark.parametrize(
+    ("tokens", "precision"), each_once([3, 64, *[70, 90, 150, 197, 209, 256] * GPU, 130])
+)
 def test_attention_with_columns(tokens: int, sized: bool, precision: torch.dtype) -> None:
     q, k, v = vectors(tokens, precision, width=64 if GPU else 24)
     size = sizes_of(tokens) if sized else None
@@ -127,9 +139,10 @@ def costs_of(
     return (1 - cosine) * (gone + of_partner * other)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("patches", [2, 9, 70, 131] + [64, 196, 256, 270, 1369] * GPU)
+@pytest.mark.parametrize(
+    ("patches", "precision"), each_once([2, 9, 131, *[64, 196, 256, 270, 1369] * GPU, 70])
+)
 def test_the_same_are_folded(
     patches: int, first: int, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +180,10 @@ def test_equal_tokens_are_folded_in_their_order(
     assert plan.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("sized", [False, True])
-@pytest.mark.parametrize(("tokens", "count"), [(5, 2), (66, 33), (140, 70)])
-def test_merged_tokens_are_weighted_means(
-    tokens: int, count: int, sized: bool, precision: torch.dtype
-) -> None:
+@pytest.mark.parametrize(("tokens", "precision"), each_once([5, 66, 140]))
+def test_merged_tokens_are_weighted_means(tokens: int, sized: bool, precision: torch.dtype) -> None:
+    count = tokens // 2
     x = torch.randn(BATCH, tokens, 40, device=DEVICE).to(precision)
     size = sizes_of(tokens) if sized else None
     order = torch.stack([torch.randperm(tokens, device=DEVICE) for _ in range(BATCH)])
@@ -186,10 +197,12 @@ def test_merged_tokens_are_weighted_means(
     assert error(actual, exact) < LOOSE[precision]
 
 
-@pytest.mark.parametrize("method", [Fold(), ToMe(), Fold(features="x"), Fold(importance="cls")])
+@pytest.mark.parametrize(
+    "method", [Fold(), ToMe(), in_thorough(Fold(features="x")), Fold(importance="cls")]
+)
 def test_a_model_follows_the_reference(method: Method) -> None:
     model = build("deit").to(DEVICE).float()
-    images = images_for(model, 2).to(DEVICE).float()
+    images = images_for(model, IMAGES).to(DEVICE).float()
     schedule = Schedule((Stage(1, similar=3), Stage(3, similar=4), Stage(4, similar=2)), method)
     with torch.inference_mode():
         prune_(model, schedule, backend="triton")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import zerotprune as ztp
 from tests.show import SCHEDULE, hand_made
+from tests.thorough import thorough
 from zerotprune import Schedule, Stage
 from zerotprune.budgets.solving import measured_gmacs
 from zerotprune.data import demo
@@ -60,7 +61,15 @@ def test_a_story_is_the_trace_and_the_logits(
             )
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "diffrate"])
+#: one of each way to merge, drop and halt
+WAYS = ("fold", "zero-tprune", "evit", "diffrate-even", "ats", "a-vit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in WAYS else thorough)
+     for name in names() if name != "diffrate"],
+)  # fmt: skip
 def test_every_method_has_a_story_and_leaves_the_model_alone(
     name: str, model: nn.Module, images: Tensor
 ) -> None:
