@@ -17,6 +17,7 @@ import zerotprune as ztp
 from tests.families import build, plain_geometry
 from tests.thorough import THOROUGH, thorough
 from zerotprune.backbones import backbone
+from zerotprune.backbones.storing import on_meta
 from zerotprune.budgets import Budget, solving, tuned
 from zerotprune.budgets.solving import bisect, measured_gmacs
 from zerotprune.dials import dials_of, spread_evenly
@@ -28,7 +29,7 @@ from zerotprune.plan import Plan
 @cache
 def outline(name: str, **options: Any) -> Any:
     """Return a model without weights: a solver looks only at its geometry."""
-    with torch.device("meta"):
+    with on_meta():
         return timm.create_model(name, **options)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-import torch
 
 import zerotprune as ztp
 from tests.families import build, plain_geometry
 from zerotprune.backbones import backbone
+from zerotprune.backbones.storing import on_meta
 from zerotprune.cost import Geometry
 from zerotprune.methods import DiffRate
 from zerotprune.methods.diffrate import PUBLISHED
@@ -28,7 +28,7 @@ OFF = {(192, 0.6): 0.10, (192, 0.7): 0.045}
 
 @cache
 def outline(width: int) -> Any:
-    with torch.device("meta"):
+    with on_meta():
         return timm.create_model(f"deit_{NAMES[width]}_patch16_224")
 
 
@@ -125,7 +125,7 @@ def test_below_the_published_counts_it_goes_on_by_a_power_law(width: int, cost: 
 
 
 def test_a_model_of_the_same_geometry_takes_the_same_counts() -> None:
-    with torch.device("meta"):
+    with on_meta():
         model = timm.create_model("vit_tiny_patch16_224")
     ours = ztp.schedule_for(model, gmacs=0.81, method="diffrate")
     assert ours == ztp.schedule_for(outline(192), gmacs=0.81, method="diffrate")

@@ -14,6 +14,7 @@ import zerotprune as ztp
 from tests.families import build, plain_geometry
 from tests.thorough import THOROUGH
 from zerotprune.backbones import backbone
+from zerotprune.backbones.storing import on_meta
 from zerotprune.budgets.solving import solve
 from zerotprune.cost import Geometry
 from zerotprune.methods import Fold
@@ -31,7 +32,7 @@ COSTS = [0.95 - 0.02 * step for step in range(0, 31, 1 if THOROUGH else 3)]
 
 @cache
 def outline(name: str) -> Any:
-    with torch.device("meta"):
+    with on_meta():
         return timm.create_model(name, **MODELS[name])
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..safety.files import parse_json, text_of
 
@@ -28,6 +30,29 @@ _HARMLESS = {
 }  # fmt: skip
 #: modules that do nothing in eval mode
 _IDLE = {"Identity", "Dropout", "DropPath", "StochasticDepth"}
+
+
+#: what initializes weights in place: on the meta device it does nothing, and takes most of the time
+_INITIALIZERS = {
+    getattr(Tensor, name)
+    for name in ("add_", "clamp_", "erfinv_", "fill_", "mul_", "normal_", "uniform_", "zero_")
+}
+
+
+class _Uninitialized(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _INITIALIZERS and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Create modules on the meta device: they have no weights, and none are initialized."""
+    with torch.device("meta"), _Uninitialized():
+        yield
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
@@ -119,7 +144,7 @@ def write_by_arguments(
         folder: Where to.
         more: Further entries of the config.
     """
-    with torch.device("meta"):
+    with on_meta():
         twin = kind(**args)
     if differs := difference(model, twin):
         raise ValueError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 
 from ..backbones import backbone, create, image_tower, own_weights, shape_in, transformer
+from ..backbones.storing import on_meta
 from ..method import Method
 from ..safety.ranges import check_range
 from ..saving import Saved, folder_named, is_saved, read_model, read_saved
@@ -86,7 +86,7 @@ def outline(name: str, *, classes: int | None = None, pool: str | None = None) -
         return _from_folder(name, weights=False)
     if name == DEMO:
         _refuse_options(_BUILT_IN, classes=classes, pool=pool)
-    with torch.device("meta"):
+    with on_meta():
         if name == DEMO:
             return demo.untrained()
         return create(name, pretrained=False, classes=classes, pool=pool)

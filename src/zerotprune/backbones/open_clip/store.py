@@ -21,6 +21,7 @@ from torch import nn
 from ..storing import (
     difference,
     fill,
+    on_meta,
     own_state,
     read_config,
     read_weights,
@@ -109,7 +110,7 @@ def _twin(described: Mapping[str, Any], whole: bool, meta: bool = True) -> nn.Mo
     if trunk and ":" in trunk:
         raise ValueError(f"timm would fetch {trunk!r}: give the name of an architecture of timm")
     config["vision_cfg"] = {**config["vision_cfg"], "timm_model_pretrained": False}
-    with torch.device("meta" if meta else "cpu"), _quietly():
+    with on_meta() if meta else torch.device("cpu"), _quietly():
         if not whole:
             quick = bool(config.get("quick_gelu", False))
             tower: nn.Module = _build_vision_tower(config["embed_dim"], config["vision_cfg"], quick)

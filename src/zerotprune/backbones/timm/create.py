@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import timm
-import torch
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from .. import refuse_unreachable
+from ..storing import on_meta
 
 
 def create(
@@ -53,7 +53,7 @@ def create(
 
 def _has_as_many_patches(name: str, size: int) -> bool:
     """Return whether an image of this side has as many patches as the model, filled or not."""
-    with torch.device("meta"):
+    with on_meta():
         embed: Any = timm.create_model(name).patch_embed
     return bool(embed.grid_size == tuple(size // side for side in embed.patch_size))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from torch import nn
 
 from ..storing import (
@@ -16,6 +15,7 @@ from ..storing import (
     WEIGHTS,
     difference,
     fill,
+    on_meta,
     own_state,
     read_config,
     read_weights,
@@ -47,7 +47,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
     published = dict(getattr(model, "pretrained_cfg", None) or {})
     architecture = published.get("architecture") or _PLAIN
     args = _model_args(model, architecture) if config is None else dict(config)
-    with torch.device("meta"):
+    with on_meta():
         twin = timm.create_model(architecture, **args)
     if differs := difference(model, twin):
         raise ValueError(
@@ -103,7 +103,7 @@ def read(folder: Path, weights: bool) -> nn.Module:
 
 def _model_args(model: Any, architecture: str) -> dict[str, Any]:
     """Infer the arguments of timm.create_model from the modules of the model."""
-    with torch.device("meta"):
+    with on_meta():
         usual: Any = timm.create_model(architecture)
     shown, default = _arguments(model), _arguments(usual)
     return {
