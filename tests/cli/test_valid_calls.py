@@ -25,6 +25,7 @@ from tests.app.serving import catches, fetched, free_port
 from tests.cli import hostile
 from tests.commands import MAIN, describe, quickly
 from tests.nursery import Done, nursery
+from tests.thorough import thorough
 from tests.waiting import GUARD, wait_until
 from zerotprune import Schedule, Stage
 from zerotprune.methods import Fold
@@ -41,8 +42,11 @@ PACKAGES = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino",
 RUNTIMES = {"torch": "torch", "onnx": "ONNX Runtime", "openvino": "OpenVINO",
             "executorch": "ExecuTorch"}  # fmt: skip
 #: the others take longer, and `tests/export` has them all
-QUICK = ("torch", "onnx")
-TARGETS = [name for name in (PACKAGES if MANY else QUICK) if find_spec(PACKAGES[name]) is not None]
+TARGETS = [
+    name if MANY or name == "torch" else pytest.param(name, marks=thorough)
+    for name in PACKAGES
+    if find_spec(PACKAGES[name]) is not None
+]
 
 Run = Callable[[torch.Tensor], torch.Tensor]
 
@@ -198,7 +202,7 @@ def test_demo(data: st.DataObject, fresh: Callable[[], Path]) -> None:
     count, out = data.draw(st.integers(8, 12)), data.draw(figures)
     words = ["demo", "--images", str(count), "--out", out, "--csv", "new.csv"]
     # ATS meets a budget on a whole batch of images: one of six will do.
-    code = f"import zerotprune.cli.demo as demo; demo.BATCH = 6; {MAIN}"
+    code = f"import zerotprune.cli.demo as demo; demo.BATCH, demo.SCENES = 6, 1; {MAIN}"
     done = nursery().run(code, *words, cwd=home, strict=True, limit=GUARD)
     about = describe(words, done)
     assert done.returncode == 0, about

@@ -32,7 +32,7 @@ ACTOR = "ray::MapWorker(Map(RowEmbedder))"
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("ray") / "images", COUNT)
+    return make_images(tmp_path_factory.mktemp("ray") / "images", COUNT if MANY else 12)
 
 
 @pytest.fixture(scope="module")
