@@ -414,7 +414,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no compute": (lambda it: change(it, FILE, compute=[1]), "compute must be one of"),
     "pickle": (_pickled, "has no model.safetensors"),
     "cut short": (_cut, "not a whole safetensors file"),
-    "not finite": (_spoiled, "head.bias holds values that are not finite"),
+    "not finite": (_spoiled, "head.bias .*not finite"),
     "no config": (lambda it: (it / "config.json").unlink(), "has no config.json"),
     "other config": (
         lambda it: change(it, "config.json", model_args={"embed_dim": 128, "num_classes": 5}),
@@ -444,7 +444,7 @@ def test_bad_folders_are_refused_in_one_sentence(case: str, saved: Path, tmp_pat
 def test_weights_of_transformers_must_be_finite(value: float, tmp_path: Path) -> None:
     folder = ztp.save(ztp.prune_(hf_model(), cost=0.75), tmp_path / "it")
     _spoiled(folder, "classifier.bias", value)
-    with pytest.raises(ValueError, match=r"classifier\.bias holds values that are not finite"):
+    with pytest.raises(ValueError, match=r"classifier\.bias .*not finite"):
         ztp.load(folder)
 
 

@@ -218,7 +218,8 @@ class PrunedBlock:
     def _attend(
         self, tokens: Tokens, kwargs: dict[str, Any]
     ) -> tuple[Seen, list[Tensor], Reduction | None]:
-        """Return what the method sees, the outputs of attention, and the decision if it is due."""
+        """Return what the method sees, the outputs of attention, and its decision if it decides
+        here."""
         task = self.task
         heads = _with_sizes(self.parts.attend(tokens, kwargs), tokens, task.method)
         scorer = scorer_for(task.backend, heads)
@@ -266,8 +267,8 @@ class PrunedBlock:
         scorer: Scorer,
         chunks: list[slice] | None = None,
     ) -> tuple[Seen, list[Tensor], Reduction | None]:
-        """Compute attention with as much of its graph as the method wants, and decide if it is due.
-        Column sums are computed by chunks of images, to stay in the cache."""
+        """Compute attention with as much of its graph as the method wants, and decide if it decides
+        here. Column sums are computed by chunks of images, to stay in the cache."""
         task = self.task
         graph: Graph | None = None
         columns: ColumnGraph | None = None
@@ -313,7 +314,7 @@ class PrunedBlock:
         return left
 
     def _hand_on(self, tokens: Tokens, left: list[Tokens] | None) -> Tensor | Tokens:
-        """Return what the next block or the head takes."""
+        """Return the input of the next block or the head."""
         task, prefix = self.task, self.task.geometry.prefix
         if task.last:
             tokens = tokens._replace(x=task.method.read(tokens, prefix), state=None)

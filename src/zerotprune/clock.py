@@ -38,7 +38,7 @@ class Timings(list[float]):
         return high - low
 
     def speedup(self, reference: Timings) -> float:
-        """Return how many times as fast it is as the reference, by their medians."""
+        """Return the speedup over the reference, by their medians."""
         return reference.median / self.median
 
     def speedup_quartiles(self, reference: Timings) -> tuple[float, float, float]:
@@ -55,7 +55,7 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def now(device: torch.device | str) -> float:
-    """Return the time, once the device has finished its work."""
+    """Return the time once the device has finished its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

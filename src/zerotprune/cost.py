@@ -64,8 +64,8 @@ class Geometry:
         return self.prefix + self.patches
 
     def at(self, patches: int) -> Geometry:
-        """Return the geometry for images of another number of patches. Their rows and columns are
-        unknown then, and do not affect the cost."""
+        """Return the geometry for another number of patches. Its rows and columns are unknown, but
+        do not affect the cost."""
         stem = round(self.stem * patches / self.patches)
         return replace(self, grid=(1, patches), stem=stem)
 

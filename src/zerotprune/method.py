@@ -289,7 +289,7 @@ def _from_file(text: str) -> Method:
 
 
 def name_of(method: Method) -> str:
-    """Return the variant that the method equals, else the name of its class."""
+    """Return the name of the variant that equals the method, or else that of its class."""
     kind = type(method)
     for name, options in kind.variants.items():
         if kind(**options) == method:

@@ -1,13 +1,13 @@
-"""Where methods come from: what to call when a method is asked for by its name.
+"""Loaders of methods, called when a method is looked up by name.
 
-Whoever brings methods adds a loader, and `method.py` calls the loaders before it looks a name up.
-So the socket knows none of the methods above it. There are no imports here: `import zerotprune`
-adds the loader of the built-in methods, and must stay light.
+A package with methods adds a loader, and `method.py` calls all loaders before it looks up a name,
+so it imports none of the methods itself. There are no imports here: `import zerotprune` adds the
+loader of the built-in methods, and must stay light.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # importing typing would take longer than all else here
+TYPE_CHECKING = False  # importing typing would take longer than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable
 

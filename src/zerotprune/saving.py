@@ -83,8 +83,8 @@ def save(
     Args:
         model: A model of timm, transformers, torchvision or open_clip, or an `LVViT`, pruned or
             not.
-        folder: Where to. timm and open_clip read it as `local-dir:FOLDER`, transformers by
-            `from_pretrained`.
+        folder: The folder to write. timm and open_clip read it as `local-dir:FOLDER`,
+            transformers by `from_pretrained`.
         measured: Results for the model card: `{"change in top-1": "−0.1 ± 0.3"}`.
         config: What the library needs to create the model, if it cannot be read off the model:
             timm's `model_args`, or open_clip's model config.
@@ -208,7 +208,8 @@ def _write(
 
 
 def is_saved(name: str | os.PathLike[str]) -> bool:
-    """Is it a folder that `save` or a pruned `save_pretrained` wrote, with or without `hf:`?"""
+    """Return whether `save` or a pruned `save_pretrained` wrote the folder, with or without
+    `hf:`."""
     folder = _put_back(Path(os.fspath(name).removeprefix("hf:")))
     if not folder.is_dir():
         return False
@@ -267,7 +268,7 @@ def read_model(folder: Path, weights: bool = True) -> nn.Module:
 
 
 def _read_data(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return our file in a folder and its data, checked except for the schedule."""
+    """Return the path of our file in a folder and its data, checked but for the schedule."""
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}: give one that zerotprune.save wrote")
     file, note = folder / FILE, _note_in(folder)
@@ -368,7 +369,8 @@ def _moved_aside(target: Path) -> list[Path]:
 
 
 def _finish(old: Path, target: Path) -> None:
-    """Move the files of others from the replaced folder to the new one, and remove the former."""
+    """Move files that are not ours from the replaced folder to the new one, and remove the old
+    one."""
     if (old / FILE).is_file():  # else they have been moved: it was being removed
         for other in _others_in(old):
             if not (target / other.name).exists():

@@ -131,7 +131,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
 
 
 def _warn_about_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
-    """Warn about users' hooks that see something else than in the unpruned model."""
+    """Warn about user hooks that see other values than in the unpruned model."""
     for number, block in enumerate(vit.blocks, start=1):
         if block not in pruned:
             continue

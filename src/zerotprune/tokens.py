@@ -96,7 +96,7 @@ class Tokens(NamedTuple):
 def reduce_tokens(
     tokens: Tokens, reduction: Reduction, prefix: int, scorer: Scorer = REFERENCE
 ) -> Tokens:
-    """Return the prefix tokens and the kept patch tokens, with everything that travels along."""
+    """Return the prefix tokens and the kept patch tokens, with all that belongs to them."""
     keep, indices = reduction.keep, _kept_indices(reduction, prefix)
     if reduction.into is None:
         x = take(tokens.x, indices)
@@ -223,7 +223,7 @@ def _stand_ins(
     itself = torch.arange(keep.shape[1], device=keep.device).expand(batch, -1).unsqueeze(-1)
     if valid is not None:
         # How many tokens an image drops is not known ahead, so find stand-ins for all of them.
-        # Padding is no stand-in, unless nothing else is left.
+        # Padding stands in for nothing, unless an image has no other token left.
         valid = valid | ~valid.any(dim=1, keepdim=True)
         near = _nearest(features, take(features, keep), valid)
         at = keep.unsqueeze(-1).expand(-1, -1, STAND_INS)
@@ -247,8 +247,8 @@ def _nearest(
     among: Float[Tensor, "batch kept width"],
     valid: Tensor | None = None,
 ) -> Int[Tensor, "batch some slots"]:
-    """Return the indices of the `STAND_INS` most similar tokens by cosine; the best one fills up
-    where there are fewer."""
+    """Return the indices of the `STAND_INS` most similar tokens by cosine, the best one repeated if
+    there are fewer."""
     scores = similarity(features, among, "cosine")
     if valid is not None:
         scores = scores.masked_fill(~valid.unsqueeze(1), -torch.inf)

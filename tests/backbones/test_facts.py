@@ -86,7 +86,7 @@ class Tower(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Tower(), r"it holds a timm VisionTransformer at \.trunk: pass model\.trunk"),
+        (Tower(), r"it contains a timm VisionTransformer at \.trunk: pass model\.trunk"),
         (nn.Linear(2, 2), "from torch, not a Vision Transformer of timm"),
         (
             nn.Sequential(build("deit"), build("deit")),

@@ -97,7 +97,7 @@ def _speed(name: str, seconds: list[float]) -> Speed:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (("--mode", "graph"), "mode graph means CUDA graphs: there are none on cpu"),
+        (("--mode", "graph"), "mode graph needs a CUDA device, got cpu"),
         (("--batch", "0"), "--batch must be at least 1, got 0"),
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--threads", "0"), "threads must be at least 1"),

@@ -285,7 +285,7 @@ def test_merged_tokens_of_transformers_count_by_their_patches() -> None:
     ({"method": "tome"}, "a method needs a budget"),
     ({"pool": "max"}, "pool must be one of own, cls, mean, got 'max'"),
     ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-    ({"weights": "x.safetensors"}, "weights are for a model by name"),
+    ({"weights": "x.safetensors"}, "leave weights out"),
 ])  # fmt: skip
 def test_refusals(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -66,7 +66,7 @@ class Worker:
         self._stopped = False
 
     def run(self, work: Callable[[], T]) -> T:
-        """Wait for the result, and raise here what goes wrong there."""
+        """Wait for the result; errors in the worker are raised here."""
         try:
             return self._thread.submit(work).result()
         except (CancelledError, RuntimeError):
@@ -85,7 +85,7 @@ def _leave_a_core() -> None:
 
 @dataclass(frozen=True)
 class ChosenImage:
-    """What a tab looks at: an example or an uploaded image."""
+    """The image of a tab: an example or an upload."""
 
     inputs: dict[str, ModelInput]  # by model
     example: int | None = None  # None: uploaded
@@ -122,7 +122,7 @@ class PageUpdate:
 def _on_worker(
     handle: Callable[[Controller, TabState, FormValues, EventData], PageUpdate],
 ) -> Callable[..., PageUpdate]:
-    """Handle an event on the worker, and show what is wrong with it on the page."""
+    """Handle an event on the worker, and show its errors on the page."""
 
     @wraps(handle)
     def answer(

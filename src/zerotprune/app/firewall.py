@@ -1,4 +1,4 @@
-"""What may come in: the page's routes, requests by the page itself, and plain values.
+"""Let in only the page's routes, requests from the page itself, and plain values.
 
 starlette checks the host, the routes and the size of a body. Four checks have no official
 equivalent and are plain ASGI here:
@@ -51,7 +51,7 @@ UNREAD = 60.0  # seconds that results wait for a reader; the page reads them at 
 
 
 def guard(app: Starlette) -> Starlette:
-    """Return an application that passes on what the page asks for, and nothing else."""
+    """Return an application that passes on the page's own requests, and nothing else."""
     return Starlette(
         routes=[
             *(Route(path, app, methods=["GET"]) for path in READ_ROUTES),

@@ -32,7 +32,7 @@ _EVENT_FIELDS = ("at", "text", "refused")
 
 @dataclass(frozen=True)
 class _Controls:
-    """What the user touches."""
+    """The controls of the page."""
 
     chooser: gr.HTML
     model: gr.Dropdown

@@ -57,7 +57,7 @@ def decode_upload(data: bytes) -> Image.Image:
 
 
 def _open(data: bytes) -> Image.Image:
-    """Read the header and check what it says."""
+    """Read the header, and check format and size."""
     try:
         image = Image.open(io.BytesIO(data), formats=UPLOAD_FORMATS)
     except UnidentifiedImageError:

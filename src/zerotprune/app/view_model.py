@@ -60,7 +60,7 @@ class MethodView:
 
 @dataclass(frozen=True)
 class ViewModel:
-    """All that the page shows."""
+    """Everything that the page shows."""
 
     selection: Selection
     entry: CatalogEntry
@@ -176,7 +176,7 @@ def parse_schedule(text: object) -> Schedule:
         _check_method(_method_in(text))
         return Schedule.from_json(text)
     except RecursionError:
-        raise ValueError("the schedule's JSON is nested too deep") from None
+        raise ValueError("the schedule's JSON is nested too deeply") from None
     except TypeError as error:  # a value of the wrong type is the user's mistake, too
         raise ValueError(str(error)) from None
 

@@ -66,7 +66,7 @@ def backbone(model: object) -> Backbone:
     """Take a model apart, or raise TypeError with the reason why it cannot be pruned."""
     model = transformer(_check_module(model))
     if (wrapper := wrapper_of(model)) is not None:
-        raise TypeError(f"cannot prune a model after {wrapper}: prune it before")
+        raise TypeError(f"cannot prune a model after {wrapper}: prune it first")
     home = _home_of(model)
     if home is None:
         raise TypeError(f"cannot prune {type(model).__name__}: {_advice(model)}")
@@ -278,7 +278,7 @@ def _advice(model: nn.Module) -> str:
     inside = [f"a {home} {type(part).__name__} at .{path}" for path, home, part in _prunable(model)]
     if inside:
         path = inside[0].rpartition(" at ")[2]
-        return f"it holds {' and '.join(inside)}: pass model{path}"
+        return f"it contains {' and '.join(inside)}: pass model{path}"
     library = type(model).__module__.partition(".")[0]
     return f"it is from {library}, not a Vision Transformer of {' or '.join(LIBRARIES)}"
 

@@ -113,7 +113,7 @@ class PackedBlock:
 
 
 def _through(module: Any, names: tuple[str, ...], x: Tensor) -> Tensor:
-    """Apply the named modules, as far as there are any."""
+    """Apply the named modules that exist."""
     for name in names:
         step = getattr(module, name, None)
         x = x if step is None else step(x)

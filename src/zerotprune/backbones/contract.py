@@ -35,8 +35,8 @@ class BlockCall:
         return x, dict(kwargs)
 
     def checkpoint(self, block: nn.Module) -> Callable[..., Any] | None:
-        """Return what runs a block that computes its activations again in the backward pass, if the
-        library leaves that to the block's forward."""
+        """Return the function that runs a block under gradient checkpointing, if the library leaves
+        that to the block's forward."""
         return None
 
 

@@ -170,7 +170,7 @@ class Proxy:
 
 
 def identity(x: Tensor) -> Tensor:
-    """Replace a step that was done before."""
+    """Stand in for a step that is already done."""
     return x
 
 

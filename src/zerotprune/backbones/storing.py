@@ -115,7 +115,7 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> No
         if name not in state:
             raise ValueError(f"the weights in {path} lack {name}")
         if name not in expected:
-            raise ValueError(f"the weights in {path} hold {name}, which the model does not have")
+            raise ValueError(f"the weights in {path} have {name}, which the model does not have")
         value = state[name]
         if expected[name].shape != value.shape:
             raise ValueError(
@@ -125,7 +125,7 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> No
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise ValueError(f"the weights in {path}: {name} is not a plain dense tensor")
         if value.is_floating_point() and not value.isfinite().all():
-            raise ValueError(f"the weights in {path}: {name} holds values that are not finite")
+            raise ValueError(f"the weights in {path}: {name} has values that are not finite")
 
 
 def write_by_arguments(
@@ -141,7 +141,7 @@ def write_by_arguments(
         model: The model.
         kind: Its class.
         args: The arguments of the class. They must give the same model.
-        folder: Where to.
+        folder: The folder to write to.
         more: Further entries of the config.
     """
     with on_meta():

@@ -229,7 +229,7 @@ def solve(
 
 
 def _priced(dial: Dial, price: Price) -> Callable[[float], tuple[Schedule, float] | None]:
-    """Make a dial return the cost of its schedule as well."""
+    """Return a dial that returns the cost of its schedule too."""
 
     def turn(position: float) -> tuple[Schedule, float] | None:
         schedule = dial(position)

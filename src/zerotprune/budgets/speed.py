@@ -89,7 +89,7 @@ class TimeBudget:
             check_range("latency_ms", self.latency_ms)
 
     def wanted(self, timed: Timed) -> float:
-        """Return the speedup that the budget means on the machine that `timed` comes from."""
+        """Return the budget as a speedup, on the machine that `timed` comes from."""
         if self.speedup is not None:
             return self.speedup
         assert self.latency_ms is not None
@@ -136,7 +136,7 @@ def time_schedules(
     inner = unwrap(model)
     pruned_copies = (attach(sharing_copy(inner), schedule) for schedule in schedules)
     copies = [sharing_copy(inner), *pruned_copies]
-    # Those of all attempts are copies of one model.
+    # The models of all attempts are copies of one model.
     room = room_for((_ATTEMPTS + 2) * len(copies)) if _is_compiled(model) else nullcontext()
     with room:
         calls = [partial(_compiled_like(model, copy), images) for copy in copies]
@@ -238,7 +238,7 @@ class SpeedDial:
         self.lowest = self._find_lowest()
 
     def schedule(self, cost: float) -> Schedule | None:
-        """Return the schedule for a cost; None if there is none, as tokens are whole."""
+        """Return the schedule for a cost; None if no whole numbers of tokens come to it."""
         if cost not in self._schedules:
             try:
                 self._schedules[cost] = schedule_for(

@@ -39,8 +39,8 @@ _TEXTS, _COUNTS = ("name", "weights"), ("depth", "heads", "patches")
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `zerotprune calibrate` found. Only the first three fields are used; the others say where
-    they come from."""
+    """The result of `zerotprune calibrate`. Only the first three fields are used; the others record
+    how they were measured."""
 
     model: Mapping[str, Any]  # from `fingerprint_model`
     rounds: tuple[int, ...]
@@ -59,7 +59,7 @@ class Calibration:
 
     @classmethod
     def load_for(cls, path: str | os.PathLike[str], name: str, model: nn.Module) -> Calibration:
-        """Load the calibration of this model; that of another is refused, naming the difference."""
+        """Load the calibration of this model; refuse that of another, and name the difference."""
         loaded = cls.load(path)
         current = fingerprint_model(name, model)
         # The fingerprint of an outline has fewer fields.
@@ -68,8 +68,8 @@ class Calibration:
         return loaded
 
     def applied(self, schedule: Schedule) -> Schedule:
-        """Return Zero-TPrune's schedule with this range, and with these rounds in all stages that
-        leave them open; another method's as it is.
+        """Return Zero-TPrune's schedule with this range, and with these rounds in stages without
+        rounds. Return that of another method as it is.
 
         >>> import zerotprune as ztp
         >>> two = Calibration({"depth": 2}, rounds=(7, 3), vhf=(0.1, 0.5))
@@ -88,8 +88,8 @@ class Calibration:
         return Schedule(tuple(stages), replace(method, vhf=self.vhf))
 
     def applied_to(self, schedules: Sequence[Schedule]) -> list[Schedule]:
-        """Return the schedules, calibrated where possible; raise ValueError if none of them can
-        be."""
+        """Return the schedules, calibrated where possible; raise ValueError if none can be
+        calibrated."""
         check_used([schedule.method for schedule in schedules if schedule.stages])
         return [self.applied(schedule) for schedule in schedules]
 
@@ -201,7 +201,7 @@ def measure_calibration(
 
 
 def check_used(methods: Iterable[Method]) -> None:
-    """Refuse a calibration that none of the methods would look at."""
+    """Refuse a calibration that none of the methods would use."""
     methods = list(methods)
     if any(isinstance(method, ZeroTPrune) and method.vhf is not None for method in methods):
         return

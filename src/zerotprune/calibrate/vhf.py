@@ -107,7 +107,7 @@ def _tidy(low: float, high: float) -> VhfRange:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the search found, and how it does on the other half of the images."""
+    """The best range of a search, and its result on the other half of the images."""
 
     schedule: Schedule
     labels: bool

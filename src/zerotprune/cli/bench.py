@@ -165,7 +165,7 @@ def bench(
     batches = list(dict.fromkeys(batch or ([1, 8, 64, 256, 512] if gpu else [1, 8])))
     usual: Precision = "bfloat16" if gpu else "float32"
     precisions = list(dict.fromkeys(precision or [usual]))
-    # All cost what the first of the methods does whose cost is known before an image is seen.
+    # All get the cost of the first method whose cost does not depend on the images.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
     timed = core.as_measured(built, precisions[0], modes) if budgets[0].time else built
     about = {
@@ -288,7 +288,7 @@ def _cells(speed: Speed, group: Group, gpu: bool, accuracy: Accuracy) -> list[st
 def remarks(
     groups: Sequence[Group], accuracy: Accuracy, data: str | None, whole: bool
 ) -> list[str]:
-    """Say what a reader of the tables has to know."""
+    """List what a reader of the tables should know."""
     lines = [
         f"Speedup: over the unpruned model ({groups[0].base}). Of limit: share of the speed of "
         "slicing in the same mode, which keeps as many tokens and chooses none.",

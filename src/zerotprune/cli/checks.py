@@ -1,6 +1,6 @@
-"""Check every command line before anything is read, by what the types of its options say.
+"""Check every command line before anything is read, by the types of its options.
 
-A type says it by a mark: `Annotated[int, RANGES["batch"]]` is a number in a range,
+The types are annotated with marks: `Annotated[int, RANGES["batch"]]` is a number in a range,
 `Annotated[Path, Read()]` is read, `Annotated[Path, Written()]` is written.
 """
 
@@ -23,7 +23,7 @@ Named = tuple[str, Path]  # an option, and a path that it names
 
 @dataclass(frozen=True)
 class Read:
-    """Marks an option that names what is read: a path, or a string that may name one."""
+    """Mark an option that names an input: a path, or a string that may name one."""
 
 
 def _itself(path: Path) -> list[Path]:
@@ -32,7 +32,7 @@ def _itself(path: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Written:
-    """Marks an option that names a file to write.
+    """Mark an option that names a file to write.
 
     Args:
         files: Returns all files that are written for a path. Default: only the path itself.
@@ -80,7 +80,7 @@ def _marked(
 
 
 def check_apart(read: Sequence[Named], written: Sequence[Named]) -> None:
-    """Refuse to write a file that the same call reads, or writes twice. Links are one file."""
+    """Refuse to write a file that the same call reads or writes already, also through a link."""
     earlier = list(read)
     for name, path in written:
         for other, other_path in earlier:

@@ -1,4 +1,4 @@
-"""What commands print: a console, progress bars, and tables in one style."""
+"""The console, progress bars and tables of all commands, in one style."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def speedup_cell(speedup: float | None, quartiles: tuple[float, float] | None) -
 def counting_images(
     console: Console, description: str, total: int, world: int = 1, disable: bool = False
 ) -> Iterator[Callable[[int, str], None]]:
-    """Show a progress bar over images; yield what sets their number so far, and a note.
-
-    Ctrl-C says how far it came: images come class by class, so a part of them is no result.
+    """Show a progress bar over images; yield a function that sets their number so far, and a note.
+    After Ctrl-C, say how many were done: images come class by class, so a part of them is no
+    result.
 
     Args:
         console: Where to draw.
@@ -77,12 +77,12 @@ def counting_images(
         except KeyboardInterrupt:
             seen = int(progress.tasks[bar].completed) * world
             raise KeyboardInterrupt(
-                f"stopped after {seen} of {total} images: no result, no row written"
+                f"stopped after {seen} of {total} images: no result, and no row was written"
             ) from None
 
 
 def left_out(console: Console) -> Callable[[str], None]:
-    """Return a function that says what is left out, and why."""
+    """Return a function that prints what is left out, and why."""
     return lambda message: console.print(
         f"left out: {message}", style="yellow", markup=False, highlight=False
     )

@@ -62,7 +62,7 @@ _STEPS_BETWEEN_UPDATES = 10
 @Parameter(name="*", group=DATA)
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the images are read."""
+    """How to read the images."""
 
     batch: BatchCount = 64
     "Images at a time, in each process."
@@ -167,7 +167,7 @@ def finetune(
 
 
 def _files(out: Path) -> list[Path]:
-    """Return the files that a run writes: the weights, and until it ends its checkpoint."""
+    """Return the files that a run writes: the weights, and its checkpoint until it ends."""
     return [out, checkpoint_beside(out)]
 
 

@@ -1,4 +1,4 @@
-"""`zerotprune info`: a model's geometry, its cost by block, and what a schedule makes of it."""
+"""`zerotprune info`: a model's geometry and its cost by block, with and without a schedule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def info(
     console = Console()
     if (exported := target_of(model)) is not None:
         if budgets[0].options or method or calibration or loading != ModelOptions():
-            raise ValueError(f"{model} is an exported file, and says what it is: give no options")
+            raise ValueError(
+                f"{model} is an exported file, which has no options: give the file alone"
+            )
         _print_file(console, Path(model), exported)
         return
     built = loading.outline(model)

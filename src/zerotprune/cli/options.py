@@ -326,7 +326,7 @@ def _needed(method: Method, images: Callable[[], Tensor]) -> Tensor | None:
 
 
 def _is_named(method: Method, name: Method | str) -> bool:
-    """Return whether --method names the user's own method again, whose options then stay."""
+    """Return whether --method names the same user-defined method, which then keeps its options."""
     return isinstance(name, str) and ".py:" in name and type(resolve(name)) is type(method)
 
 
@@ -376,13 +376,14 @@ def world_size() -> int:
 
 
 def refuse_torchrun(what: str) -> None:
-    """Raise ValueError under torchrun; `what` says why one process must do."""
+    """Raise ValueError under torchrun; `what` says why the command needs a single process."""
     if world_size() > 1:
         raise ValueError(f"{what}: start it without torchrun")
 
 
 class RangeFormatter(DefaultFormatter):
-    """cyclopts' help of a command, with the range after the description of a number."""
+    """Format a command's help as cyclopts does, with the range after the description of a
+    number."""
 
     def __init__(self, command: App) -> None:
         super().__init__()

@@ -298,7 +298,7 @@ def _change(row: Judged, reference: Judged) -> str:
 
 
 def choice_remarks(choice: Choice, trials: int) -> list[str]:
-    """Say what a reader of the table has to know before trusting it."""
+    """List what a reader should know before trusting the table."""
     points = choice.chosen.second.hits is not None
     unit, digits = (" points", 2) if points else (" of KL", 4)
     count, images = len(choice.rows), len(choice.chosen.second.kl)

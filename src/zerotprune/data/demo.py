@@ -1,5 +1,5 @@
-"""What comes with the package: a small trained vision transformer, the cluttered images it reads,
-and a few photographs for other models.
+"""The built-in demo: a small trained Vision Transformer, the cluttered images that it reads, and a
+few photographs for other models.
 
 Each image is 112 x 112 RGB and shows one whole handwritten digit (scikit-learn's bundled set)
 somewhere in generated clutter: smooth noise, gratings, arcs and cut pieces of other digits.

@@ -1,4 +1,4 @@
-"""Is this the same run? What a result was made from, and the first thing that differs.
+"""Fingerprints: what a result was made from, to check whether a run is the same as before.
 
 A search, a training and a calibration each write a fingerprint beside what they have finished, as
 plain names and values, and go on from it only if the fingerprint is the same.
@@ -62,7 +62,7 @@ def images_hash(images: ImageDataset, labeled: bool) -> str:
         try:
             data = item.read()
         except OSError:
-            data = b""  # it is left out, or stops the run, when it is decoded
+            data = b""  # decoding it later leaves it out or stops the run
         label = item.label if labeled else ""
         digest.update(f"{label} {len(data)} ".encode() + data)
     return digest.hexdigest()

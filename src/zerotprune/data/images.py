@@ -73,7 +73,7 @@ def to_rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _undecodable(name: str, error: Exception) -> BadImage:
-    """Say why; PIL's plugins may fail in any way on a broken file."""
+    """Say why an image cannot be decoded. PIL's plugins may fail in any way on a broken file."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return BadImage(f"{name} cannot be decoded: {reason}")
 
@@ -252,7 +252,7 @@ def batches(
 
 
 def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Iterate over a loader; Ctrl-C is left to this process."""
+    """Iterate over a loader whose workers ignore Ctrl-C: this process handles it."""
     with kept_from_children() if loader.num_workers else nullcontext():
         iterator = iter(loader)
     yield from iterator

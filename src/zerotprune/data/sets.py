@@ -10,7 +10,7 @@ from ..safety.files import text_of
 
 
 class Set(NamedTuple):
-    """A data set with its published numbers. All that is not test is train."""
+    """A data set with its published numbers. Everything outside the test split is train."""
 
     classes: int
     train: int

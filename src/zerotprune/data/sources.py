@@ -31,7 +31,7 @@ class Item(NamedTuple):
 def find(
     name: str, mapping: Path | None, split: str, labeled: bool = True
 ) -> tuple[list[Item], int | None]:
-    """Find the images that a name stands for.
+    """Find the images of a data set by its name.
 
     Args:
         name: A folder, tar shards, `hf:DATASET`, or `pets:FOLDER` and the like.
@@ -89,7 +89,7 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Visit every folder once: links may lead back to it, even from inside."""
+    """Visit every folder once, although links may lead back to it."""
     seen = set[tuple[int, int]]()
     for root, folders, names in os.walk(folder, followlinks=True):
         status = Path(root).stat()
@@ -172,8 +172,8 @@ def _read_mapping(mapping: Path) -> dict[str, str]:
 
 
 def tar_shards(text: str) -> list[Path]:
-    """Return the shards that `text` names; none if it is a folder of something else. Beside the
-    shards of a folder there may be files about them, as img2dataset leaves them."""
+    """Return the shards that `text` names; none if it is a folder of other files. A folder of
+    shards may have other files beside them, as img2dataset writes."""
     path = Path(text)
     if path.is_dir():
         entries = _entries(path)
@@ -280,7 +280,7 @@ def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
     image = _column(images, ["image", "img"], f"cannot tell which column of {name} has images")
     label = _column(named or numbers, usual, f"cannot tell which column of {name} has labels")
     labels = [-1 if value is None else int(value) for value in rows[label]]
-    # Undecoded: we decode images from everywhere in the same way.
+    # Undecoded, so that images of all sources are decoded in the same way.
     rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     items = [
         Item(f"{name} row {index}", partial(_read_cell, rows, image, index), value)

@@ -1,4 +1,4 @@
-"""Files of weights: untrusted ones read and checked, ours written with their schedule."""
+"""Weights files: read and check untrusted ones, write ours with their schedule."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # the unpickler may fail in any way on a foreign file, and at length
         raise ValueError(
-            f"{path} is not a file of tensors alone, and nothing else is unpickled: "
-            "give safetensors, or what torch.save makes of a state dict"
+            f"{path} cannot be loaded as plain tensors, and nothing else is unpickled: "
+            "give safetensors, or a state dict saved by torch.save"
         ) from None
     for wrapper in ("model", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
@@ -68,7 +68,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Hash the weights in memory, so that it does not matter where they came from."""
+    """Hash the weights in memory, wherever they came from."""
     digest = hashlib.sha256()
     for name, value in sorted(transformer(model).state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
@@ -118,7 +118,7 @@ def schedule_in(path: Path, method: object = None) -> Schedule | None:
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get(_SCHEDULE)
     except SafetensorError:
-        return None  # reading the weights says what is wrong with the file
+        return None  # the error comes when the weights are read
     if text is None:
         return None
     try:

@@ -53,7 +53,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decode images into a batch: the half of the work that needs no model."""
+    """Decode images into a batch. This half of the work needs no model."""
 
     transform: Callable[[Image.Image], Tensor]
     precision: torch.dtype
@@ -196,7 +196,7 @@ class Embedder:
         if self.method is not None and (self.schedule is not None or not (chosen or by_name)):
             raise ValueError(_WITHOUT_BUDGET)
         if not by_name and (self.weights is not None or self.random_weights):
-            raise ValueError("weights are for a model by name: this one has its own")
+            raise ValueError("weights go with a model's name, got a model: leave weights out")
         if self.weights is not None and self.random_weights:
             raise ValueError("give weights or random_weights, not both")
 
@@ -298,7 +298,7 @@ class Embedder:
 
     @property
     def decoder(self) -> Decoder:
-        """The half that needs no model, to be sent to processes that decode."""
+        """The part that needs no model, for processes that decode."""
         return self.build().decoder
 
     def empty(self, count: int) -> NDArray[Any]:
@@ -316,7 +316,7 @@ class Embedder:
         return rows
 
     def settled(self, images: Tensor | None = None) -> Embedder:
-        """Return an embedder with a fixed schedule: what was measured here holds everywhere.
+        """Return an embedder with a fixed schedule: what was measured here is used everywhere.
 
         Args:
             images: For a `speedup`, or a method whose cost depends on the images. Default: noise.
@@ -326,8 +326,8 @@ class Embedder:
         return self.pruned_by(self.build(images).schedule)
 
     def pruned_by(self, schedule: Schedule) -> Embedder:
-        """Return an embedder with another schedule. It takes over the built model: this one builds
-        its own again if it is used."""
+        """Return an embedder with another schedule. It takes over the built model; this one builds
+        a new one if it is used again."""
         fixed = replace(self, cost=None, speedup=None, method=None, schedule=schedule)
         if self._built is not None:
             attach(self._built.model, schedule)
@@ -336,7 +336,7 @@ class Embedder:
         return fixed
 
     def about(self) -> dict[str, Any]:
-        """Return all that a vector depends on, as plain names and values: two vectors can be
+        """Return everything that a vector depends on, as plain names and values. Two vectors can be
         compared if these are the same."""
         from ..data.fingerprint import fingerprint_model
 
@@ -357,7 +357,7 @@ class Embedder:
         }
 
     def build(self, images: Tensor | None = None) -> _Built:
-        """Build the model in this process, unless it is built."""
+        """Build the model in this process, if it is not built yet."""
         if self._built is None:
             self._built = self._make(images)
         return self._built
@@ -387,7 +387,7 @@ class Embedder:
         )
 
     def _load(self, device: torch.device, precision: torch.dtype) -> nn.Module:
-        """Return a model that may be changed: loaded here, or a copy of the user's."""
+        """Return a model that is safe to change: loaded here, or a copy of the user's."""
         if isinstance(self.model, nn.Module):
             tensors = chain(self.model.parameters(), self.model.buffers())
             fits = all(tensor.device == device and tensor.dtype == precision for tensor in tensors

@@ -69,7 +69,7 @@ def first_batch(embedder: Embedder, shards: Sequence[Shard]) -> Tensor:
 
 @dataclass
 class Tally:
-    """How far a run is, how fast, and what bounds it."""
+    """The progress of a run, its speed, and what limits it."""
 
     total_weight: int
     started: float = field(default_factory=lambda: now("cpu"))
@@ -92,18 +92,18 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Images in all: known of the shards that were cut, estimated of the others."""
+        """All images: counted in the shards that were cut, estimated in the others."""
         return round(self.known * self.total_weight / self.weight) if self.weight else 0
 
     @property
     def bound(self) -> str:
-        """What the run waits for: whether the models were at work most of the time."""
+        """What the run waits for, by whether the models were busy most of the time."""
         busy = self.model_seconds / (self.seconds * self.models)
         return "model" if busy > 0.5 else "decoding"
 
 
 class Collector:
-    """Put pieces together, in any order they come, and write each shard when it is whole."""
+    """Collect pieces in any order, and write each shard once it is complete."""
 
     def __init__(
         self, folder: VectorFolder, shards: Sequence[Shard], embedder: Embedder, tally: Tally,
@@ -115,7 +115,7 @@ class Collector:
         self._open: dict[int, dict[int, Rows]] = {}
 
     def add(self, piece: Piece, vectors: Any, errors: Sequence[str | None]) -> None:
-        """Take the vectors of a piece; one that comes twice counts once."""
+        """Add the vectors of a piece; a piece that arrives twice counts once."""
         name = self.shards[piece.shard].name
         if name in self.failures:
             return
@@ -242,8 +242,8 @@ class Cluster:
 def run_on_ray(
     embedder: Embedder, pending: Pending, collector: Collector, cluster: Cluster
 ) -> None:
-    """Embed on Ray Data: tasks that read and decode wherever there is a processor, actors that
-    hold a model each, and this process, which writes.
+    """Embed on Ray Data: tasks read and decode wherever there is a processor, actors each run a
+    model, and this process writes.
 
     Ray repeats the work of a worker or node that died. Its own `write_parquet` names files by
     task, so that shards would be mixed and a second run would double them: rows come back here
@@ -254,7 +254,9 @@ def run_on_ray(
         _stream_from_ray(ray, found_anywhere(embedder), pending, collector, cluster)
     except ray.exceptions.RayError as error:  # a worker or node that died again and again
         *_, reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise OSError(f"Ray gave up: {reason}; finished shards stay") from None
+        raise OSError(
+            f"Ray failed: {reason}; finished shards are kept, run the same command to continue"
+        ) from None
     finally:
         if cluster.address is None:
             ray.shutdown()
@@ -266,7 +268,7 @@ def _stream_from_ray(
     gpus = int(ray.cluster_resources().get("GPU", 0)) if embedder.device in ("auto", "cuda") else 0
     actors = cluster.actors or max(1, gpus)
     if gpus and actors > gpus:
-        raise ValueError(f"{actors} actors want a GPU each, and the cluster has {gpus}")
+        raise ValueError(f"{actors} actors need a GPU each, but the cluster has {gpus}")
     threads = 1 if gpus else cluster.threads
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -305,7 +307,7 @@ def _stream_from_ray(
 
 
 def found_anywhere(embedder: Embedder) -> Embedder:
-    """Return an embedder whose files are found from other working directories, too."""
+    """Return an embedder with absolute paths, for processes with other working directories."""
     model, weights, method = embedder.model, embedder.weights, embedder.method
     if not isinstance(model, nn.Module):
         name = os.fspath(model)
@@ -391,7 +393,7 @@ def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
 
 
 class RowEmbedder:
-    """What an actor does: hold a model, and embed decoded pieces."""
+    """Run a model in an actor, and embed decoded pieces."""
 
     def __init__(self, embedder: bytes, folders: Sequence[str], threads: int) -> None:
         torch.set_num_threads(threads)

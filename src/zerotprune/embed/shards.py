@@ -56,7 +56,7 @@ class Piece:
         """Return the bytes of each image, or why they cannot be read.
 
         Raises:
-            OSError: if that may be otherwise next time.
+            OSError: If reading may succeed next time.
         """
         return [_read(place) for place in self.places]
 
@@ -84,12 +84,12 @@ class Shard(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return a cheap hash that tells the shard from others of its name."""
+        """Return a cheap hash that differs from that of other shards of the same name."""
 
     @property
     @abstractmethod
     def weight(self) -> int:
-        """Bytes or images, in which the shards of one run can be compared."""
+        """The size of the shard, in bytes or images: the same unit for all shards of a run."""
 
     def cut(self, shard: int, size: int) -> Iterator[Piece]:
         """Cut the shard, number `shard` of the run, into one or more pieces."""
@@ -160,7 +160,7 @@ class FileShard(Shard):
 
 @dataclass(frozen=True)
 class TarShard(FileShard):
-    """A tar file as WebDataset has it: the key is a name up to its first dot."""
+    """A tar file as in WebDataset: a key is a file name up to its first dot."""
 
     def places(self) -> tuple[list[str], list[Place]]:
         images = {key: parts["image"] for key, parts in index_tar(self.path).items()
@@ -197,8 +197,8 @@ class ParquetShard(FileShard):
 def _find_column(
     column: str | None, usual: Sequence[str], names: Sequence[str], problem: str | None
 ) -> str:
-    """Return the column of that name, or the first of the usual names; without a `problem` to
-    raise, "" if there is none."""
+    """Return the column of that name, or the first of the usual names. If there is none, raise
+    ValueError with `problem`, or return "" without one."""
     chosen = next((name for name in ((column,) if column else usual) if name in names), "")
     if not chosen and problem is not None:
         expected = column or f"one of {', '.join(usual)}"

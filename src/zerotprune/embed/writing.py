@@ -129,7 +129,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def earlier_schedule(folder: Path, request: str) -> Schedule | None:
     """Return the schedule of a folder's vectors if they were made with the same options, so that
-    what was measured once holds for all of them.
+    all use what was measured once.
 
     Args:
         folder: It need not exist.
@@ -164,7 +164,8 @@ def check_folder(path: Path) -> None:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Return what a killed run left half-written in a folder, if no other run is at work there."""
+    """Return the half-written files in a folder: of a killed run, if no other run is writing
+    there."""
     return list(path.glob(".zerotprune-*.tmp"))
 
 

@@ -29,13 +29,13 @@ from .writing import BatchSize, FilePrecision, Job, rivals, write_model
 
 #: older versions export other graphs than those that were compared with torch
 OLDEST_TORCH = (2, 11)
-#: images of noise, where none are given
+#: how many images of noise to use if none are given
 NOISE = 8
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of an export."""
+    """The result of an export."""
 
     path: Path
     runtime: str
@@ -128,7 +128,7 @@ def check_target(
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise ValueError(f"export needs torch {oldest} or newer, and this is {torch.__version__}")
     if full_range and not int8:
-        raise ValueError("full-range is about the weights of int8: ask for int8 as well")
+        raise ValueError("full-range needs int8: ask for int8 as well")
     target.check(int8)
     if path.suffix != target.ending:
         raise ValueError(
@@ -151,7 +151,7 @@ def check_method(method: Method) -> None:
     if method.adaptive:
         raise ValueError(
             f"{name_of(method)} keeps as many tokens as an image needs, and an exported model "
-            "has fixed counts: take a method that is not adaptive"
+            "has fixed counts: use a method that is not adaptive"
         )
 
 
@@ -177,7 +177,7 @@ def _check(model: nn.Module, batch: BatchSize, images: Tensor | None, int8: bool
         raise ValueError(f"images must be N × {vit.input_shape}, got {tuple(images.shape)}")
     least = 1 if batch == "dynamic" else batch
     if len(images) < least:
-        raise ValueError(f"{len(images)} images are fewer than a batch of {least}")
+        raise ValueError(f"expected at least {least} images for one batch, got {len(images)}")
 
 
 def _on_cpu(model: nn.Module) -> nn.Module:

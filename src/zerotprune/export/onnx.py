@@ -56,7 +56,7 @@ class Onnx(Target):
                 output_names=["output"],
                 verbose=False,
             )
-            for node in made.model.graph:  # where each was traced, with paths of this machine
+            for node in made.model.graph:  # where each node was traced, with paths of this machine
                 node.metadata_props.clear()
             made.model.metadata_props.update(_metadata(facts | {"opset": OPSET}))
             made.save(path)
@@ -118,7 +118,7 @@ class Onnx(Target):
         from google.protobuf.message import DecodeError
 
         if path.stat().st_size > _LARGEST:
-            raise ValueError(f"{path} is not an ONNX file: none has more than 2 GB")
+            raise ValueError(f"{path} is not an ONNX file: it is larger than 2 GB")
         try:
             model = onnx.load(path, load_external_data=False)
             metadata = {entry.key: entry.value for entry in model.metadata_props}
@@ -150,8 +150,8 @@ def _session(model: str | bytes, threads: int | None = None) -> Any:
 
 
 def _layers(model: Any) -> list[Any]:
-    """List the products with weights. Those without are part of attention, or of what decides which
-    tokens stay, and are better left in float."""
+    """List the products with weights. Those without belong to attention, or to the choice of
+    tokens, and are better left in float."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [
         node

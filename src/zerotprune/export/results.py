@@ -29,7 +29,7 @@ class Agreement:
 
     images: int
     largest: float  # difference of two outputs
-    typical: float  # the same of the image in the middle, as a share of its outputs' range
+    typical: float  # the same for the median image, as a share of the range of its outputs
     same: float  # share of the images with the same answer
 
     def check(self, runtime: str) -> None:

@@ -1,4 +1,4 @@
-"""The socket for targets: write a model for a runtime, run it there, quantize it, read it."""
+"""The interface of a target: write a model for a runtime, run it there, quantize it, read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from ..safety.files import parse_json
 
-#: what an exported file says of itself, as JSON has it
+#: the description of an exported model in its file, as JSON data
 Facts = dict[str, Any]
 #: a model in a runtime: images in, its output out
 Run = Callable[[Tensor], Tensor]
@@ -66,7 +66,7 @@ class Target(ABC):
             source: The file in float32.
             path: The file to write.
             images: Images to calibrate on.
-            facts: What the new file says of itself.
+            facts: The description to store in the new file.
             full_range: Give weights all 8 bits. On a CPU without VNNI the sum of two products may
                 then exceed 16 bits and is clipped without warning.
         """
@@ -82,7 +82,7 @@ class Target(ABC):
 
     @abstractmethod
     def read(self, path: Path) -> Facts:
-        """Read a file's description of itself; raise ValueError if it has none."""
+        """Read the description in a file; raise ValueError if it has none."""
 
 
 def parse_facts(path: Path, text: str | bytes) -> Facts:

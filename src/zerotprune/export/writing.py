@@ -62,7 +62,7 @@ def write_model(job: Job, model: nn.Module, path: Path) -> dict[FilePrecision, P
 
 
 def program_of(model: nn.Module, batch: BatchSize) -> ExportedProgram:
-    """Export the model by torch, where every target starts."""
+    """Export the model by torch, the first step of every target."""
     # With one example image, torch would fix the batch to 1.
     images = noise(model, 2 if batch == "dynamic" else batch, "cpu", torch.float32)
     shapes = {0: Dim("batch", min=1, max=4096)} if batch == "dynamic" else None
@@ -89,7 +89,7 @@ def rivals(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def facts_of(model: nn.Module, target: Target, batch: BatchSize) -> Facts:
-    """Return what a file in float32 says of the model, as it is pruned now."""
+    """Describe the model, as it is pruned now, for a file in float32."""
     vit, plan = backbone(model), current_plan(model)
     schedule = plan.schedule if plan is not None else Schedule()
     geometry = vit.geometry

@@ -74,8 +74,8 @@ class AViT(Method):
     def check(self, stage: Stage, patches: int, geometry: Geometry) -> None:
         if not geometry.cls or geometry.pools_patches:
             raise ValueError(
-                "A-ViT mixes what CLS was in each block, and this model's head does not read CLS "
-                "alone"
+                "A-ViT averages the CLS tokens of all blocks, but this model's head does not read "
+                "CLS alone"
             )
 
     def decides_after(self) -> Part:
@@ -142,7 +142,7 @@ class Halt(NamedTuple):
 
 
 def ponder_loss(halts: list[Halt]) -> Float[Tensor, ""]:
-    """Return the number of blocks of a token plus its last share, as a mean over tokens and images
+    """Return the mean over tokens and images of the number of blocks of a token plus its last share
     (Eq. 10)."""
     blocks = torch.stack([halt.active.to(halt.remainder.dtype) for halt in halts]).sum(dim=0)
     return (blocks + torch.stack([halt.remainder for halt in halts]).sum(dim=0)).mean()

@@ -257,7 +257,7 @@ class Decisions(InPlace):
         super().put_on(model, schedule)
         predictors = predictors_of(backbone(model).model)
         assert predictors is not None
-        predictors.drawn = False  # from now on they are worth keeping
+        predictors.drawn = False  # trained from now on, so keep them
 
     def new_parameters(self, model: nn.Module) -> list[nn.Parameter]:
         predictors = predictors_of(backbone(model).model)

@@ -30,11 +30,11 @@ from ..tokens import Tokens
 
 
 class Form(ABC):
-    """How one training runs. A form may keep notes from a forward for the losses that follow."""
+    """How a method trains. A form may keep values of a forward for the losses that follow."""
 
     @abstractmethod
     def put_on(self, model: nn.Module, schedule: Schedule) -> None:
-        """Run the model in this form from now on, in place. What it has learned already stays."""
+        """Run the model in this form from now on, in place, and keep what it has learned."""
 
     def budgeted(self, method: Method) -> Method:
         """Return the method whose schedules meet a budget in training."""
@@ -51,12 +51,12 @@ class Form(ABC):
         return torch.zeros((), device=first.device)
 
     def kept(self, model: nn.Module) -> Tensor | None:
-        """Return how far each patch was still kept at the end of the last forward, (batch,
-        patches), if all tokens leave the last block; None if those that leave it are kept."""
+        """Return the mask of each patch at the end of the last forward, (batch, patches), if all
+        tokens leave the last block; None if only kept tokens do."""
         return None
 
     def take_off(self, model: nn.Module, schedule: Schedule) -> None:
-        """Leave the model as it is used, in place: hard-pruned, to the same counts."""
+        """Change the model in place to its form for inference: hard-pruned, to the same counts."""
         prune_(model, schedule)
 
 
@@ -121,7 +121,7 @@ class InPlace(Form):
         weighs = pooled is not None and pooled.proportional is not None
         if vit.geometry.pools_patches and not (weighs and vit.geometry.weighs_sizes):
             raise ValueError(
-                "this model's head cannot weigh patch tokens by how far they are kept, which "
+                "this model's head cannot weigh patch tokens by their mask, which "
                 "training needs: fold and tome train with any head"
             )
         prune_(model, schedule, compute="all")
@@ -141,11 +141,11 @@ class InPlace(Form):
         return self._model is not None and self._model.training
 
     def begin(self) -> None:
-        """Start a forward: forget the last one."""
+        """Forget the last forward and start a new one."""
         self._noted, self._final = [], None
 
     def end(self, weight: Float[Tensor, "batch patches"]) -> None:
-        """Note how far each patch token was still kept."""
+        """Record the mask of each patch token."""
         self._final = weight
 
     def attend(

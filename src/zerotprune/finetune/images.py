@@ -115,6 +115,6 @@ def check_pair(train: ImageDataset, val: ImageDataset) -> None:
 
 
 def count_overlap(train: ImageDataset, val: ImageDataset) -> int:
-    """Count the files that are in both. Rows of a data set are not files: every split has row 0."""
+    """Count the files that are in both. Rows of a dataset do not count: every split has a row 0."""
     both = set(train.paths).intersection(val.paths)
     return sum(Path(path).exists() for path in both)

@@ -210,7 +210,7 @@ class Session:
         unpruned: The model before training; None if that is what is trained.
         has_new_head: Whether the head is new and untrained.
         sample: Images for methods whose cost depends on them.
-        overlap: How many of the images to validate on are also learned from.
+        overlap: How many of the validation images are also training images.
     """
 
     config: TrainingConfig
@@ -234,7 +234,7 @@ class Session:
         return top1(model, self.validation(), self.trainer.accelerator)
 
     def measure_before(self) -> None:
-        """Note top-1 before training, unpruned and pruned, unless the head is new."""
+        """Record top-1 before training, unpruned and pruned, unless the head is new."""
         before = self.checkpoint.before
         if before or self.has_new_head:
             return
@@ -296,7 +296,7 @@ class Session:
         return self.config.schedule_for(trained, self.sample)
 
     def metadata(self) -> dict[str, Any]:
-        """Return what the weights file says about the training."""
+        """Return the metadata of the weights file: how the model was trained."""
         checkpoint = self.checkpoint
         return {
             **checkpoint.identity,
@@ -307,7 +307,7 @@ class Session:
 
 
 def open_session(config: TrainingConfig, file: Path, report: Callable[[str], None]) -> Session:
-    """Load models and data. Whatever is wrong is found here, before the first epoch.
+    """Load models and data. Errors are raised here, before the first epoch.
 
     Args:
         config: What to train.

@@ -26,7 +26,7 @@ from .forms import Form, Hard, form_for
 from .recipe import Recipe
 
 _MAX_GRAD_NORM = 1.0
-#: between the seeds of epochs: no two trainings share one by chance
+#: the step between the seeds of epochs: no two trainings share one by chance
 _SEED_STEP = 1_000_003
 
 
@@ -63,7 +63,7 @@ class FinalTokens(NamedTuple):
 
 
 class Watch:
-    """Record what leaves the last block of a model, pruned or not.
+    """Record the tokens that leave the last block of a model, pruned or not.
 
     >>> import timm, zerotprune as ztp
     >>> model = timm.create_model("test_vit", num_classes=5).eval()
@@ -184,7 +184,8 @@ class Trainer:
         batches: Iterable[tuple[Tensor, Tensor]],
         advance: Callable[[EpochStats], None] = lambda stats: None,
     ) -> EpochStats:
-        """Train for one epoch, counted from 0. What is drawn depends on seed and number alone."""
+        """Train for one epoch, counted from 0. Its random numbers depend on seed and epoch
+        alone."""
         set_seed((self.seed + _SEED_STEP * (number + 1)) % 2**32, device_specific=True)
         self.student.train()
         stats = EpochStats()

@@ -74,14 +74,14 @@ class Result:
     index: list[int] = field(default_factory=list)  # which images
     hits: list[float] = field(default_factory=list)  # 1 if the right class is on top, else 0
     hits5: list[float] = field(default_factory=list)  # 1 if it is among the first five
-    kl: list[float] = field(default_factory=list)  # KL(first contender ‖ this one); not of features
+    kl: list[float] = field(default_factory=list)  # KL(first contender ‖ this); none for features
     outputs: list[Tensor] = field(default_factory=list)  # with Setting.keep_outputs
     seconds_per_image: Timings = field(default_factory=Timings)  # a round is a batch
     kept: list[list[Tensor]] = field(default_factory=list)  # tokens, of adaptive methods
     peak_memory: int = 0  # bytes on the device; 0 on a CPU, which does not count them
 
     def rate(self, scores: Tensor, labels: Tensor) -> None:
-        """Note whether the right class is on top of more images' scores."""
+        """Add the hits of more images, from their scores."""
         best = scores.topk(min(5, scores.shape[-1]), dim=-1).indices
         right = best == labels.unsqueeze(-1)
         self.hits += right[:, 0].tolist()
@@ -193,7 +193,7 @@ def compare(
 def _time_batch(
     model: nn.Module, result: Result, images: Tensor
 ) -> tuple[Tensor, float, list[list[Tensor]]]:
-    """Return outputs, seconds and the tokens left by a contender's model; note its peak memory."""
+    """Run one batch: return outputs, seconds and remaining tokens, and record the peak memory."""
     on_gpu = images.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(images.device)

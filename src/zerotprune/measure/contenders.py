@@ -1,4 +1,4 @@
-"""Methods at equal budgets: all of them set to the same costs, or to the same measured speeds."""
+"""Set methods to equal budgets: the same costs, or the same measured speeds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Entry:
 
     target: float  # the cost, or the speedup
     contender: Contender
-    timed: Timed | None = None  # where the budget is a speedup
+    timed: Timed | None = None  # if the budget is a speedup
 
 
 def at_costs(

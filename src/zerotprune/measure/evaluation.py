@@ -86,7 +86,8 @@ class Evaluator:
         timed: bool = True,
         **options: Any,
     ) -> Kind:
-        """Check that the head fits the data, or open the probe's images; move the model over.
+        """Check the head against the data, or open the probe's images; then move the model to
+        `device`.
 
         Args:
             model: On any device, in float32.

@@ -43,7 +43,9 @@ def check_rows_fit(path: Path) -> None:
             except csv.Error:  # not a CSV file
                 header = []
         if header is not None and tuple(header) != FIELDS:
-            raise ValueError(f"{path} has other columns than this release writes: give a new file")
+            raise ValueError(
+                f"{path} does not have the columns that this release writes: give a new file"
+            )
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -85,7 +87,7 @@ def row(result: Result, reference: Result, precision: str) -> dict[str, object]:
 
 
 def accuracy_row(result: Result, reference: Result) -> dict[str, object]:
-    """Return the columns of accuracy alone, to stand beside a speed."""
+    """Return the columns of accuracy, to put beside a speed."""
     change, error = result.change(reference)
     columns: dict[str, object] = {
         "images": len(result.hits),
@@ -140,7 +142,7 @@ def speed_rows(
         columns: Those of all rows.
         options: Columns of pruned models alone.
         data: Where the images for the accuracy are from.
-        accuracy: Results to stand beside the speeds.
+        accuracy: Results to put beside the speeds.
     """
     rows = []
     for speed in group.speeds:
@@ -181,7 +183,7 @@ def surroundings() -> dict[str, object]:
 
 
 def shorten_path(argument: str) -> str:
-    """Shorten an absolute path to its name: the rest means nothing on another machine.
+    """Shorten an absolute path to its name, as the rest means nothing on another machine.
 
     >>> [shorten_path(path) for path in ("/data/deit.safetensors", "hf:/data/vit", "hf:user/vit")]
     ['deit.safetensors', 'hf:vit', 'hf:user/vit']

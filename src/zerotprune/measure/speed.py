@@ -71,12 +71,12 @@ class Setup:
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if "graph" in self.modes and not self.device.startswith("cuda"):
-            raise ValueError(f"mode graph means CUDA graphs: there are none on {self.device}")
+            raise ValueError(f"mode graph needs a CUDA device, got {self.device}")
 
 
 @dataclass
 class Speed:
-    """What one case did: a contender in one mode, at one batch size, in one precision."""
+    """The timings of one case: a contender in one mode, at one batch size, in one precision."""
 
     entrant: Entrant
     mode: Mode
@@ -114,11 +114,11 @@ class Group:
         return "compile" if "compile" in modes else modes[0]
 
     def speedup(self, speed: Speed) -> float | None:
-        """Return how many times as fast it is as the unpruned model in its base mode."""
+        """Return the speedup over the unpruned model in its base mode."""
         return self._ratio(speed, UNPRUNED.name, self.base)
 
     def of_limit(self, speed: Speed) -> float | None:
-        """Return its share of the speed of slicing in the same mode."""
+        """Return the speed as a share of slicing's in the same mode."""
         return self._ratio(speed, LIMIT, speed.mode)
 
     def speedup_range(self, speed: Speed) -> tuple[float, float] | None:
@@ -196,7 +196,7 @@ def limit_of(schedule: Schedule, geometry: Geometry) -> Schedule:
 def price(
     model: nn.Module, chosen: Contender, images: Tensor, outputs: Outputs = "tokens"
 ) -> Entrant:
-    """Return a contender with its cost; `images` are for methods whose cost depends on them."""
+    """Return a contender with its cost, measured on `images` if it depends on them."""
     plan = Plan(chosen.schedule, backbone(model).geometry, outputs)
     plan.check()
     if not plan.method.adaptive:
@@ -219,8 +219,8 @@ def noise(model: nn.Module, batch: int, device: str, precision: torch.dtype) -> 
 
 
 def as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -> nn.Module:
-    """Return the model that a time budget is met by: in the first precision, and compiled unless
-    it is measured eagerly, too."""
+    """Return the model to meet a time budget with: in the first precision, and compiled unless
+    eager mode is measured too."""
     cast = copy.deepcopy(model).to(getattr(torch, precision))
     if "eager" in modes:
         return cast
@@ -236,7 +236,7 @@ def sweep(
     setup: Setup,
     report: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Group]:
-    """Yield one group after the other. After Ctrl-C the last has the rounds that are finished."""
+    """Yield group after group. After Ctrl-C, the last one has the rounds that are finished."""
     setup.check()
     finished = False
     for precision in precisions:
@@ -310,7 +310,7 @@ def measure(
 
 
 def _warm_up(speed: Speed, model: Any, images: Tensor) -> Call | None:
-    """Return a call that has run before, or None if it cannot run."""
+    """Warm up a call and return it; return None if it cannot run."""
     if speed.failure:
         return None
     try:
@@ -322,7 +322,7 @@ def _warm_up(speed: Speed, model: Any, images: Tensor) -> Call | None:
 
 
 def ready(model: Any, images: Tensor, mode: Mode) -> tuple[Call, int]:
-    """Return a call that has run before, and its peak memory in bytes."""
+    """Warm up a call; return it with its peak memory in bytes."""
 
     def call() -> object:
         return model(images)

@@ -62,11 +62,11 @@ def trade_off_figure(
     """Plot accuracy against cost or measured speed, a line with error bars for each method.
 
     Args:
-        points: all measurements.
+        points: All measurements.
         unpruned: x of the unpruned model.
-        by: what x is.
-        title: of the figure.
-        named: lines with color and name; the others are gray. None: those of `find_named`.
+        by: The quantity on the x axis.
+        title: The title of the figure.
+        named: Lines with color and name; the others are gray. None: those of `find_named`.
     """
     figure, axis = single_axis(title)
     lines = {name: sorted(point[1:] for point in points if point.name == name)
@@ -119,10 +119,10 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
     """Plot speedup against batch size, a panel for each precision and mode.
 
     Args:
-        paces: all measurements.
-        limit: the contender that none of the others can pass; it is dashed.
-        base: which unpruned model is 1.
-        title: of the figure.
+        paces: All measurements.
+        limit: The contender that no other can be faster than; its line is dashed.
+        base: The unpruned model whose speed is 1.
+        title: The title of the figure.
     """
     precisions = list(dict.fromkeys(pace.precision for pace in paces))
     modes = list(dict.fromkeys(pace.mode for pace in paces))

@@ -28,7 +28,7 @@ def drift_figure(points: Sequence[Kept], title: str) -> Figure:
 
     Args:
         points: All measurements of pruned models.
-        title: Of the figure.
+        title: The title of the figure.
     """
     figure = new_figure(9.6, 4.4)
     figure.suptitle(title, fontsize=11)
@@ -87,7 +87,7 @@ def moved_figure(moved: Sequence[Moved], title: str) -> Figure:
 
     Args:
         moved: The farthest first.
-        title: Of the figure.
+        title: The title of the figure.
     """
     figure = new_figure(1.35 * max(4, len(moved)) + 0.8, 5.2)
     figure.suptitle(title, fontsize=11)

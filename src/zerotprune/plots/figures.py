@@ -75,9 +75,9 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
     """Write each name beside the end of its line, in the line's color, without overlap.
 
     Args:
-        axis: the axis of the lines.
+        axis: The axis of the lines.
         ends: x, y and color by name.
-        side: where the text goes, "left" or "right" of its end.
+        side: Where the text goes, "left" or "right" of its end.
     """
     step = 0.05 * (axis.get_ylim()[1] - axis.get_ylim()[0])
     lowest = axis.get_ylim()[0] + step / 2

@@ -53,7 +53,7 @@ def _check_regular(path: Path) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse untrusted JSON, and raise ValueError for whatever is wrong with it."""
+    """Parse untrusted JSON; raise ValueError if it is invalid in any way."""
     try:
         return json.loads(text)
     except RecursionError:

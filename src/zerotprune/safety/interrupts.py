@@ -1,6 +1,6 @@
 """Ctrl-C: one press ends a command, whatever it is doing, and leaves nothing half-written.
 
-A command has three phases, and Ctrl-C means something else in each:
+A command has three phases, and Ctrl-C does something different in each:
 
 1. It starts: it imports and parses, and has done nothing yet. The process exits at once. (The first
    line of `cli.main` arranges that, before this module is imported.)
@@ -29,7 +29,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-TYPE_CHECKING = False  # typing would take longer to import than all else here
+TYPE_CHECKING = False  # importing typing would take longer than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, NoReturn
@@ -60,7 +60,7 @@ class Interrupts:
         return self._unanswered
 
     def running(self) -> None:
-        """Raise an exception from now on."""
+        """Raise KeyboardInterrupt on Ctrl-C from now on."""
         global _running
         _running = self
         self._hooks = sys.unraisablehook, threading.excepthook
@@ -104,13 +104,14 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _look(self, *_: object) -> None:
-        """Interrupt again if the interrupt was lost, by the signal: it may be deferred now."""
+        """Send the signal again if the interrupt was lost; it may be deferred by now."""
         late = time.monotonic() - self._since > _SECONDS_TO_CLEAN_UP
         if self._unanswered and (late or not _is_handled()):
             signal.raise_signal(signal.SIGINT)
 
     def _quiet(self, hook: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """Print no errors after an interrupt, of half-made objects or threads without workers."""
+        """Silence errors after an interrupt: of half-made objects, and of threads without
+        workers."""
 
         def report(what: Any) -> None:
             if not self.came:
@@ -211,7 +212,7 @@ def kept_from_children() -> Iterator[None]:
 def silence_worker(worker: int) -> None:
     """Silence a data loader's worker, which returns its failures as values.
 
-    What else fails is the thread that sends tensors to a parent that has ended.
+    Only the thread that sends tensors may fail otherwise, if the parent has ended.
     """
     del worker
     sys.excepthook = lambda *_: None

@@ -33,7 +33,7 @@ def widen(x: Tensor) -> Tensor:
 
 
 def is_autocast(x: Tensor) -> bool:
-    """Is autocast enabled on the device of `x`?"""
+    """Return whether autocast is enabled on the device of `x`."""
     device = x.device.type
     return device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device)
 

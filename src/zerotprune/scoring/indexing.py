@@ -20,7 +20,7 @@ is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambd
 
 
 def exporting() -> bool:
-    """Return whether the model is being exported, to run without this library and perhaps torch."""
+    """Return whether the model is being exported, to run without this library or even torch."""
     # While it compiles, torch 2.11 says that it exports as well.
     return is_exporting() and not torch.compiler.is_dynamo_compiling()
 

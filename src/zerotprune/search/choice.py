@@ -1,4 +1,4 @@
-"""The final choice, on images that were not used for the ranking, and how far to trust it."""
+"""Choose on images that were not used for the ranking, and say how far to trust the choice."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def choose(unpruned: Judged, default: Judged | None, finalists: list[Judged]) ->
 
 
 def _drop(judged: Judged) -> float:
-    """Return by how much the score drops from the first half to the second."""
+    """Return the drop of the score from the first half to the second."""
     return float(judged.first.scores.mean() - judged.second.scores.mean())
 
 
@@ -107,9 +107,9 @@ def expected_curse(
 ) -> float:
     """Return how much the best candidate on a sample of these images drops on all of them.
 
-    Each resample draws as many images as there are, with repetition; its best candidate won in
-    part by luck, and how much of it was luck shows on the images it was drawn from. Equal means
-    are ranked by those of `ties`, as in the choice itself.
+    Each resample draws as many images as there are, with replacement. Its best candidate won partly
+    by luck; the images that it was drawn from show how much. Equal means are ranked by those of
+    `ties`, as in the choice itself.
     """
     count = table.shape[1]
     generator = torch.Generator().manual_seed(0)

@@ -30,7 +30,7 @@ _NEVER = -1e4  # a logit without probability; infinity would make differences Na
 
 
 class Measured(Protocol):
-    """Anything that is ranked: by top-1 if labels are known, else by the divergence."""
+    """A measured schedule, ranked by top-1 if labels are known, else by divergence."""
 
     @property
     def top1(self) -> float | None: ...
@@ -39,13 +39,13 @@ class Measured(Protocol):
 
 
 def value(measured: Measured) -> float:
-    """Return what is searched by."""
+    """Return the value that a search optimizes."""
     return measured.mean_kl if measured.top1 is None else measured.top1
 
 
 def rank_key(measured: Measured) -> tuple[float, float]:
-    """Return a key to sort by, the best first. Many share a top-1: of these, the nearest to the
-    unpruned model is the best."""
+    """Return a sort key, the best first. Of schedules with equal top-1, the nearest to the unpruned
+    model is the best."""
     return -(measured.top1 or 0.0), measured.mean_kl
 
 
@@ -65,7 +65,7 @@ class Outcome:
     @cached_property
     def mean_kl(self) -> float:
         mean = _mean(self.kl)
-        return mean if math.isfinite(mean) else math.inf  # a model that overflowed agrees with none
+        return mean if math.isfinite(mean) else math.inf  # an overflow is infinitely far off
 
     @cached_property
     def agreement(self) -> float:
@@ -73,7 +73,7 @@ class Outcome:
 
     @property
     def scores(self) -> Float[Tensor, " images"]:
-        """Scores of which more is better: hits in points, or the negative KL."""
+        """Scores, where more is better: hits in points, or the negative KL."""
         return -self.kl.double() if self.hits is None else 100 * self.hits.double()
 
 
@@ -206,7 +206,7 @@ def split_halves(
         if len(members) % 2:
             single.append(members.pop())
         paired += members
-    # Single ones go with their neighbors in the list of classes, alike more often than not.
+    # Single images go with neighboring classes, which are often alike.
     row = paired + single
     first, second = row[::2], row[1::2]
     for pair in range(len(second)):

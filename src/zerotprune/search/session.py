@@ -1,5 +1,4 @@
-"""A search from its model and images to its choice: prepared, run by one process or by several,
-and judged."""
+"""Prepare a search, run it in one process or in several, and choose its result."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ OnTrials = Callable[[list[FrozenTrial]], None]
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """What is searched on: a model, its images, and how they are run."""
+    """The inputs of a search: a model, its images, and how to run them."""
 
     name: str  # of the model
     source: Mapping[str, Any]  # the arguments of `models.load`: workers load the model themselves
@@ -103,7 +102,8 @@ def _describe(budget: Budget | TimeBudget | None, inputs: SearchInputs) -> str:
 
 @dataclass
 class SearchRun:
-    """Everything about one search but its trials. The model is cast, and on its device."""
+    """Everything about one search except its trials. The model is on its device, in its
+    precision."""
 
     inputs: SearchInputs
     location: StudyLocation
@@ -154,7 +154,7 @@ class SearchRun:
         """Judge the method's own form, which needs no search."""
         try:
             schedule = schedule_for(self.inputs.model, gmacs=self.gmacs, method=self.inputs.method)
-        except ValueError:  # that form does not reach as far as the space does
+        except ValueError:  # the form does not reach every budget that the space does
             return None
         return self.judge("method's form", schedule)
 
@@ -220,8 +220,7 @@ def prepare_search(
     memory: float,
     say: Callable[[str], None],
 ) -> SearchRun:
-    """Make everything ready. Whatever is wrong with the inputs comes out here, before anything is
-    written."""
+    """Prepare a search. Errors in the inputs are raised here, before anything is written."""
     model, method, count = inputs.model, inputs.method, len(inputs.images)
     where = surface_of(backbone(model).geometry, method)
     Plan(where.cheapest(), where.geometry).check()
@@ -249,7 +248,8 @@ def prepare_search(
 
 
 def _settled_gmacs(study: Study, measured: float, budget: str) -> float:
-    """Return what the budget in time was in GMACs when the study began, if it still is."""
+    """Return the GMACs that a time budget came to when the study began; refuse it if they have
+    changed."""
     with reporting_loss():
         gmacs = float(set_once(study, "gmacs", measured))
     if abs(measured / gmacs - 1) > speed.SPREAD / 2:
@@ -262,7 +262,7 @@ def _settled_gmacs(study: Study, measured: float, budget: str) -> float:
 
 
 def take_batch(stack: Stack, batch: int) -> Tensor:
-    """Return as many images as one batch has, for timing, repeated if there are too few."""
+    """Return one batch of images for timing, repeated if there are too few."""
     some = torch.cat(stack.images[:2])
     return some.repeat(-(-batch // len(some)), 1, 1, 1)[:batch]
 
@@ -286,7 +286,7 @@ def _decode(inputs: SearchInputs, say: Callable[[str], None]) -> tuple[Stack, St
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """All that a worker needs: it starts as a bare process."""
+    """Everything that a worker needs, as it starts as a bare process."""
 
     model: Mapping[str, Any]  # the arguments of `models.load`
     device: str
@@ -351,6 +351,6 @@ def _run_worker(job: WorkerJob, file: Path) -> None:
     objective = Objective(model, job.method, stack, job.memory)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    with suppress(StorageLostError):  # the parent has lost it too, and reports it
+    with suppress(StorageLostError):  # the parent lost it too, and reports the error
         # A parent that was killed cannot stop its workers, so they check.
         run_trials(study, job.config, where, objective, wanted=parent.is_alive)

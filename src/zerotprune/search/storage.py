@@ -1,8 +1,8 @@
-"""Where trials are stored: a file or a database server, opened, and bound to one search.
+"""Store trials in a file or a database server, with each study bound to one search.
 
 The storage is Optuna's, and so is its protection against failures: a trial is running, then
-finished, in one transaction each; a running one has a heartbeat, and one that lost its worker is
-failed and retried by the others.
+finished, in one transaction each; a running one has a heartbeat, and if its worker is lost, other
+workers mark it failed and retry it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StudyLocation:
         return make_url(self.url).render_as_string(hide_password=True)
 
     def check(self) -> None:
-        """Refuse a place that cannot store trials before any work is done."""
+        """Refuse a place that cannot store trials, before any work is done."""
         if self.file is not None:
             check_writable(self.file)
             return
@@ -77,7 +77,7 @@ class StudyLocation:
             raise ValueError(f"--storage {self.storage!r} is neither a file nor a URL") from None
 
     def may_exist(self) -> bool:
-        """Return whether there may be a study; only a server knows."""
+        """Return whether a study may exist; only a server knows for sure."""
         return self.file is None or self.file.exists()
 
 
@@ -100,7 +100,9 @@ def open_study(
     except (SQLAlchemyError, StorageInternalError, ImportError, RuntimeError, OSError) as error:
         raise ValueError(f"cannot store trials in {location}: {_first_line(error)}") from None
     if not isinstance(stored, Mapping):
-        raise ValueError(f"{location} has a study {location.study!r} that is not of this command")
+        raise ValueError(
+            f"{location} has a study {location.study!r} of another program: give another --study"
+        )
     check_same(stored, fingerprint, f"{location} belongs to another search",
                "give another --storage or --study")  # fmt: skip
     return study
@@ -115,7 +117,7 @@ def set_once(study: Study, name: str, value: Any) -> Any:
 
 @contextmanager
 def reporting_loss() -> Iterator[None]:
-    """Turn the loss of the storage, whatever it surfaced as, into one sentence."""
+    """Report the loss of the storage in one sentence, whichever error it caused."""
     try:
         yield
     except Exception as error:
@@ -138,8 +140,8 @@ class _Storage(RDBStorage):
 
 
 class _WriteAhead(sqlite3.Connection):
-    """The write-ahead log saves most of the waiting for the disk. A power failure may lose the
-    last trials, never the file."""
+    """Use the write-ahead log, which saves most of the waiting for the disk. A power failure may
+    lose the last trials, but never the file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -182,7 +184,7 @@ def _connect(url: str) -> RDBStorage:
 
 
 def _connect_patiently(dialect: Any, record: object, args: Any, kwargs: Any) -> Any:
-    """Connect again to a server that was there before; wait for it while it restarts."""
+    """Reconnect to a server that was there before; wait for it while it restarts."""
     deadline = time.monotonic() + _SECONDS_TO_WAIT
     while True:
         try:
@@ -194,7 +196,7 @@ def _connect_patiently(dialect: Any, record: object, args: Any, kwargs: Any) -> 
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what the database itself said, which others have wrapped."""
+    """Return the first line of the database's own message, without the wrappers around it."""
     while (inner := getattr(error, "orig", None) or error.__cause__) is not None:
         error = inner
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""The trials of a search, by Optuna: drawn, run and stored until there are enough.
+"""Run the trials of a search with Optuna until enough are finished.
 
 Several workers, on several machines, may work on one study, and any of them may be killed at any
 moment. What makes the total exact:
@@ -36,7 +36,7 @@ _RESULT = "result"
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """What all workers of a search have in common."""
+    """The settings that all workers of a search share."""
 
     trials: int
     budget: float | None  # in GMACs; None: the whole front
@@ -111,7 +111,7 @@ def run_trials(
     *,
     wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run trials until enough are finished, by whichever worker, or `wanted` says no.
+    """Run trials until enough are finished, by all workers together, or `wanted` returns False.
 
     Ctrl-C waits for the storage, and so never leaves a transaction open; it ends a trial at once.
 
@@ -210,7 +210,7 @@ class TrialSampler(BaseSampler):
         taken = [other.params for other in complete]
         for attempt in count(1):
             params = self._sampler.sample_relative(study, trial, search_space)
-            if params not in taken:  # NSGA-II's children may be their parents over again
+            if params not in taken:  # NSGA-II's children may equal their parents
                 break
             self._sampler = self._seeded(trial.number, attempt)
         return params

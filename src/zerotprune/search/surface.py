@@ -44,7 +44,7 @@ Cut = TypeVar("Cut")
 
 
 def surface_of(geometry: Geometry, method: Method) -> Surface[Any]:
-    """Return the surface for what the method lets a search draw."""
+    """Return the surface of a method, by what a search may vary."""
     if method.searchable == "counts":
         return CountSurface(geometry, method)
     return StageSurface(geometry, method)
@@ -138,7 +138,7 @@ class Surface(ABC, Generic[Cut]):
 
 
 class Wish(NamedTuple):
-    """A stage as it was drawn: all but the strength of its cut."""
+    """A stage as it was drawn, without the strength of its cut."""
 
     block: int
     cut: float  # relative to the other stages: exp(-strength × cut) is kept
@@ -316,7 +316,8 @@ class CountSurface(Surface[int]):
 
     @property
     def latest_start(self) -> int:
-        """Counts begin in the first half of the blocks: later, few budgets could be met."""
+        """The last block at which counts may begin, in the first half: later, few budgets could be
+        met."""
         return max(1, self.last // 2)
 
     def cheapest(self) -> Schedule:
@@ -341,7 +342,7 @@ class CountSurface(Surface[int]):
                 self.unpruned,
                 lambda schedule: Plan(schedule, self.geometry).price(),
             )
-        except ValueError:  # it does not reach as far as the space does
+        except ValueError:  # its schedules do not reach every budget that the space does
             return None
         stages, blocks = [s for s in schedule.stages if s.prunes], range(1, self.last + 1)
         if any(stage.keep < 1 or stage.block not in blocks for stage in stages):

@@ -1,4 +1,4 @@
-"""Draw text, boxes, photographs, heat maps, and what a stage did to the patches, by matplotlib.
+"""Draw text, boxes, photographs, heat maps and the marks of a stage with matplotlib.
 
 One engine for every file: a `Drawing` becomes pixels by matplotlib's Agg backend and SVG by its
 SVG backend. `overlay` returns the same marks as an SVG fragment for pages. The last functions turn
@@ -184,7 +184,7 @@ class Drawing:
         return re.sub(r'="([\d.]+)pt"', r'="\1"', drawn, count=2)
 
     def plain_svg(self) -> str:
-        """Render the sheet as matplotlib does; no global state is touched, so threads may call."""
+        """Render the sheet as matplotlib does, without touching global state: it is thread-safe."""
         self._fit()
         text = io.StringIO()
         about = {"Title": self.title, "Date": None, "Creator": None}
@@ -202,7 +202,7 @@ class Drawing:
                                            interpolation=interpolation))  # fmt: skip
 
     def _add(self, artist: Any) -> Any:
-        """Draw above all that was drawn before."""
+        """Draw above everything drawn so far."""
         if artist.axes is None:
             self._axes.add_artist(artist)
         artist.set(zorder=len(self._axes.get_children()), clip_on=False)

@@ -55,19 +55,19 @@ def check_drawable(
     """Raise ValueError, before any work is done, if no such file can be drawn.
 
     Args:
-        path: where the drawing goes; its suffix says the format.
-        heads: are heads to be drawn?
-        tiles: is it a grid of many images?
-        panels: most panels of a strip, if they are limited.
+        path: Where the drawing goes; its suffix says the format.
+        heads: Draw the heads too.
+        tiles: Draw a grid of many images.
+        panels: The most panels of a strip; None for no limit.
     """
     ending = path.suffix.lower()
     if ending not in SUFFIXES:
         suffixes = ", ".join(SUFFIXES)
         raise ValueError(f"cannot draw {path.name}: the ending must be one of {suffixes}")
     if heads and (ending in MOVING or tiles):
-        raise ValueError(f"heads are drawn into {', '.join(STILL + PAGE)} without a grid")
+        raise ValueError(f"heads can be drawn into {', '.join(STILL + PAGE)} without a grid")
     if tiles and ending not in STILL:
-        raise ValueError(f"a grid is drawn into {' or '.join(STILL)}, got {path.name}")
+        raise ValueError(f"a grid can be drawn into {' or '.join(STILL)}, got {path.name}")
     if panels is not None and (tiles or ending not in STILL):
         raise ValueError(f"panels can be limited in {' and '.join(STILL)} without a grid")
     check_writable(path)
@@ -77,9 +77,9 @@ def draw(scene: Scene, path: Path, *, tiles: bool = False) -> None:
     """Write the file, whole or not at all.
 
     Args:
-        scene: what to draw.
-        path: where the drawing goes; its suffix says the format.
-        tiles: draw a grid of what was left in the end, not strips of stages.
+        scene: What to draw.
+        path: Where the drawing goes; its suffix says the format.
+        tiles: Draw a grid of what was left in the end, not strips of stages.
     """
     ending = path.suffix.lower()
     with replacing(path) as temporary:

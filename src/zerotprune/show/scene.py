@@ -26,7 +26,7 @@ MOST = 120  # images in one drawing
 
 @dataclass(frozen=True)
 class Scene:
-    """All that a drawing shows, whatever its format."""
+    """Everything that a drawing shows, in any format."""
 
     title: str
     about: str
@@ -38,11 +38,11 @@ class Scene:
 
     @property
     def steps(self) -> int:
-        """Count the stages of the image with most of them."""
+        """Return the largest number of stages of any image."""
         return max((len(story.stages) for story in self.stories), default=0)
 
     def legend(self, outcome: bool = False) -> dict[Mark, str]:
-        """Say what the marks mean that occur in the stages, or in the outcome."""
+        """Describe the marks that occur in the stages, or in the outcome."""
         views = [
             view
             for story in self.stories
@@ -66,15 +66,15 @@ def make_scene(
     """Run the model, unpruned and pruned, on images that have been through its transform.
 
     Args:
-        title: the headline of the drawing.
-        model: the model, which is not changed.
-        schedule: what to prune.
-        images: a batch of any size.
-        captions: one for each image.
-        names: class names; None for the model's own.
-        lines: draw lines from similar patches to their partners.
-        heads: draw what each head votes for.
-        panels: draw at most this many panels for each image.
+        title: The headline of the drawing.
+        model: The model, which is not changed.
+        schedule: What to prune.
+        images: A batch of any size.
+        captions: One for each image.
+        names: Class names; None for the model's own.
+        lines: Draw lines from similar patches to their partners.
+        heads: Draw what each head votes for.
+        panels: Draw at most this many panels for each image.
     """
     stories: list[Story] = []
     for batch in images.split(BATCH):

@@ -113,7 +113,7 @@ class HeadsView:
 
     @property
     def none_in_range(self) -> bool:
-        """Is no head in the range? Then all of them count."""
+        """Whether no head is in the range; then all of them count."""
         if self.vhf is None:
             return False
         low, high = self.vhf
@@ -189,11 +189,11 @@ def tell(
     The model itself is not changed: a copy that shares its weights is pruned.
 
     Args:
-        model: the unpruned model, or a pruned one.
-        images: a batch that has been through the model's transform.
-        schedule: what to prune.
-        heads: record the scores of every head too (Zero-TPrune only).
-        names: class names; None for the model's own.
+        model: The unpruned model, or a pruned one.
+        images: A batch that has been through the model's transform.
+        schedule: What to prune.
+        heads: Record the scores of every head too (Zero-TPrune only).
+        names: Class names; None for the model's own.
 
     Returns:
         A story for each image.
@@ -284,7 +284,7 @@ def top_predictions(logits: Float[Tensor, " classes"], names: Sequence[str]) -> 
 
 
 def name_marks(views: Sequence[StageView]) -> dict[Mark, str]:
-    """Say what the marks mean that occur in the views."""
+    """Describe the marks that occur in the views."""
     return {
         mark: text for mark, text in MARKS.items() if any(view.marked(mark).any() for view in views)
     }

@@ -114,7 +114,7 @@ class LVViTBackbone(Backbone):
         return _MEAN, _STD
 
     def class_names(self) -> list[str]:
-        """Return those of ImageNet, if the number of classes is the same."""
+        """Return the names of ImageNet's classes if the model has as many."""
         from torchvision.models import ViT_B_16_Weights
 
         names = list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])

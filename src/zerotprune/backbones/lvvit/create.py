@@ -39,10 +39,10 @@ def create(
     """Create an LV-ViT with random weights.
 
     Args:
-        name: a key of `SIZES`.
-        pretrained: refused, as no library carries the weights.
-        classes: the number of classes; 1000 by default.
-        size: the side of the images in pixels; 224 by default.
+        name: A key of `SIZES`.
+        pretrained: Refused, as no library carries the weights.
+        classes: The number of classes; 1000 by default.
+        size: The side of the images in pixels; 224 by default.
     """
     if name not in SIZES:
         raise ValueError(f"unknown model {name!r}: LV-ViT comes as {', '.join(SIZES)}")
@@ -83,7 +83,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
     Args:
         model: An `LVViT`.
-        folder: Where to.
+        folder: The folder to write to.
         config: The arguments of `LVViT`, if they cannot be read off the model.
     """
     if not isinstance(model, LVViT):

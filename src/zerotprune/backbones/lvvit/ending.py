@@ -14,7 +14,7 @@ from .model import predict
 
 
 class LVViTEnding(Ending):
-    """The maximum is without padding."""
+    """Leave padding out of the maximum over the patches."""
 
     def last_block(self) -> nn.Module:
         block: nn.Module = self.model.blocks[-1]
@@ -48,7 +48,7 @@ class LVViTEnding(Ending):
 
 
 def _without_padding(head: Any, left: list[Tokens], patches: Tensor) -> Tensor:
-    """Run a head, and mask padding for the maximum."""
+    """Return the logits of a head, with padding masked for the maximum."""
     logits: Tensor = head(patches)
     valid = left[-1].valid
     if valid is None:

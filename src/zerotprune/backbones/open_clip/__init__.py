@@ -1,7 +1,7 @@
 """open_clip's image towers: its `VisionTransformer`, and models of timm inside a `TimmModel`.
 
 Blocks and attentions are recognized by the names of their parts, which have not changed between
-releases. Any other part is refused: the forward may do more than we would.
+releases. A block with any other part is refused, as its forward may do more than ours.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ClipBackbone(Backbone):
 
     @property
     def name(self) -> str:
-        """Empty: a tower does not know its name."""
+        """Empty: an image tower does not store its name."""
         return ""
 
     @property

@@ -21,7 +21,7 @@ def create(name: str, pretrained: bool) -> nn.Module:
 
     Args:
         name: `ViT-B-32`, or with the tag of its weights, `ViT-B-32.openai`.
-        pretrained: load the weights of that tag.
+        pretrained: Load the weights of that tag.
     """
     architecture, _, tag = name.partition(".")
     config = open_clip.get_model_config(architecture)
@@ -81,7 +81,7 @@ _CROPS = {"shortest": "center", "squash": "squash", "longest": "border"}
 
 
 def preprocessing_of(model: Any) -> dict[str, Any]:
-    """Return the preprocessing that the tower was created with; default: that of OpenAI."""
+    """Return the preprocessing that the tower was created with, by default OpenAI's."""
     return {**asdict(PreprocessCfg()), **getattr(model, "preprocess_cfg", {})}
 
 

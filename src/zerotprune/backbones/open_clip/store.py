@@ -39,7 +39,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
     Args:
         model: A whole open_clip model, or its image tower.
-        folder: Where to.
+        folder: The folder to write to.
         config: open_clip's model config, if open_clip has none for the model.
     """
     whole = hasattr(model, "visual")
@@ -58,8 +58,8 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
 
 def read(folder: Path, weights: bool) -> nn.Module:
-    """Create the model of a folder, with or without its weights: a whole one, or a tower if the
-    weights are of a tower."""
+    """Create the model of a folder, with or without its weights: a whole model, or an image tower
+    if the weights are those of a tower."""
     config = read_config(folder / CONFIG)
     described, preprocessing = config.get("model_cfg"), config.get("preprocess_cfg")
     if not isinstance(described, dict) or not isinstance(preprocessing, dict):
@@ -140,7 +140,7 @@ def _described(model: Any, whole: bool) -> dict[str, Any]:
 
 
 def _may_describe(config: Mapping[str, Any], tower: Any) -> bool:
-    """Compare a few numbers, which is fast."""
+    """Return whether the config may describe the model, by comparing a few numbers."""
     vision = config["vision_cfg"]
     trunk = getattr(tower, "trunk", None)
     if trunk is not None:

@@ -1,6 +1,6 @@
 """timm's Vision Transformers: the VisionTransformer family, EVA (with DINOv3) and BEiT.
 
-Other classes are refused by name: their forward may do more than we would.
+Other classes are refused by name, as their forward may do more than ours.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def dropout_of(attention: Any) -> float:
 def _qkv(
     attention: Any, x: Tensor, queries: int | None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if queries is None:  # all at once: a third of the steps
+    if queries is None:  # q, k and v together, in a third of the steps
         qkv = attention.qkv(x) if bias is None else F.linear(x, attention.qkv.weight, bias)
         heads, (batch, tokens, width) = attention.num_heads, qkv.shape
         packed = qkv.view(batch, tokens, 3, heads, width // (3 * heads))
@@ -101,7 +101,7 @@ def _rotary(
 
 
 def _follow(rope: Tensor, tokens: Tokens) -> Tensor:
-    """Select the rows of the rotary table, which is of the original grid, for moved tokens."""
+    """Select the rows of the rotary table for moved tokens; it covers the original grid."""
     if not tokens.moved:
         return rope
     rows = rope[..., tokens.source, :]

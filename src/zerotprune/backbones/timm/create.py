@@ -26,10 +26,10 @@ def create(
 
     Args:
         name: timm's name, with or without the tag of its weights.
-        pretrained: load timm's weights.
-        classes: the number of classes; default: that of the model.
-        pool: how the head pools, as timm's `global_pool`.
-        size: the side of the images in pixels.
+        pretrained: Load timm's weights.
+        classes: The number of classes; default: that of the model.
+        pool: How the head pools, as timm's `global_pool`.
+        size: The side of the images in pixels.
     """
     if not timm.is_model(name.partition(".")[0]):
         raise ValueError(f"unknown model {name!r}: timm {timm.__version__} has no such model")
@@ -91,8 +91,8 @@ def build(label_names: Sequence[str], **shape: Any) -> nn.Module:
     """Create a plain Vision Transformer with random weights, its input in [-1, 1].
 
     Args:
-        label_names: the names of its classes.
-        shape: as timm's `VisionTransformer` takes it.
+        label_names: The names of its classes.
+        shape: As timm's `VisionTransformer` takes it.
     """
     model: Any = VisionTransformer(**shape)
     half = (0.5, 0.5, 0.5)

@@ -97,7 +97,7 @@ def _shape(block: Any) -> BlockShape:
 
 
 def _query_macs(attention: Any) -> int:
-    """Count the MACs of an attention that are for queries only."""
+    """Count the MACs that an attention spends on queries alone."""
     macs = linear_macs(attention.proj) + linear_macs(getattr(attention, "gate", None))
     if attention.qkv is None:
         return macs + linear_macs(attention.q_proj)

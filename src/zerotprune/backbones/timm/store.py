@@ -37,7 +37,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
     Args:
         model: A timm model.
-        folder: Where to.
+        folder: The folder to write to.
         config: timm's `model_args`, if they cannot be read off the model.
     """
     if not hasattr(model, "patch_embed"):

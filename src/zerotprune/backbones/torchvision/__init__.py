@@ -42,7 +42,7 @@ class TorchvisionBackbone(Backbone):
         return int(getattr(_classifier(self.model), "out_features", 0))
 
     def transform(self, size: int | None = None) -> Callable[[Any], Tensor]:
-        """Return the transform of the weights; at another size crop the same share."""
+        """Return the transform of the weights. At another size, crop the same share."""
         preset: Any = entry_of(self.model).transforms()
         side = size or self.input_shape[1]
         crop, resize = preset.crop_size[0], preset.resize_size[0]

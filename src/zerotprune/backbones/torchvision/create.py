@@ -34,9 +34,9 @@ def create(
 
     Args:
         name: `vit_b_16`, or with the tag of its weights, at their size: `vit_l_16.imagenet1k_v1`.
-        pretrained: load the published weights.
-        classes: the number of classes; 1000 by default.
-        size: the side of the images in pixels.
+        pretrained: Load the published weights.
+        classes: The number of classes; 1000 by default.
+        size: The side of the images in pixels.
     """
     architecture, _, tag = name.partition(".")
     if architecture not in _names():
@@ -124,7 +124,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
     Args:
         model: A torchvision model.
-        folder: Where to.
+        folder: The folder to write to.
         config: The arguments of `VisionTransformer`, if they cannot be read off the model.
     """
     entry = entry_of(model)

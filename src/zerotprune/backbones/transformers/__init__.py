@@ -1,6 +1,6 @@
 """Hugging Face transformers' Vision Transformers: ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP, BEiT.
 
-Other classes are refused by name: their forward may do more than we would.
+Other classes are refused by name, as their forward may do more than ours.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TransformersBackbone(Backbone):
         return [name.partition(",")[0] for name in names]  # the first of several synonyms
 
     def under_own_names(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Let the library rename them: its files have the names of older versions."""
+        """Let the library rename the weights: its files use the names of older versions."""
         model: Any = self.model
         if state.keys() == model.state_dict().keys():
             return state
@@ -90,7 +90,7 @@ class TransformersBackbone(Backbone):
             super().resize_(size)
 
     def ending(self, *, prefix_only: bool = False, proportional: float | None = None) -> Ending:
-        """Return one always: it refuses calls that need an unpruned model."""
+        """Always return an ending: it refuses calls that need an unpruned model."""
         return TransformersEnding(
             self.model,
             prefix_only=prefix_only,

@@ -21,7 +21,7 @@ from ..contract import NO_MASK, BlockCall
 
 
 def role(module: Any, *names: str) -> Any:
-    """Return the attribute of the first of these names that the module has."""
+    """Return the first of these attributes that the module has."""
     for name in names:
         if hasattr(module, name):
             return getattr(module, name)
@@ -80,8 +80,7 @@ class TransformersCall(BlockCall):
 
 @dataclass(frozen=True, eq=False)
 class PreNorm:
-    """Branches end with dropout, layer scale and drop path, in this order, as far as they have
-    them."""
+    """End each branch with dropout, layer scale and drop path, in this order, where it has them."""
 
     block: Any
     prefix: int  # how many tokens are not patches
@@ -171,7 +170,7 @@ def _split_heads(x: Tensor, attention: Any) -> Tensor:
 
 
 def _follow(table: Tensor, tokens: Tokens) -> Tensor:
-    """Select the rows of the rotary table, which is of the original grid, for moved tokens."""
+    """Select the rows of the rotary table for moved tokens; it covers the original grid."""
     return table[tokens.source].unsqueeze(1) if tokens.moved else table
 
 

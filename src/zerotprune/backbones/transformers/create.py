@@ -41,8 +41,8 @@ class Vector(nn.Module):
     """Select one vector for an image from a base model's outputs.
 
     Args:
-        pool: as in `featurize_`.
-        prefix: the number of tokens before the patches.
+        pool: As in `featurize_`.
+        prefix: The number of tokens before the patches.
     """
 
     def __init__(self, pool: Pool, prefix: int) -> None:
@@ -77,9 +77,9 @@ def create(name: str, pretrained: bool) -> nn.Module:
     """Create a transformers model with an `Answer`: images in, logits out.
 
     Args:
-        name: a folder, or a name on the Hugging Face Hub. Without `pretrained` a folder needs no
+        name: A folder, or a name on the Hugging Face Hub. Without `pretrained` a folder needs no
             weights.
-        pretrained: load the weights.
+        pretrained: Load the weights.
     """
     config = _config(name)
     kind = _kind(name, config)
@@ -184,7 +184,7 @@ def _kind(name: str, config: Any) -> Any:
 
 
 def _answers(kind: str) -> bool:
-    """Return whether it returns one vector for an image, and not only for each patch."""
+    """Return whether the model returns one vector per image, not only one per patch."""
     family = FAMILIES[kind]
     return family.reads != "grid" and not family.tower
 

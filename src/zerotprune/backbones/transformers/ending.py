@@ -33,7 +33,7 @@ RECORDING = "transformers.utils.output_capturing"
 
 
 def pools(model: Any) -> bool:
-    """Return whether anything pools patches."""
+    """Return whether the model pools patches anywhere."""
     return reads_of(model) in ("mean", "pooler", "pooled")
 
 

@@ -89,7 +89,7 @@ def known_as(module: object) -> type | None:
 
 
 def is_exactly(module: object, names: set[str]) -> bool:
-    """Return whether it is exactly one of the library's classes of these names."""
+    """Return whether the module is exactly one of these classes of the library."""
     kind = type(module)
     return kind.__module__.startswith("transformers.models.") and kind.__name__ in names
 
@@ -119,7 +119,7 @@ def pooler_of(base: Any) -> tuple[str, nn.Module] | None:
 
 
 def is_map(pooler: nn.Module) -> bool:
-    """Return whether it pools by attention."""
+    """Return whether the pooler is an attention pooler."""
     return hasattr(pooler, "probe")
 
 

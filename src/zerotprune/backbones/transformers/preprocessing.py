@@ -42,7 +42,7 @@ class Preprocessing:
         return cls(resize, crop, mean, std, int(getattr(processor, "resample", 3) or 3))
 
     def at(self, sides: tuple[int, int]) -> Preprocessing:
-        """Return the same for another size, with the same share cropped."""
+        """Return the preprocessing for another size, cropping the same share."""
         out = self.crop or self.resize
         if isinstance(out, int) or out == sides:
             return self if out == sides else replace(self, crop=sides)

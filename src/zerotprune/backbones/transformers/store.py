@@ -51,7 +51,7 @@ def write(model: Any, folder: Path, config: Mapping[str, Any] | None) -> None:
 
     Args:
         model: A transformers model.
-        folder: Where to.
+        folder: The folder to write to.
         config: Refused, as a transformers model has its own.
     """
     if config is not None:
