@@ -32,10 +32,7 @@ def paper_form(geometry: Geometry, method: Method) -> Iterator[Dial]:
     by KL (benchmarks.search.paper_settings). Rounds are the default of `Stage`, the rule of
     Sec. 4.2.
     """
-    depth = geometry.depth
-    if depth < 2:
-        raise ValueError(f"a schedule needs at least 2 blocks, this model has {depth}")
-    blocks = _blocks(_PAPER_BLOCKS, depth)
+    blocks = _blocks(_PAPER_BLOCKS, geometry.depth)
     usual = round(geometry.patches * 10 / 196)
     for similar in sorted(range(2 * usual + 1), key=lambda similar: abs(similar - usual)):
         yield partial(_staged, geometry.patches, method, blocks, similar)
@@ -50,10 +47,7 @@ def early_form(geometry: Geometry, method: Method, i_first: bool = False) -> lis
     at most: beyond that it prunes by importance as well, with `i_first` before S, where the half is
     of what is left.
     """
-    depth = geometry.depth
-    if depth < 2:
-        raise ValueError(f"a schedule needs at least 2 blocks, this model has {depth}")
-    early, late = (_blocks(twelfths, depth) for twelfths in ((2, 4), (7, 10)))
+    early, late = (_blocks(twelfths, geometry.depth) for twelfths in ((2, 4), (7, 10)))
 
     def turn(cut: float) -> Schedule:
         left, stages = geometry.patches, []
@@ -71,14 +65,14 @@ def early_form(geometry: Geometry, method: Method, i_first: bool = False) -> lis
 def importance_form(geometry: Geometry, method: Method) -> list[Dial]:
     """Return the dial of I-stages alone, for training, as in the paper: one `keep` at 3/12, 6/12
     and 9/12 of the depth, where DynamicViT has its stages."""
-    if geometry.depth < 2:
-        raise ValueError(f"a schedule needs at least 2 blocks, this model has {geometry.depth}")
     blocks = _blocks((3, 6, 9), geometry.depth)
     return [partial(_staged, geometry.patches, method, blocks, 0)]
 
 
 def _blocks(twelfths: Iterable[int], depth: int) -> list[int]:
     """Return the blocks at these twelfths of the depth, without the last block."""
+    if depth < 2:
+        raise ValueError(f"a schedule needs at least 2 blocks, this model has {depth}")
     return sorted({min(max(round(depth * twelfth / 12), 1), depth - 1) for twelfth in twelfths})
 
 

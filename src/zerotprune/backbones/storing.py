@@ -206,11 +206,11 @@ def difference(model: nn.Module, twin: nn.Module) -> str:
         kind, other_kind = type(module).__name__, type(others[name]).__name__
         if kind != other_kind:
             return f"{name or 'the model'} is a {kind} and a {other_kind}"
-        mine, its = _settings(module), _settings(others[name])
-        for setting in sorted(mine.keys() & its.keys()):
-            if mine[setting] != its[setting]:
+        settings, other_settings = _settings(module), _settings(others[name])
+        for setting in sorted(settings.keys() & other_settings.keys()):
+            if settings[setting] != other_settings[setting]:
                 where = f"{name}.{setting}" if name else setting
-                return f"{where} is {mine[setting]!r} and {its[setting]!r}"
+                return f"{where} is {settings[setting]!r} and {other_settings[setting]!r}"
     return ""
 
 
