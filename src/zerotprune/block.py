@@ -356,7 +356,7 @@ def _refuse_bare_grid(x: Tensor | Tokens) -> None:
         )
 
 
-def _refuse_undeclared(method: Method, word: str) -> NoReturn:
+def _refuse_undeclared(method: Method, attribute: str) -> NoReturn:
     raise ValueError(
-        f"{type(method).__name__} must set `{word} = True`: heads that pool rely on it"
+        f"{type(method).__name__} must set `{attribute} = True`: heads that pool rely on it"
     )

@@ -20,11 +20,11 @@ from .safety.ranges import check_range
 VERSION = 3
 
 
-def _count(what: str, value: object, least: int) -> int:
+def _count(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{what} must be a whole number, got {value!r}")
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
-        raise ValueError(f"{what} must be at least {least}, got {value}")
+        raise ValueError(f"{name} must be at least {least}, got {value}")
     return int(value)
 
 

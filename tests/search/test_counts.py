@@ -106,7 +106,7 @@ def test_a_seed_makes_the_same_trials_and_resuming_repeats_none(
         for stop in stops:
             study = opened(config, name)
             run_trials(study, config, SMALL, by_first_block,
-                       wanted=lambda study=study, stop=stop: len(finished(study, config)) < stop)  # type: ignore[misc]  # fmt: skip
+                       proceed=lambda study=study, stop=stop: len(finished(study, config)) < stop)  # type: ignore[misc]  # fmt: skip
         return read_trials(study, config)
 
     whole = run("whole.db", 12)

@@ -51,7 +51,7 @@ def by_stages(schedule: Schedule) -> Outcome:
 
 def work_until(study: optuna.Study, config: SearchConfig, stop: int) -> None:
     """Work as if killed between two trials."""
-    run_trials(study, config, SMALL, by_stages, wanted=lambda: len(finished(study, config)) < stop)
+    run_trials(study, config, SMALL, by_stages, proceed=lambda: len(finished(study, config)) < stop)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_who_runs_a_trial_does_not_change_what_it_draws(opened: Opener) -> None:
     def meanwhile(schedule: Schedule) -> Outcome:
         if not finished(theirs, config):
             calls = iter([True, True, False])
-            run_trials(theirs, config, SMALL, by_stages, wanted=lambda: next(calls))
+            run_trials(theirs, config, SMALL, by_stages, proceed=lambda: next(calls))
         return by_stages(schedule)
 
     run_trials(mine, config, SMALL, meanwhile)

@@ -375,10 +375,10 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def refuse_torchrun(what: str) -> None:
-    """Raise ValueError under torchrun; `what` says why the command needs a single process."""
+def refuse_torchrun(reason: str) -> None:
+    """Raise ValueError under torchrun; `reason` says why the command needs a single process."""
     if world_size() > 1:
-        raise ValueError(f"{what}: start it without torchrun")
+        raise ValueError(f"{reason}: start it without torchrun")
 
 
 class RangeFormatter(DefaultFormatter):

@@ -18,14 +18,14 @@ from .weights import weights_hash
 
 
 def check_same(
-    stored: Mapping[str, Any], current: Mapping[str, Any], what: str, advice: str = ""
+    stored: Mapping[str, Any], current: Mapping[str, Any], message: str, advice: str = ""
 ) -> None:
     """Raise ValueError if two fingerprints differ, naming the first difference.
 
     Args:
         stored: The fingerprint in the file.
         current: The fingerprint of this run; its order decides which difference is the first.
-        what: The start of the error message: "FILE belongs to another search".
+        message: The start of the error message: "FILE belongs to another search".
         advice: What to do about it.
     """
     for name in [*current, *sorted(set(stored) - set(current))]:
@@ -33,7 +33,7 @@ def check_same(
         if before != now:
             difference = f"{name} {_short(before)} there, {_short(now)} here"
             raise ValueError(
-                f"{what}: {difference}; {advice}" if advice else f"{what}: {difference}"
+                f"{message}: {difference}; {advice}" if advice else f"{message}: {difference}"
             )
 
 

@@ -68,9 +68,9 @@ class VectorFolder:
         manifest = read_manifest(self.path)
         if manifest is not None:
             advice = "give another --out"
-            what = f"{self.path} has other vectors"
-            check_same(_flat(manifest["settings"]), _flat(self.settings), what, advice)
-            check_same({"form": manifest["form"]}, {"form": self.form}, what, advice)
+            message = f"{self.path} has other vectors"
+            check_same(_flat(manifest["settings"]), _flat(self.settings), message, advice)
+            check_same({"form": manifest["form"]}, {"form": self.form}, message, advice)
             for name, identity in manifest["shards"].items():
                 if identities.get(name, identity) != identity:
                     raise ValueError(

@@ -353,4 +353,4 @@ def _run_worker(job: WorkerJob, file: Path) -> None:
     assert parent is not None
     with suppress(StorageLostError):  # the parent lost it too, and reports the error
         # A parent that was killed cannot stop its workers, so they check.
-        run_trials(study, job.config, where, objective, wanted=parent.is_alive)
+        run_trials(study, job.config, where, objective, proceed=parent.is_alive)

@@ -109,9 +109,9 @@ def run_trials(
     objective: Callable[[Schedule], Outcome],
     advance: Callable[[list[FrozenTrial]], None] = lambda trials: None,
     *,
-    wanted: Callable[[], bool] = lambda: True,
+    proceed: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run trials until enough are finished, by all workers together, or `wanted` returns False.
+    """Run trials until enough are finished, by all workers together, or `proceed` returns False.
 
     Ctrl-C waits for the storage, and so never leaves a transaction open; it ends a trial at once.
 
@@ -121,7 +121,7 @@ def run_trials(
         surface: What is drawn.
         objective: Returns how well a schedule does.
         advance: Called after each trial with all that count so far.
-        wanted: Asked before each trial.
+        proceed: Called before each trial; False ends the run.
     """
     space = surface.space(config.budget)
     study.sampler = TrialSampler(config, space, surface.start(config.budget))
@@ -144,7 +144,7 @@ def run_trials(
     def go_on() -> bool:
         trials = finished(study, config)
         advance(trials)
-        return len(trials) < config.trials and wanted()
+        return len(trials) < config.trials and proceed()
 
     def stop_when_done(study: Study, trial: FrozenTrial) -> None:
         if not go_on():

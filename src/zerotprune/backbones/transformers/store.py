@@ -95,10 +95,10 @@ def read(folder: Path, weights: bool) -> nn.Module:
     except Exception as error:  # the folder is untrusted and can raise anything
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"transformers cannot read {folder}: {reason}") from None
-    for what, keys in misfits.items():
+    for kind, keys in misfits.items():
         if keys:
             raise ValueError(
-                f"the weights in {folder} do not fit its config: {what.replace('_', ' ')}, such "
+                f"the weights in {folder} do not fit its config: {kind.replace('_', ' ')}, such "
                 f"as {keys[0]}"
             )
     if weights:
