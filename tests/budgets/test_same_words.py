@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 import zerotprune as ztp
+from tests.thorough import thorough
 from zerotprune.app.catalog import CatalogEntry, generate_examples
 from zerotprune.app.view_model import Selection, build_view_model
 from zerotprune.cli.options import BudgetOptions
 from zerotprune.data import demo
 
 
-@pytest.mark.parametrize("cost", [0.85, 0.6])
+@pytest.mark.parametrize("cost", [pytest.param(0.85, marks=thorough), 0.6])
 @pytest.mark.parametrize("method", ["zero-tprune", "tome", "evit", "random"])
 def test_python_the_command_line_and_the_page_agree(method: str, cost: float) -> None:
     model = demo.model()

@@ -12,6 +12,7 @@ import timm
 
 import zerotprune as ztp
 from tests.families import build, plain_geometry
+from tests.thorough import thorough
 from zerotprune.backbones import backbone
 from zerotprune.backbones.storing import on_meta
 from zerotprune.cost import Geometry
@@ -77,7 +78,9 @@ def test_the_published_counts_at_what_they_cost(width: int, gmacs: float) -> Non
         assert ztp.schedule_for(model, gmacs=budget, method="diffrate") == schedule
 
 
-@pytest.mark.parametrize("width", NAMES)
+@pytest.mark.parametrize(
+    "width", [pytest.param(width, marks=() if width == 384 else thorough) for width in NAMES]
+)
 def test_a_larger_budget_never_leaves_fewer_tokens(width: int) -> None:
     """Go from nothing pruned, through the published counts, to fewer than any of them."""
     geometry, turns = GEOMETRIES[width], 400

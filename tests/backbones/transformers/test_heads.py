@@ -21,7 +21,7 @@ from tests.counting import macs_of
 from tests.equal_patches import equal_patches
 from tests.hf_families import CLASSIFIERS, FAMILIES, FEW, TOWERS, answers, build, images_for
 from tests.nursery import run_script
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, thorough
 from zerotprune.backbones import backbone
 from zerotprune.backbones.transformers.families import base_of
 from zerotprune.methods import ATS, Fold, ToMe
@@ -132,7 +132,9 @@ def test_counts_of_fvcore_export_and_one_graph() -> None:
     assert run_script(ALONE) == FEW
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in FEW else thorough) for name in FAMILIES]
+)
 def test_copies_are_pruned_and_of_their_own(family: str) -> None:
     model, inputs = build(family), images_for(family)
     with torch.inference_mode():
