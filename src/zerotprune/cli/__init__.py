@@ -54,7 +54,7 @@ def _app(arguments: list[str]) -> Any:
         name="zerotprune",
         help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
         version=__version__,
-        # The list of commands has no markup, and rich.markdown takes a third of the time.
+        # The list of commands has no markup, and importing rich.markdown is slow.
         help_format="markdown" if arguments[:1] and arguments[0] in COMMANDS else "plaintext",
     )
     for name, text in COMMANDS.items():
