@@ -13,6 +13,7 @@ from torch import nn
 import zerotprune as ztp
 from tests.counting import macs_of
 from tests.nursery import run_script
+from zerotprune import block
 from zerotprune.surgery import pruned_blocks
 
 
@@ -177,6 +178,32 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.skipif(block._COMPILER_IS_OLD, reason="this torch cannot compile pruned models")
 def test_compiled_it_has_one_graph_a_size() -> None:
     lines = run_script(_COMPILED)
     assert lines == ["160 1", "224 2", "160 2", "224 2"]
+
+
+_OLD_COMPILER = """
+import timm, torch, zerotprune as ztp
+from zerotprune import block
+block._COMPILER_IS_OLD = True
+block.check_compiler = torch.compiler.assume_constant_result(block.check_compiler)
+model = timm.create_model("test_vit", num_classes=5, depth=3).eval()
+ztp.prune_(model, cost=0.65)
+images = torch.rand(2, 3, 160, 160)
+for fullgraph in (True, False):
+    torch.compiler.reset()
+    try:
+        torch.compile(model, backend="eager", fullgraph=fullgraph)(images)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+print(model(images).isfinite().all().item())
+"""
+
+
+def test_an_old_compiler_is_refused() -> None:
+    *refusals, runs = run_script(_OLD_COMPILER)
+    why = "compiling a pruned model needs torch 2.11 or newer, and this is"
+    assert [why in line for line in refusals] == [True, True]
+    assert runs == "True"

@@ -49,6 +49,24 @@ if TYPE_CHECKING:
 #: result for an image does not depend on its batch, so nothing else changes.
 CHUNK = 4
 
+#: In older versions, torch.compile does not know the properties of a named tuple, such as `Seen`.
+OLDEST_COMPILER = (2, 11)
+_COMPILER_IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_COMPILER
+
+
+def check_compiler() -> None:
+    """Refuse a torch that cannot compile pruned models."""
+    if _COMPILER_IS_OLD:
+        oldest = ".".join(map(str, OLDEST_COMPILER))
+        raise ValueError(
+            f"compiling a pruned model needs torch {oldest} or newer, and this is "
+            f"{torch.__version__}: run it without torch.compile"
+        )
+
+
+if _COMPILER_IS_OLD:  # the compiler calls it while it traces, so that the sentence is what fails
+    check_compiler = torch.compiler.assume_constant_result(check_compiler)
+
 
 @runtime_checkable
 class Parts(Protocol):
@@ -137,6 +155,8 @@ class PrunedBlock:
             left: Receives the tokens that leave the block. The last block returns a plain tensor,
                 but a head that pools needs the sizes of the tokens.
         """
+        if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
+            check_compiler()
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:
             return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backbones import Pool, backbone, featurize_
+from ..block import check_compiler
 from ..budgets import fit, schedule_for
 from ..method import Method, name_of, resolve
 from ..safety.ranges import check_choice, check_range
@@ -379,6 +380,7 @@ class Embedder:
             width = int(model(one).shape[-1])
         run: Any = model
         if self.compile:
+            check_compiler()
             run = torch.compile(model, fullgraph=True, dynamic=False)
         decoder = Decoder(transform, precision)
         normalization = {"mean": list(mean), "std": list(std)}

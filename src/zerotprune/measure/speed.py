@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backbones import backbone
+from ..block import check_compiler
 from ..budgets import schedule_for
 from ..budgets.solving import measured_gmacs
 from ..clock import Call, Clock, Timings, now, race, room_for, stopwatch
@@ -224,6 +225,7 @@ def as_measured(model: nn.Module, precision: Precision, modes: Sequence[Mode]) -
     cast = copy.deepcopy(model).to(getattr(torch, precision))
     if "eager" in modes:
         return cast
+    check_compiler()
     compiled: nn.Module = torch.compile(cast, fullgraph=True, dynamic=False)  # type: ignore[assignment]
     return compiled
 
