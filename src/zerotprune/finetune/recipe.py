@@ -73,7 +73,9 @@ class Recipe:
         no_decay: set[str] = getattr(model, "no_weight_decay", set)()
         new_ids = {id(parameter) for parameter in new}
         groups = []
-        for group in param_groups_weight_decay(model, self.weight_decay, True, no_decay):
+        for group in param_groups_weight_decay(
+            model, self.weight_decay, no_weight_decay_list=no_decay
+        ):
             for rate, is_new in ((self.lr, False), (self.new_lr, True)):
                 params = [one for one in group["params"] if (id(one) in new_ids) == is_new]
                 if params:
