@@ -71,7 +71,7 @@ define test-with
 $(PYTHON) -m venv $(1)
 $(1)/bin/python -m pip install --quiet $(2) --editable '.[cli,embed]' beartype fvcore hypothesis \
 	jaxtyping open_clip_torch pytest pytest-xdist
-$(1)/bin/python -m pytest --numprocesses auto --dist loadfile -W ignore $(CORE)
+ZEROTPRUNE_THOROUGH=1 $(1)/bin/python -m pytest --numprocesses auto --dist loadfile -W ignore $(CORE)
 endef
 
 # Build and check wheel and sdist, then try the wheel in an empty environment outside the clone.
