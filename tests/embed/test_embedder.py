@@ -17,6 +17,7 @@ from torch import Tensor
 
 import zerotprune as ztp
 from tests import hf_families
+from zerotprune import block
 from zerotprune.backbones import backbone, featurize_, transformer
 from zerotprune.methods import ToMe
 
@@ -226,6 +227,7 @@ def test_compiled_batches_are_all_of_one_shape(
         return run
 
     monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(block, "_COMPILER_IS_OLD", False)
     actual = embedder(model, cost=0.7, compile=True).embed(pictures).vectors
     assert seen == [(2, 3, SIDE, SIDE)] * 3
     expected = embedder(model, cost=0.7).embed(pictures).vectors
