@@ -116,7 +116,7 @@ def test_info_prints_what_a_terminal_can_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("info a.onnx --cost 0.5", "give no options"),
+        ("info a.onnx --cost 0.5", "has no options"),
         ("export test_vit --weights m.bin --to openvino --out m.xml", "are one file"),
         (
             "export test_vit --schedule m.pte.json --to executorch --out m.pte",
