@@ -7,14 +7,16 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/zerotprune demo
 
-# Each test file runs in one process, so that its fixtures are set up once. tests/conftest.py sets the
-# order. pytest ends with the ten slowest tests and the total time.
+# Each test file runs in one process, so that its fixtures are set up once; one process more than there
+# are cores, since many tests wait. tests/conftest.py sets the order. pytest ends with the ten slowest
+# tests and the total time.
+WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
 test: .venv/installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 10
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10
 
 # The whole suite, with the sweeps that `make test` leaves out (tests/thorough.py).
 test-thorough: .venv/installed browser
