@@ -32,7 +32,7 @@ def test_all_classes_appear() -> None:
 
 
 def test_the_model_reads_unseen_images() -> None:
-    images, labels = demo.images(80, seed=11)
+    images, labels = demo.images(150, seed=11)
     with torch.inference_mode():
         hits = (demo.model()(images).argmax(-1) == labels).float()
     assert hits.mean() > 0.96

@@ -27,7 +27,7 @@ def test_killed_at_any_moment_a_run_ends_exact(tmp_path: Path, workers: str) -> 
     images = make_images(tmp_path / "images", COUNT)
     whole = tmp_path / "whole"
     embed(images, whole)
-    kill_again_and_again(images, whole, tmp_path, MANY or 2, "--workers", workers)
+    kill_again_and_again(images, whole, tmp_path, MANY or 4, "--workers", workers)
 
 
 def kill_again_and_again(
