@@ -178,11 +178,15 @@ def share(keep: float, count: int) -> Fraction:
     return Fraction(str(keep)) * count
 
 
-def mean(host: Token, guests: Sequence[Token]) -> Token:
-    """Average guests into their host, each weighted by its number of patches."""
+def mean(host: Token, guests: Sequence[Token], keeps_length: bool = False) -> Token:
+    """Average guests into their host, each weighted by its number of patches; keeping lengths, the
+    result is as long as they are on average."""
     group = [host, *guests]
     total = sum(token.size for token in group)
     x = sum((token.size / total * token.x for token in group), np.zeros_like(host.x))
+    if keeps_length:
+        length = sum(token.size / total * np.linalg.norm(token.x) for token in group)
+        x = x * length / np.linalg.norm(x)
     return replace(host, x=x, patches=tuple(p for token in group for p in token.patches))
 
 
@@ -220,6 +224,7 @@ def fold(
     importance: str,
     features: str,
     of_partner: float,
+    keeps_length: bool,
 ) -> list[Token]:
     """Fold: every second patch token may go, at the price of its importance times what is lost."""
     if count == 0:
@@ -266,7 +271,7 @@ def fold(
     folded = {i: to for _, i, to in edges}
     stay = [patches[i] for i in range(1, len(patches), 2) if i not in folded]
     hosts = [
-        mean(patches[j], [patches[i] for i, to in folded.items() if to == j])
+        mean(patches[j], [patches[i] for i, to in folded.items() if to == j], keeps_length)
         for j in range(0, len(patches), 2)
     ]
     return prefix + stay + hosts

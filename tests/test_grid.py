@@ -176,7 +176,7 @@ def test_prefix_and_surviving_patches_are_those_without_the_grid(family: str, me
     if method in ("zero-tprune", "average-attention", "accumulated-attention"):
         places = left[0].unsqueeze(-1).expand(-1, -1, short.shape[-1])
         torch.testing.assert_close(grid[:, prefix:].gather(1, places), short[:, prefix:])
-    if method in ("fold", "tome"):  # what is apart cancels out: the sum over all patches is kept
+    if method == "tome":  # what is apart cancels out: the sum over all patches is kept
         sizes: list[Any] = []
         model.blocks[-1].register_forward_pre_hook(
             lambda _, args: sizes.append(Tokens.of(args[0], prefix).size)

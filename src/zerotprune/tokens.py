@@ -45,6 +45,7 @@ class Reduction(NamedTuple):
     into: Int[Tensor, "batch similar"] | None = None  # index in `keep` that they are merged into
     adding: Float[Tensor, "batch similar"] | None = None  # share of their size that is added
     weight: Float[Tensor, "batch patches"] | None = None  # in the mean, if that is not the size
+    keeps_length: bool = False  # is a mean scaled to the mean length of the tokens in it?
     fused: Float[Tensor, "batch patches"] | None = None  # weights of one extra token
     valid: Bool[Tensor, "batch kept"] | None = None  # False: padding of an image that keeps fewer
     state: Any = None  # the method's, travels with the kept tokens
@@ -105,7 +106,7 @@ def reduce_tokens(
         assert reduction.similar is not None
         gone, into = reduction.similar + prefix, reduction.into + prefix
         weight = _merge_weight(tokens, reduction, prefix)
-        x, size = scorer.merge(tokens.x, weight, indices, gone, into)
+        x, size = scorer.merge(tokens.x, weight, indices, gone, into, reduction.keeps_length)
         if reduction.adding is not None or reduction.weight is not None:
             size = _merged_sizes(tokens, indices, gone, into, reduction.adding)
     left = Tokens(

@@ -94,7 +94,7 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (Fold(), merging(3, 3, 3, 3, 3)),
     (Fold(), merging(18, 0, 9, 2)),
     (
-        Fold(of_partner=0, proportional=1),
+        Fold(of_partner=0, keeps_length=False),
         ztp.Schedule((ztp.Stage(2, similar=7), ztp.Stage(4, similar=6))),
     ),
     (Fold(importance="rows"), merging(5, 0, 4, 0, 3)),
@@ -169,6 +169,7 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
                 importance=method.importance,
                 features=method.features,
                 of_partner=method.of_partner,
+                keeps_length=method.keeps_length,
             )
         if isinstance(method, EViT):
             return evit(tokens, attention, stage.keep, method.fuses)

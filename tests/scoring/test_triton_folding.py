@@ -180,9 +180,12 @@ def test_equal_tokens_are_folded_in_their_order(
     assert plan.keep[0].tolist() == [9, 11, 13, 15, 17, 19, *range(0, 21, 2)]
 
 
+@pytest.mark.parametrize("keeps_length", [False, True])
 @pytest.mark.parametrize("sized", [False, True])
 @pytest.mark.parametrize(("tokens", "precision"), each_once([5, 66, 140]))
-def test_merged_tokens_are_weighted_means(tokens: int, sized: bool, precision: torch.dtype) -> None:
+def test_merged_tokens_are_weighted_means(
+    tokens: int, sized: bool, keeps_length: bool, precision: torch.dtype
+) -> None:
     count = tokens // 2
     x = torch.randn(BATCH, tokens, 40, device=DEVICE).to(precision)
     size = sizes_of(tokens) if sized else None
@@ -191,8 +194,8 @@ def test_merged_tokens_are_weighted_means(tokens: int, sized: bool, precision: t
     into = torch.randint(0, tokens - count, gone.shape, device=DEVICE)
     into[:, : count // 2] = 0  # many into one
     wide = None if size is None else size.double()
-    exact, masses = REFERENCE.merge(x.double(), wide, keep, gone, into)
-    actual, total = similarity.merge(x, size, keep, gone, into)
+    exact, masses = REFERENCE.merge(x.double(), wide, keep, gone, into, keeps_length)
+    actual, total = similarity.merge(x, size, keep, gone, into, keeps_length)
     assert torch.equal(total, masses.float())
     assert error(actual, exact) < LOOSE[precision]
 

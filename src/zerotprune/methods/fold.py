@@ -58,6 +58,8 @@ class Fold(Method):
         of_partner: The share of the partner's importance that is added to a token's.
         stages: The number of stages that meet a budget; None means 5, and 7 at low budgets.
         proportional: Let attention be proportional to this power of the size of a token.
+        keeps_length: Scale a merged token to the mean length of the tokens in it, since their mean
+            is shorter. Token Fusion (Kim et al., WACV 2024) keeps lengths in another form.
 
     >>> Fold().importance
     'auto'
@@ -72,6 +74,7 @@ class Fold(Method):
     of_partner: float = 0.25
     stages: int | None = None
     proportional: float = 1.0
+    keeps_length: bool = True
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 1:
@@ -135,8 +138,9 @@ class Fold(Method):
             self._features(seen), stage.similar, weight, self.of_partner, prefix=seen.prefix
         )
         return Reduction(
-            folding.keep, weight, similar=folding.gone, partner=folding.partner, into=folding.into
-        )
+            folding.keep, weight, similar=folding.gone, partner=folding.partner, into=folding.into,
+            keeps_length=self.keeps_length,
+        )  # fmt: skip
 
     def _weight(self, seen: Seen) -> Float[Tensor, "batch patches"]:
         """Return the importance of each patch token: 1 on average, or 2 if it is a sum."""

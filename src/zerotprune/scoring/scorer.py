@@ -35,6 +35,9 @@ Backend = Literal["auto", "reference", "triton"]
 
 INSTALLED = find_spec("triton") is not None
 
+#: opposite tokens add up to nothing, which has no direction to scale
+SHORTEST = 1e-6
+
 
 class Scorer:
     """What a method scores with. This one writes the attention graph to memory."""
@@ -173,6 +176,7 @@ class Scorer:
         keep: Int[Tensor, "batch kept"],
         gone: Int[Tensor, "batch gone"],
         into: Int[Tensor, "batch gone"],
+        keeps_length: bool = False,
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
         """Merge tokens into kept ones by means weighted by size; return the kept tokens and their
         new sizes.
@@ -183,6 +187,8 @@ class Scorer:
             keep: The indices of the tokens to keep.
             gone: The indices of the tokens to merge.
             into: For each of `gone`, the index in `keep` to merge it into.
+            keeps_length: Scale each mean, which is shorter than the tokens in it, to their mean
+                length.
         """
         kept, both = keep.shape[1], torch.cat((keep, gone), dim=1)
         tokens = widen(take(x, both))
@@ -193,7 +199,13 @@ class Scorer:
             tokens = tokens * sizes.unsqueeze(-1)
         total = add_at(sizes[:, :kept], into, sizes[:, kept:])
         mixed = add_at(tokens[:, :kept], into, tokens[:, kept:])
-        return (mixed / total.unsqueeze(-1)).to(x.dtype), total
+        divisor = total
+        if keeps_length:
+            lengths = torch.linalg.vector_norm(tokens, dim=-1)
+            lengths = add_at(lengths[:, :kept], into, lengths[:, kept:])
+            shortened = torch.linalg.vector_norm(mixed, dim=-1) / lengths.clamp_min(SHORTEST)
+            divisor = total * shortened.clamp_min(SHORTEST)
+        return (mixed / divisor.unsqueeze(-1)).to(x.dtype), total
 
 
 #: the one instance: the compiler can trace a global, but not an instance made by a default

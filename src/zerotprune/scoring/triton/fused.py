@@ -192,10 +192,11 @@ class FusedScorer(Scorer):
         keep: Int[Tensor, "batch kept"],
         gone: Int[Tensor, "batch gone"],
         into: Int[Tensor, "batch gone"],
+        keeps_length: bool = False,
     ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
         if x.requires_grad:  # the kernel has no backward pass
-            return super().merge(x, size, keep, gone, into)
-        return similarity.merge(x, size, keep, gone, into)
+            return super().merge(x, size, keep, gone, into, keeps_length)
+        return similarity.merge(x, size, keep, gone, into, keeps_length)
 
 
 def _why_no_graph(heads: list[Heads]) -> str | None:

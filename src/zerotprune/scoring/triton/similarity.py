@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...shapes import Float, Int
+from ..scorer import SHORTEST
 from ..similarity import Folding
 from .ranking import _key
 from .tiles import kernel, launching, portion
@@ -125,6 +126,7 @@ def merge(
     keep: Int[Tensor, "batch kept"],
     gone: Int[Tensor, "batch gone"],
     into: Int[Tensor, "batch gone"],
+    keeps_length: bool = False,
 ) -> tuple[Float[Tensor, "batch kept width"], Float[Tensor, "batch kept"]]:
     """See `Scorer.merge`."""
     batch, tokens, width = x.shape
@@ -136,11 +138,13 @@ def merge(
     total = x.new_empty((batch, kept), dtype=torch.float32)
     padded = triton.next_power_of_2(width)
     rows = max(1, min(16, 8192 // padded))
+    span = min(max(triton.next_power_of_2(gone.shape[1]), 32), 256)
     with launching(x):
         _merge[(batch * triton.cdiv(kept, rows),)](
             x, x if size is None else size, keep, gone, into, out, total,
             *x.stride()[:2], tokens, width, kept, gone.shape[1],
-            ROWS=rows, SPAN=32, PADDED=padded, SIZED=size is not None, num_warps=4,
+            ROWS=rows, SPAN=span, PADDED=padded, SIZED=size is not None,
+            KEEPS_LENGTH=keeps_length, SHORTEST=SHORTEST, num_warps=4,
         )  # fmt: skip
     return out, total
 
@@ -313,6 +317,7 @@ def _merge(
     x, size, keep, gone, into, out, total,
     stride_batch, stride_token, tokens, width, kept, count,
     ROWS: tl.constexpr, SPAN: tl.constexpr, PADDED: tl.constexpr, SIZED: tl.constexpr,
+    KEEPS_LENGTH: tl.constexpr, SHORTEST: tl.constexpr,
 ):  # fmt: skip
     """Merge into some of the kept tokens of one image, all channels at once. Few take in more than
     one or two: load the first one of all rows together, then the second, and so on."""
@@ -330,6 +335,9 @@ def _merge(
         grown = tl.load(size + token)
     mixed = tl.load(x + token[:, None] * stride_token + place[None, :], mask=channel, other=0.0)
     mixed = mixed.to(tl.float32) * grown[:, None]
+    length = grown
+    if KEEPS_LENGTH:
+        length = tl.sqrt(tl.sum(mixed * mixed, 1))
     for begin in range(0, count, SPAN):
         entry = begin + tl.arange(0, SPAN)
         target = tl.load(into + entry, mask=entry < count, other=-1)
@@ -345,9 +353,16 @@ def _merge(
                 mass *= tl.load(size + source)
             some = tl.load(x + source[:, None] * stride_token + place[None, :],
                            mask=channel & (mass > 0)[:, None], other=0.0)  # fmt: skip
-            mixed += some.to(tl.float32) * mass[:, None]
+            some = some.to(tl.float32) * mass[:, None]
+            mixed += some
             grown += mass
-    mixed = mixed / grown[:, None]
+            if KEEPS_LENGTH:
+                length += tl.sqrt(tl.sum(some * some, 1))
+    divisor = grown
+    if KEEPS_LENGTH:
+        shortened = tl.sqrt(tl.sum(mixed * mixed, 1)) / tl.maximum(length, SHORTEST)
+        divisor *= tl.maximum(shortened, SHORTEST)
+    mixed = mixed / divisor[:, None]
     tl.store(out + (image * kept + row)[:, None] * width + place[None, :],
              mixed.to(out.dtype.element_ty), mask=(row < kept)[:, None] & channel)  # fmt: skip
     tl.store(total + image * kept + row, grown, mask=row < kept)
