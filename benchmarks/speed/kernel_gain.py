@@ -47,8 +47,8 @@ CASES = (
     Case("deit_small_patch16_224", None, 512,
          ("all kernels", "without fold", "without merge", "without whole", "rows, not columns")),
     Case("vit_base_patch14_dinov2", 518, 32,
-         ("all kernels", "without sampling", "without matching", "without parting",
-          "without merge", "flex attention")),
+         ("all kernels", "without sampling", "without matching", "without merge",
+          "flex attention")),
 )  # fmt: skip
 
 
@@ -138,10 +138,6 @@ def variants_of() -> Mapping[str, Scorer]:
         cheapest = Scorer.cheapest
 
     @dataclass(frozen=True)
-    class WithoutParting(fused.FusedScorer):
-        fold = Scorer.fold
-
-    @dataclass(frozen=True)
     class WithoutMerge(fused.FusedScorer):
         merge = Scorer.merge
 
@@ -175,7 +171,6 @@ def variants_of() -> Mapping[str, Scorer]:
         "without fold": WithoutFold(),
         "without sampling": WithoutSampling(),
         "without matching": WithoutMatching(),
-        "without parting": WithoutParting(),
         "without merge": WithoutMerge(),
         "without whole": WithoutWhole(),
         "flex attention": Flex(),

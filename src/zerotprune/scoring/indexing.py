@@ -46,7 +46,8 @@ def split_top(
 ) -> tuple[Int[Tensor, "batch {count}"], Int[Tensor, "batch others"]]:
     """Return the indices of the `count` largest values, the largest first, and all other indices
     in ascending order. `order` sorts as `descending`, for a faster way."""
-    if exporting():
+    # Compiled for a GPU, counting is one kernel and sorting is several.
+    if exporting() or (values.is_cuda and torch.compiler.is_compiling()):
         rank = _rank(values)
         # Give the others the ranks from `count` on, in the order of their indices.
         others = (rank >= count).to(values.dtype)

@@ -168,9 +168,7 @@ class FusedScorer(Scorer):
         prefix: int = 0,
     ) -> Folding:
         if features.shape[1] - prefix > similarity.ONE_TILE:
-            patches = features[:, prefix:]
-            gain, choice = self.cheapest(patches, first, weight, of_partner)
-            return similarity.split(gain, choice, count, first, patches.shape[1])
+            return super().fold(features, count, weight, of_partner, first, prefix)
         return similarity.fold(features, count, weight, of_partner, first, prefix)
 
     def cheapest(

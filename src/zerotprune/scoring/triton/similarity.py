@@ -1,7 +1,7 @@
 """Similar tokens: find partners by cosine, fold every second token into one of the others, merge.
 
-There is never a table of similarities in memory. One program decides on the folds of an image; a
-merge is a few gathers. Nothing is added atomically, so equal tokens always give equal sums.
+There is never a table of similarities in memory. One program decides on the folds of an image.
+Nothing is added atomically, so equal tokens always give equal sums.
 """
 
 from __future__ import annotations
@@ -101,25 +101,6 @@ def fold(
     return Folding(keep, gone[0], gone[1], gone[2])
 
 
-def split(
-    gain: Float[Tensor, "batch group_a"],
-    choice: Int[Tensor, "batch group_a"],
-    count: int,
-    first: int,
-    patches: int,
-) -> Folding:
-    """Fold the `count` tokens of the largest gain, each into its choice; see `Scorer.fold`."""
-    batch, group_a = gain.shape
-    keep = choice.new_empty((batch, patches - count))
-    gone = choice.new_empty((3, batch, count))
-    with launching(gain):
-        _split[(batch,)](
-            gain, choice, keep, gone, patches, group_a, count, batch * count, first,
-            SIDE=triton.next_power_of_2(patches - patches // 2), SPAN=16, num_warps=8,
-        )  # fmt: skip
-    return Folding(keep, gone[0], gone[1], gone[2])
-
-
 def merge(
     x: Float[Tensor, "batch tokens width"],
     size: Float[Tensor, "batch tokens"] | None,
@@ -137,16 +118,29 @@ def merge(
     out = x.new_empty((batch, kept, width))
     total = x.new_empty((batch, kept), dtype=torch.float32)
     padded = triton.next_power_of_2(width)
-    rows = max(1, min(16, 8192 // padded))
-    span = min(max(triton.next_power_of_2(gone.shape[1]), 32), 256)
+    rows = max(1, 2048 // padded)
+    first, following = _guests(into, kept)
     with launching(x):
         _merge[(batch * triton.cdiv(kept, rows),)](
-            x, x if size is None else size, keep, gone, into, out, total,
+            x, x if size is None else size, keep, gone, first, following, out, total,
             *x.stride()[:2], tokens, width, kept, gone.shape[1],
-            ROWS=rows, SPAN=span, PADDED=padded, SIZED=size is not None,
-            KEEPS_LENGTH=keeps_length, SHORTEST=SHORTEST, num_warps=4,
+            ROWS=rows, PADDED=padded, SIZED=size is not None, KEEPS_LENGTH=keeps_length,
+            SHORTEST=SHORTEST, num_warps=4,
         )  # fmt: skip
     return out, total
+
+
+def _guests(
+    into: Int[Tensor, "batch gone"], kept: int
+) -> tuple[Int[Tensor, "batch kept"], Int[Tensor, "batch gone"]]:
+    """Return for each kept token the first of `into` that is merged into it, and for each of these
+    the following one; their number if there is none. Compiled, each is one small kernel."""
+    count = into.shape[1]
+    guest = torch.arange(count, device=into.device)
+    token = torch.arange(kept, device=into.device).unsqueeze(1)
+    first = torch.where(into.unsqueeze(1) == token, guest, count)
+    same = (into.unsqueeze(1) == into.unsqueeze(2)) & (guest > guest.unsqueeze(1))
+    return first.amin(dim=-1), torch.where(same, guest, count).amin(dim=-1)
 
 
 @kernel
@@ -264,29 +258,6 @@ def _fold(
               goes, stays, place, count, first_place)  # fmt: skip
 
 
-@kernel
-def _split(
-    gain, choice, keep, gone, tokens, group_a, count, votes_stride, first_place,
-    SIDE: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """Choose like `_fold` for images of more tokens, from gains that are known."""
-    image = tl.program_id(0).to(tl.int64)
-    gain += image * group_a
-    place = tl.arange(0, SIDE)
-    goes, stays = place < group_a, 2 * place + 1 - first_place < tokens
-    key = _key(tl.load(gain + place, mask=goes, other=0.0))
-    above = tl.zeros([SIDE, SPAN], tl.int32)
-    for start in range(0, group_a, SPAN):
-        column = start + tl.arange(0, SPAN)
-        other = _key(tl.load(gain + column, mask=column < group_a, other=0.0))
-        more = other[None, :] > key[:, None]
-        same = (other[None, :] == key[:, None]) & (column[None, :] < place[:, None])
-        above += ((more | same) & (column < group_a)[None, :]).to(tl.int32)
-    into = tl.load(choice + image * group_a + place, mask=goes, other=0)
-    _hand_out(keep + image * (tokens - count), gone + image * count, votes_stride, into,
-              tl.sum(above, 1), goes, stays, place, count, first_place)  # fmt: skip
-
-
 @triton.jit
 def _hand_out(keep, gone, votes_stride, choice, rank, goes, stays, place, count, first_place):
     """Store what stays, what goes and into which: first the rows that stay, in their order,
@@ -314,20 +285,21 @@ def _above(gain, goes, place):
 
 @kernel
 def _merge(
-    x, size, keep, gone, into, out, total,
+    x, size, keep, gone, first, following, out, total,
     stride_batch, stride_token, tokens, width, kept, count,
-    ROWS: tl.constexpr, SPAN: tl.constexpr, PADDED: tl.constexpr, SIZED: tl.constexpr,
-    KEEPS_LENGTH: tl.constexpr, SHORTEST: tl.constexpr,
+    ROWS: tl.constexpr, PADDED: tl.constexpr, SIZED: tl.constexpr, KEEPS_LENGTH: tl.constexpr,
+    SHORTEST: tl.constexpr,
 ):  # fmt: skip
-    """Merge into some of the kept tokens of one image, all channels at once. Few take in more than
-    one or two: load the first one of all rows together, then the second, and so on."""
+    """Merge into some of the kept tokens of one image, all channels at once: the first guest of all
+    of them together, then the second, and so on. Few have more than one or two."""
     image, start = portion(kept, ROWS)
     x += image * stride_batch
     size += image * tokens
     gone += image * count
-    into += image * count
+    following += image * count
     row = start + tl.arange(0, ROWS)
-    token = tl.load(keep + image * kept + row, mask=row < kept, other=0)
+    inside = row < kept
+    token = tl.load(keep + image * kept + row, mask=inside, other=0)
     place = tl.arange(0, PADDED)
     channel = (place < width)[None, :]
     grown = tl.full([ROWS], 1.0, tl.float32)
@@ -338,31 +310,26 @@ def _merge(
     length = grown
     if KEEPS_LENGTH:
         length = tl.sqrt(tl.sum(mixed * mixed, 1))
-    for begin in range(0, count, SPAN):
-        entry = begin + tl.arange(0, SPAN)
-        target = tl.load(into + entry, mask=entry < count, other=-1)
-        which = tl.load(gone + entry, mask=entry < count, other=0)
-        comes = (target[None, :] == row[:, None]).to(tl.int32)
-        turn = tl.cumsum(comes, 1) * comes
-        most = tl.max(tl.max(turn, 1), 0)
-        for number in range(1, most + 1):
-            now = turn == number
-            source = tl.sum(tl.where(now, which[None, :], 0), 1)
-            mass = tl.sum(now.to(tl.float32), 1)
-            if SIZED:
-                mass *= tl.load(size + source)
-            some = tl.load(x + source[:, None] * stride_token + place[None, :],
-                           mask=channel & (mass > 0)[:, None], other=0.0)  # fmt: skip
-            some = some.to(tl.float32) * mass[:, None]
-            mixed += some
-            grown += mass
-            if KEEPS_LENGTH:
-                length += tl.sqrt(tl.sum(some * some, 1))
+    guest = tl.load(first + image * kept + row, mask=inside, other=count)
+    while tl.min(guest, 0) < count:
+        comes = guest < count
+        source = tl.load(gone + guest, mask=comes, other=0)
+        mass = comes.to(tl.float32)
+        if SIZED:
+            mass *= tl.load(size + source)
+        some = tl.load(x + source[:, None] * stride_token + place[None, :],
+                       mask=channel & comes[:, None], other=0.0)  # fmt: skip
+        some = some.to(tl.float32) * mass[:, None]
+        mixed += some
+        grown += mass
+        if KEEPS_LENGTH:
+            length += tl.sqrt(tl.sum(some * some, 1))
+        guest = tl.load(following + guest, mask=comes, other=count)
     divisor = grown
     if KEEPS_LENGTH:
         shortened = tl.sqrt(tl.sum(mixed * mixed, 1)) / tl.maximum(length, SHORTEST)
         divisor *= tl.maximum(shortened, SHORTEST)
     mixed = mixed / divisor[:, None]
     tl.store(out + (image * kept + row)[:, None] * width + place[None, :],
-             mixed.to(out.dtype.element_ty), mask=(row < kept)[:, None] & channel)  # fmt: skip
-    tl.store(total + image * kept + row, grown, mask=row < kept)
+             mixed.to(out.dtype.element_ty), mask=inside[:, None] & channel)  # fmt: skip
+    tl.store(total + image * kept + row, grown, mask=inside)
