@@ -233,18 +233,18 @@ def test_bisection_takes_what_has_no_setting_for_too_far() -> None:
     assert bisect(lambda dial: None, 0.5) is None
 
 
-def test_an_expensive_dial_is_not_turned_for_what_is_out_of_reach() -> None:
+def test_a_dial_is_not_turned_for_what_is_out_of_reach() -> None:
     turned: list[float] = []
 
     def turn(dial: float) -> tuple[float, float]:
         turned.append(dial)
         return dial, 1 - dial / 2
 
-    hit = bisect(turn, 0.4, expensive=True)
+    hit = bisect(turn, 0.4)
     assert hit is not None
     assert hit.value == pytest.approx(0.5, abs=1e-5)
     assert len(turned) == 2
-    within = bisect(turn, 0.7, steps=20, expensive=True)
+    within = bisect(turn, 0.7, steps=20)
     assert within is not None
     assert within.setting == pytest.approx(0.6, abs=1e-4)
 

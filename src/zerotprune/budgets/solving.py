@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
 from typing import Generic, TypeVar
 
 import torch
@@ -205,15 +207,12 @@ def solve(
         outputs: As for `prune_`.
     """
     best: Hit[Schedule] | None = None
+    price = cache(price)  # near its target, a dial gives the same few schedules again and again
     # Below the error of a measured cost, more steps are pointless.
-    close_enough = TOLERANCE / 5 if method.adaptive else 0.0
+    close_enough, reach = (TOLERANCE / 5, 0.0) if method.adaptive else (0.0, TOLERANCE)
     for dial in dials_of(method, geometry):
         best = bisect(
-            _priced(dial, price),
-            target,
-            close_enough=close_enough,
-            best=best,
-            expensive=method.adaptive,
+            _priced(dial, price), target, close_enough=close_enough, reach=reach, best=best
         )
         if best is not None and best.miss <= TOLERANCE / 2:
             return best.setting
@@ -279,8 +278,8 @@ def bisect(
     *,
     steps: int = 20,
     close_enough: float = 0.0,
+    reach: float = TOLERANCE,
     best: Hit[Setting] | None = None,
-    expensive: bool = False,
 ) -> Hit[Setting] | None:
     """Find the setting whose value is nearest to the target, by turning a dial from 0 to 1.
 
@@ -290,25 +289,24 @@ def bisect(
         target: The value to find.
         steps: The most halvings of the dial.
         close_enough: Stop once the miss is at most this.
+        reach: Stop if even the far end of the dial, which is tried second, is above the target by
+            more than this, relative to the target.
         best: The nearest so far, from other dials.
-        expensive: Try the far end of the dial second, and stop if its value is above the target,
-            which is out of reach then.
     """
     low, high = 0.0, 1.0
-    for step in range(steps + 1):
-        at_end = step == 1 and expensive
+    for step in range(steps + 2):
+        at_end = step == 1
         middle = (low + high) / 2 if step else 0.0
         setting = turn(1 - 2**-steps if at_end else middle)
-        if setting is not None:
-            miss = abs(setting[1] - target) / max(abs(target), 1e-12)
-            if best is None or miss < best.miss:
-                best = Hit(*setting, miss)
-        if best is not None and best.miss <= close_enough:
+        value = -inf if setting is None else setting[1]
+        miss = abs(value - target) / max(abs(target), 1e-12)
+        if at_end and value <= (1 + reach) * target and miss > close_enough:
+            continue  # the target is before the end
+        if setting is not None and (best is None or miss < best.miss):
+            best = Hit(*setting, miss)
+        if at_end or (best is not None and best.miss <= close_enough):
             return best
-        if at_end:
-            if setting is not None and setting[1] > target:
-                return best
-        elif setting is not None and setting[1] >= target:
+        if value >= target:
             low = middle
         elif step:
             high = middle
