@@ -27,8 +27,9 @@ class Plan:
         self.outputs = outputs
         self.schedule, self.method, self.geometry = schedule, schedule.method, geometry
         method = self.method
-        active = (stage for stage in schedule.stages if stage.prunes or method.adaptive)
-        self.stages = {stage.block: stage for stage in active}
+        self.stages = {
+            stage.block: stage for stage in schedule.stages if stage.prunes or method.adaptive
+        }
         self.last_stage = max(self.stages, default=0)
         #: may the last block be computed for the prefix tokens alone?
         grid = outputs == "grid"
@@ -150,7 +151,8 @@ class Plan:
                 scoring += self.method.macs(stage, patches, self.geometry)
                 before = patches
                 patches = self.method.kept(stage, patches) if counts is None else next(counts)
-                scoring += self._grid_macs(stage, before, patches)
+                if self.outputs == "grid":
+                    scoring += self._grid_macs(stage, before, patches)
                 if compute == "all":  # "needed" counts what runs here, and this runs
                     scoring -= self.method.spared_macs(stage, before, patches, self.geometry)
             after = prefix + patches if skips_mlp else tokens
@@ -162,7 +164,7 @@ class Plan:
 
     def _grid_macs(self, stage: Stage, before: int, after: int) -> int:
         """Count the search for stand-ins of the tokens that a stage drops, see `tokens`."""
-        if self.outputs != "grid" or after == before:
+        if after == before:
             return 0
         after -= self.method.fuses  # the fused token is no stand-in
         merged = min(stage.similar, before - after) if self.method.merges else 0

@@ -75,6 +75,7 @@ def prune_(
     >>> model(torch.zeros(1, 3, 160, 160)).shape
     torch.Size([1, 5])
     """
+    _check_compute(compute)
     if schedule is None:
         schedule = schedule_for(
             model, cost=cost, gmacs=gmacs, speedup=speedup, example=example, method=method,
@@ -89,8 +90,8 @@ def prune_(
         raise ValueError("give a schedule or a budget, not both")
     elif method is not None:
         raise ValueError("a schedule has a method: use schedule.by(method) for another one")
-    _check_compute(compute)
-    schedule = fit(schedule, backbone(model).geometry, outputs)
+    else:
+        schedule = fit(schedule, backbone(model).geometry, outputs)
     return attach(model, schedule, compute, backend, outputs, solve_at)
 
 
