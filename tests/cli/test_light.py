@@ -82,12 +82,15 @@ def test_using_the_core_imports_neither_timm_nor_matplotlib() -> None:
     assert not {"timm", "matplotlib", "torchvision"} & imported
 
 
-def test_help_does_not_import_torch() -> None:
-    code = "import sys\nsys.argv = ['zerotprune', '--help']\nfrom zerotprune.cli import main\n"
+def test_help_is_what_cyclopts_prints_but_imports_neither_it_nor_torch() -> None:
+    code = "import sys\nsys.argv = ['zerotprune', *{0!r}]\nfrom zerotprune.cli import main\n"
     code += "try:\n    main()\nexcept SystemExit:\n    pass\nprint(*sys.modules)"
-    out = python(code)
-    assert "Commands" in out
-    assert not {"torch", "timm", "numpy"} & set(out.splitlines()[-1].split())
+    (help_page, modules), (cyclopts_page, _) = (
+        python(code.format(arguments)).rsplit("\n", 1) for arguments in (["--help"], [])
+    )
+    assert "Commands" in help_page
+    assert help_page == cyclopts_page
+    assert not {"cyclopts", "torch", "timm", "numpy"} & set(modules.split())
 
 
 def test_the_command_line_without_its_extra_says_what_to_install() -> None:

@@ -29,6 +29,10 @@ def _run_command(interrupts: Interrupts) -> None:
     from .ending import ending
 
     with ending(interrupts):
+        if sys.argv[1:] in (["--help"], ["-h"]):
+            interrupts.running()
+            _print_commands()
+            return
         app = _app(sys.argv[1:])
         _refuse_keep(sys.argv[1:])
         command, bound, _ = app.parse_args(sys.argv[1:], exit_on_error=False, print_error=False)
@@ -40,19 +44,37 @@ def _run_command(interrupts: Interrupts) -> None:
         command(*bound.args, **bound.kwargs)
 
 
+def _print_commands() -> None:
+    """Print the list of commands as cyclopts does, whose import would take half of the time."""
+    try:
+        from rich.console import Console
+        from rich.panel import Panel
+        from rich.table import Table
+    except ImportError:
+        raise ValueError(_NO_EXTRA) from None
+
+    console = Console(highlight=False)
+    console.print("Usage: zerotprune COMMAND\n", style="bold")
+    console.print(f"{_SUMMARY}\n")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", overflow="fold", max_width=-(-console.width * 35 // 100))
+    table.add_column(overflow="fold")
+    for name, text in (COMMANDS | _OPTIONS).items():
+        table.add_row(name, text)
+    console.print(Panel(table, title="Commands", title_align="left"))
+
+
 def _app(arguments: list[str]) -> Any:
     try:
         from cyclopts import App
     except ImportError:
-        raise ValueError(
-            "the command line needs more than torch: pip install 'zerotprune[cli]'"
-        ) from None
+        raise ValueError(_NO_EXTRA) from None
 
     from .. import __version__
 
     app = App(
         name="zerotprune",
-        help="Faster pre-trained Vision Transformers by pruning tokens, with no training.",
+        help=_SUMMARY,
         version=__version__,
         # The list of commands has no markup, and importing rich.markdown is slow.
         help_format="markdown" if arguments[:1] and arguments[0] in COMMANDS else "plaintext",
@@ -73,6 +95,9 @@ def _refuse_keep(arguments: list[str]) -> None:
         raise ValueError("--keep is not an option: give --cost, the share of the compute")
 
 
+_NO_EXTRA = "the command line needs more than torch: pip install 'zerotprune[cli]'"
+_SUMMARY = "Faster pre-trained Vision Transformers by pruning tokens, with no training."
+
 COMMANDS = {
     "app": "A local web page: see what pruning does to your own image; offline.",
     "bench": "Speed: pruned, compiled, captured, beside the compiled unpruned model and the limit.",
@@ -87,4 +112,8 @@ COMMANDS = {
     "info": "A model's geometry and its cost by block, before and after pruning.",
     "search": "The best schedule for a budget, on your model and images; resumable.",
     "show": "Draw which patches are dropped and kept, stage by stage, with the predictions.",
+}
+_OPTIONS = {
+    "--help (-h)": "Display this message and exit.",
+    "--version": "Display application version.",
 }
