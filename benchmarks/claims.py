@@ -14,11 +14,12 @@ Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 
 def newest(path: Path) -> list[Row]:
-    """Return the rows of each table and model that its last run wrote."""
+    """Return the rows of each table, model and method that its last run wrote: a run may leave
+    methods out."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [_by_form(row) for row in csv.DictReader(file) if row["table"]]
-    last = {(row["table"], row["model"]): _run(row) for row in rows}
-    kept = [row for row in rows if _run(row) == last[row["table"], row["model"]]]
+    last = {_subject(row): _run(row) for row in rows}
+    kept = [row for row in rows if _run(row) == last[_subject(row)]]
     return list({(row["table"], row["model"], row["name"], row["mode"], row["precision"]): row
                  for row in kept}.values())  # fmt: skip
 
@@ -35,6 +36,10 @@ def _by_form(row: Row) -> Row:
 
 def _run(row: Row) -> tuple[str, str]:
     return row["command"], row["commit"]
+
+
+def _subject(row: Row) -> tuple[str, str, str]:
+    return row["table"], row["model"], row["method"]
 
 
 def is_claim(row: Row) -> bool:
