@@ -365,6 +365,10 @@ def from_data(data: object, method: object = None) -> Method:
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
     }
+    for option in fields(kind):  # "no" would count as true
+        value = values.get(option.name, option.default)
+        if isinstance(option.default, bool) and not isinstance(value, bool):
+            raise ValueError(f"{option.name!r} of {name} must be true or false, got {value!r}")
     try:
         result: Method = kind(**{**kind.variants.get(name, {}), **values})
     except TypeError as error:

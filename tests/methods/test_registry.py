@@ -79,6 +79,7 @@ def test_version_1_of_a_schedule_is_zero_tprunes() -> None:
     ("data", "message"),
     [
         ("tome", 'exactly "name" and "options"'),
+        ({"name": "evit", "options": {"fuses": "no"}}, "'fuses' of evit must be true or false"),
         ({"name": "tome"}, 'exactly "name" and "options"'),
         ({"name": 3, "options": {}}, "must be a string"),
         ({"name": "tome", "options": []}, "a JSON object"),
