@@ -20,6 +20,7 @@ from torch import nn
 from .backbones import Backbone, backbone, transformer
 from .backbones.contract import is_saving
 from .backbones.ending import as_forward, ending_of, is_refusal, make_refusal
+from .backbones.patch_embedding import attach_products, detach_products
 from .block import PrunedBlock
 from .cost import Compute
 from .dials import dials_of
@@ -94,6 +95,8 @@ def attach(
         cast(Any, pruned.block).forward = pruned.forward
     for name, value in attributes.items():
         setattr(inner, name, value)
+    if plan.stages:
+        attach_products(inner)
     return model
 
 
@@ -173,6 +176,7 @@ def restore_(model: Model) -> Model:
         blocks[0].task.method.take_off(inner)
     if ending_of(inner) is not None:
         del inner.forward
+    detach_products(inner)
     for name, value in list(inner.__dict__.items()):
         described = isinstance(value, functools.partial) and value.func is _describe
         if described or is_refusal(value) or is_saving(value):

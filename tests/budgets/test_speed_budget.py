@@ -58,6 +58,24 @@ def test_a_budget_in_time_is_met_where_time_follows_cost(monkeypatch: pytest.Mon
         cost_for(model, TimeBudget(latency_ms=200), images)
 
 
+def test_a_model_that_is_faster_as_soon_as_it_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a pruned model has a faster patch embedding, whatever its cost."""
+    model = build("deit")
+    geometry = backbone(model).geometry
+    full = Plan(Schedule(), geometry).gmacs()
+
+    def fake(model: object, schedules: list[Schedule], images: object, rounds: int) -> list[Timed]:
+        return [timed(100, 80 * Plan(schedule, geometry).gmacs() / full) for schedule in schedules]
+
+    monkeypatch.setattr(speed, "time_schedules", fake)
+    images = torch.zeros(4, 3, 96, 96)
+    cost, timing = cost_for(model, TimeBudget(speedup=1.1), images)
+    assert cost == pytest.approx(0.99, abs=0.03)
+    assert timing.speedup > 1.2
+    cost, timing = cost_for(model, TimeBudget(speedup=1.4), images)
+    assert timing.speedup == pytest.approx(1.4, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("budget", "timing", "message"),
     [

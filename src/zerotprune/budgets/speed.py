@@ -33,6 +33,8 @@ TOLERANCE = 0.05
 SPREAD = 0.3
 #: the relative error of a median at which no more rounds are run
 SURE = 0.01
+#: the highest cost that is tried
+_LEAST_PRUNED = 0.99
 _ROUNDS = 7  # of a rough measurement
 _MOST_ROUNDS = 27  # of a precise one
 _ATTEMPTS = 5
@@ -264,10 +266,14 @@ class SpeedDial:
         """Return the cost at which the line through the measured points meets the budget.
 
         Uses rough measurements until there is a precise one. Below all points, extrapolate the line
-        from the unpruned model through the lowest.
+        from the unpruned model through the lowest. After two guesses that were too fast, measure
+        where that line ends: the least pruned model may be faster than the unpruned one.
         """
         target = 1 / budget.wanted(self.timings[self.lowest])
-        points = [*_rising(self.precise or self.timings), (1.0, 1.0)]
+        points = _rising(self.precise or self.timings)
+        if len(self.precise) >= 2 and target > points[-1][1]:
+            return self._possible(_LEAST_PRUNED)
+        points.append((1.0, 1.0))
         for (low, fast), (high, slow) in pairwise(points):
             if fast <= target <= slow and slow > fast:
                 guess = low + (high - low) * (target - fast) / (slow - fast)
@@ -275,7 +281,7 @@ class SpeedDial:
         else:
             low, fast = points[0]
             guess = 1 - (1 - low) * (1 - target) / max(1 - fast, SURE)
-        return self._possible(min(max(guess, self.lowest), 0.99))
+        return self._possible(min(max(guess, self.lowest), _LEAST_PRUNED))
 
     def _possible(self, cost: float) -> float:
         """Return the nearest cost that there is a schedule for."""
@@ -286,7 +292,16 @@ class SpeedDial:
         return self.lowest
 
     def meets(self, budget: TimeBudget) -> bool:
-        return any(budget.miss(timed) <= TOLERANCE for timed in self.precise.values())
+        return self._exceeds(budget) or any(
+            budget.miss(timed) <= TOLERANCE for timed in self.precise.values()
+        )
+
+    def _exceeds(self, budget: TimeBudget) -> bool:
+        """Return whether even the least pruned model is faster than the budget asks for: on a GPU a
+        pruned model has a faster patch embedding, too."""
+        cost = max(self.precise, default=0.0)
+        least = self._possible(_LEAST_PRUNED)
+        return cost >= least and self.precise[cost].speedup >= budget.wanted(self.precise[cost])
 
     def why_not(self, budget: TimeBudget) -> str:
         """Say why the method cannot meet the budget at all; "" if it may."""
@@ -310,7 +325,8 @@ class SpeedDial:
         if not failure:
             cost = min(self.precise, key=lambda cost: budget.miss(self.precise[cost]))
             try:
-                budget.check(self.precise[cost])
+                if not self._exceeds(budget):
+                    budget.check(self.precise[cost])
             except ValueError as error:
                 failure = str(error)
         schedule = self.schedule(cost)
