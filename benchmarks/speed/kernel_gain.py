@@ -1,8 +1,9 @@
 """What each kernel gains in a compiled model over the next simpler way: 5 %, or it goes.
 
-Fold at 0.6 of the cost as a CUDA graph in bfloat16, with all kernels and with one of them replaced
-by what torch makes of the reference; all cases in turn. The share is the time with all kernels over
-the time without one: 0.95 or less means that the kernel pays.
+Fold as a CUDA graph in bfloat16, with all kernels and with one of them replaced by what torch makes
+of the reference; all cases in turn. The share is the time with all kernels over the time without
+one: 0.95 or less means that the kernel pays. "without product" embeds patches by a convolution
+instead of a matrix product; the unpruned model, timed both ways, tells what pruning alone gains.
 Command: python -m benchmarks.speed.kernel_gain (a GPU). What it gave: docs/fold.md.
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from benchmarks.inputs import measuring, parsed, say
 from benchmarks.speed import served
 from zerotprune import Schedule, schedule_for
+from zerotprune.backbones.patch_embedding import attach_products, detach_products
 from zerotprune.clock import Call
 from zerotprune.data.models import load
 from zerotprune.measure import records
@@ -30,25 +32,32 @@ from zerotprune.scoring.attention import Heads
 from zerotprune.scoring.scorer import Scorer
 from zerotprune.surgery import attach
 
-COST = 0.6
 TABLE = "kernel gain"
 
 
 class Case(NamedTuple):
-    """A model, its batch, and the variants to try."""
+    """A model, its batch, the cost, and the variants to try."""
 
     model: str
     size: int | None
     batch: int
+    cost: float
     variants: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.batch} images, {self.cost:g}"
 
+
+PATCHES = ("all kernels", "without product", "unpruned", "unpruned with product")
 CASES = (
-    Case("deit_small_patch16_224", None, 512,
-         ("all kernels", "without fold", "without merge", "without whole", "rows, not columns")),
-    Case("vit_base_patch14_dinov2", 518, 32,
-         ("all kernels", "without sampling", "without matching", "without merge",
-          "flex attention")),
+    Case("deit_small_patch16_224", None, 512, 0.6,
+         (*PATCHES, "without fold", "without merge", "without whole", "rows, not columns")),
+    Case("deit_small_patch16_224", None, 64, 0.6, PATCHES),
+    Case("deit_base_patch16_224", None, 256, 0.6, PATCHES),
+    Case("deit_tiny_patch16_224", None, 512, 0.7, (*PATCHES, "without merge", "without whole")),
+    Case("vit_base_patch14_dinov2", 518, 32, 0.6,
+         (*PATCHES, "without sampling", "without matching", "without merge", "flex attention")),
 )  # fmt: skip
 
 
@@ -56,19 +65,19 @@ def main() -> None:
     known = measuring(__doc__)
     known.add_argument("--rounds", type=int, default=12)
     known.add_argument("--jobs", type=int, default=12, help="compile in so many processes at once")
-    models = [case.model for case in CASES]
+    models = [*dict.fromkeys(case.model for case in CASES)]
     known.add_argument("--models", nargs="+", choices=models, default=models)
     known.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)  # one of these processes
     chosen = parsed(known)
     if chosen.serve:
-        model, variant = chosen.serve
-        (case,) = (case for case in CASES if case.model == model)
+        name, variant = chosen.serve
+        (case,) = (case for case in CASES if case.name == name)
         with torch.inference_mode():
             served.received()  # nothing but the sign to begin
             served.serve(lambda: {"graph": compiled(case, variant, chosen.device)}, chosen.device)
         return
     cases = [case for case in CASES if case.model in chosen.models]
-    names = [(case.model, variant) for case in cases for variant in case.variants]
+    names = [(case.name, variant) for case in cases for variant in case.variants]
     calls = [("benchmarks.speed.kernel_gain", ("--serve", *name), b"go") for name in names]
     started = served.start(calls, [": ".join(name) for name in names], chosen.jobs, say)
     processes = dict(zip(names, started, strict=True))
@@ -84,13 +93,19 @@ def compiled(case: Case, variant: str, device: str) -> tuple[Call, int]:
     images = noise(model, case.batch, device, torch.bfloat16)
     scorers.prepare("auto")
     scorers._fused["auto"] = variants_of().get(variant, scorers._fused["auto"])
-    attach(model, schedule(model, variant))
+    attach(model, schedule(model, case, variant))
+    if variant == "without product":
+        detach_products(model)
+    if variant == "unpruned with product":
+        attach_products(model)
     return ready(torch.compile(model, fullgraph=True, dynamic=False), images, "graph")
 
 
-def schedule(model: nn.Module, variant: str) -> Schedule:
+def schedule(model: nn.Module, case: Case, variant: str) -> Schedule:
+    if variant.startswith("unpruned"):
+        return Schedule()
     method = Fold(importance="rows") if variant.startswith("rows") else Fold()
-    return schedule_for(model, cost=COST, method=method)
+    return schedule_for(model, cost=case.cost, method=method)
 
 
 def measured(
@@ -99,8 +114,8 @@ def measured(
     """Return a row for each variant."""
     model, warm = load(case.model, size=case.size), list[tuple[Speed, Call]]()
     for variant in case.variants:
-        process = processes[case.model, variant]
-        contender = Contender(variant, schedule(model, variant))
+        process = processes[case.name, variant]
+        contender = Contender(variant, schedule(model, case, variant))
         speed = Speed(Entrant(contender), "graph", case.batch, "bfloat16")
         if isinstance(process, str):
             speed.failure = process[:100]
@@ -111,7 +126,7 @@ def measured(
     group = Group([speed for speed, _ in warm])
     first = group.speeds[0]
     for speed in group.speeds:
-        say(f"{case.model} | {speed.name} | {1e3 * speed.latency:.3f} ms | "
+        say(f"{case.name} | {speed.name} | {1e3 * speed.latency:.3f} ms | "
             f"{first.latency / speed.latency:.3f}")  # fmt: skip
     return [
         records.speed_row(speed, group)

@@ -143,3 +143,21 @@ def test_a_forward_that_was_replaced_is_left_alone() -> None:
     conv.forward = torch.nn.Identity().forward  # type: ignore[method-assign]
     attach_products(conv)
     assert not products(conv)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device found")
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("patch", "size", "batch"), [(16, 224, 256), (14, 518, 32)])
+def test_a_full_gpu_multiplies_right(
+    patch: int, size: int, batch: int, precision: torch.dtype
+) -> None:
+    conv = nn.Conv2d(3, 192, patch, stride=patch).to("cuda", precision)
+    images = torch.randn(batch, 3, size, size, device="cuda", dtype=precision)
+    attach_products(conv)
+    with torch.inference_mode():
+        product = conv(images).double()
+        exact = nn.functional.conv2d(
+            images.double(), conv.weight.double(), conv.bias.double(), stride=patch
+        )
+    error = (product - exact).norm() / exact.norm()
+    assert error < (4e-3 if precision == torch.bfloat16 else 5e-4)
