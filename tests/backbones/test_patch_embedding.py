@@ -12,7 +12,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests import hf_families, libraries
 from tests.families import build
 from zerotprune.backbones import patch_embedding
 from zerotprune.backbones.patch_embedding import PatchProduct, attach_products, multiply_patches
@@ -65,8 +64,11 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def made(library: str) -> nn.Module:
+    """Import the library's models here: the test on a GPU needs timm alone."""
     if library == "timm":
         return build("deit")
+    from tests import hf_families, libraries
+
     model: nn.Module = (
         hf_families.build("vit") if library == "transformers" else libraries.build(library)
     )
