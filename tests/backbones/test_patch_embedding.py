@@ -109,6 +109,18 @@ def test_logits_change_by_rounding_alone(anywhere: list[int]) -> None:
     torch.testing.assert_close(product, exact, rtol=2**-7, atol=2**-7 * exact.abs().max().item())
 
 
+def test_autocast_multiplies_too(anywhere: list[int]) -> None:
+    conv = nn.Conv2d(3, 8, 16, stride=16)
+    images = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
+    exact = conv(images)
+    attach_products(conv)
+    with torch.autocast("cpu", torch.bfloat16):
+        product = conv(images)
+    assert anywhere == [2]
+    assert product.dtype == torch.bfloat16
+    torch.testing.assert_close(product.float(), exact, rtol=2**-6, atol=2**-6)
+
+
 @pytest.mark.parametrize(
     "images",
     [

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..scoring.graph import is_autocast
 from ..shapes import Float
 
 #: where the product is faster: cuDNN's tensor cores need channels in multiples of 8
@@ -78,10 +79,11 @@ def _cuts_patches(conv: nn.Conv2d) -> bool:
 
 
 def _is_faster(conv: nn.Conv2d, images: Tensor) -> bool:
+    device = images.device.type
+    precision = torch.get_autocast_dtype(device) if is_autocast(images) else images.dtype
     return (
-        images.device.type in _DEVICES
-        and images.dtype in _PRECISIONS
-        and images.dtype == conv.weight.dtype
+        device in _DEVICES
+        and precision in _PRECISIONS
         and images.dim() == 4
         and images.shape[2] % conv.kernel_size[0] == 0
         and images.shape[3] % conv.kernel_size[1] == 0
