@@ -16,12 +16,17 @@ Verdict = Literal["agrees", "disagrees", "inconclusive"]
 def newest(path: Path) -> list[Row]:
     """Return the rows of each table, model and method that its last run wrote: a run may leave
     methods out."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [_by_form(row) for row in csv.DictReader(file) if row["table"]]
+    rows = read(path)
     last = {_subject(row): _run(row) for row in rows}
     kept = [row for row in rows if _run(row) == last[_subject(row)]]
     return list({(row["table"], row["model"], row["name"], row["mode"], row["precision"]): row
                  for row in kept}.values())  # fmt: skip
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of all runs, the oldest first."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [_by_form(row) for row in csv.DictReader(file) if row["table"]]
 
 
 def _by_form(row: Row) -> Row:

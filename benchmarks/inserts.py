@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.claims import Row, signed, verdict
@@ -15,14 +15,21 @@ COSTS = ("0.85", "0.7", "0.55", "0.45")
 #: those that fold.md sets beside Fold: the nearest by divergence
 NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome")
 
+#: a page, the mark of a table in it, and the table's lines from the rows
+Insert = tuple[str, str, Callable[[Sequence[Row]], list[str]]]
 
-def refresh(rows: Sequence[Row], docs: Path) -> None:
-    """Rewrite the tables; one without rows stays as it is."""
-    tables: list[tuple[str, str, Callable[[Sequence[Row]], list[str]]]] = [
+
+def inserts() -> list[Insert]:
+    """Return the tables of rows that `newest` returns, each with its page and its mark."""
+    return [
         ("measuring.md", "rows", off_the_shelf), ("searching.md", "rows", searched),
         ("fold.md", "rows", nearest), ("fold.md", "rows by rule and counts", by_rule),
     ]  # fmt: skip
-    for page, mark, table in tables:
+
+
+def refresh(inserts: Iterable[Insert], rows: Sequence[Row], docs: Path) -> None:
+    """Rewrite the tables in a folder of pages; one without rows stays as it is."""
+    for page, mark, table in inserts:
         path, lines = docs / page, table(rows)
         if path.exists() and lines:
             path.write_text(inserted(path.read_text("utf-8"), lines, mark), encoding="utf-8")

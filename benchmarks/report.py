@@ -1,7 +1,7 @@
 """Write the results pages and their plots from results.csv.
 
 docs/results.md says what holds and what does not; docs/results-appendix.md has every table. The
-tables in measuring.md and searching.md come from the same rows.
+tables in README.md, fold.md, measuring.md and searching.md come from the same rows.
 
 Command: python -m benchmarks.report
 """
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import sections
-from benchmarks.claims import Row, is_claim, newest, verdict
+from benchmarks.claims import Row, is_claim, newest, read, verdict
 from benchmarks.figures import listing as figures
 from benchmarks.inputs import DOCS, RESULTS, parser
-from benchmarks.inserts import refresh
+from benchmarks.inserts import inserts, refresh
 from benchmarks.search import searched, settings
+from benchmarks.speed import tables as speed_tables
 from benchmarks.speed import throughput
 from benchmarks.summary import by_divergence, first_page, is_paper_claim, judged
 from benchmarks.tables import (
@@ -96,7 +97,8 @@ def write(path: Path, docs: Path) -> None:
     rows = [row for row in recent if row["table"] in ORDER and _is_current(row)]
     (docs / "results.md").write_text(first_page(rows, BY_NAME), encoding="utf-8")
     (docs / "results-appendix.md").write_text(_appendix(rows, recent, path, docs), encoding="utf-8")
-    refresh(rows, docs)
+    refresh(inserts(), rows, docs)
+    refresh(speed_tables.inserts(), read(path), docs)
 
 
 def _appendix(rows: Sequence[Row], recent: Sequence[Row], path: Path, docs: Path) -> str:

@@ -28,8 +28,14 @@ from zerotprune.measure.speed import SEED, noise
 from zerotprune.methods import DEFAULT, name_of, resolve
 
 METHODS = (DEFAULT, "diffrate", "tome", "zero-tprune")
+REST = ("evit", "ats")  # only on the page about measuring
 SPEEDUPS = (1.2, 1.5, 1.8)
 TABLE = "equal speed"
+
+
+def measure(speedup: float) -> str:
+    """Return the name of what is measured at a speed, as in the rows."""
+    return f"top1 at {speedup:g} times the speed"
 
 
 class Case(NamedTuple):
@@ -112,7 +118,7 @@ def evaluate(chosen: argparse.Namespace) -> None:
 def _row(case: Case, result: Result | None, unpruned: Result) -> dict[str, object]:
     """Return the accuracy beside the speed measured before, or why that is out of reach."""
     timed: dict[str, object] = {
-        "measure": f"top1 at {case.asked:g} times the speed",
+        "measure": measure(case.asked),
         "batch": case.batch,
         "threads": case.threads,
         "mode": "eager",

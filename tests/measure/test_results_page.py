@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.claims import newest, verdict
+from benchmarks.claims import newest, read, verdict
 from benchmarks.inputs import MODELS
-from benchmarks.inserts import refresh
+from benchmarks.inserts import inserts, refresh
 from benchmarks.search.settings import SETTINGS
-from benchmarks.speed import throughput
+from benchmarks.speed import equal_speed, tables, throughput
 from benchmarks.tables import ablations, gap, off_the_shelf, published, rule_or_counts
 from benchmarks.tables.printed import TABLE_2
 from benchmarks.tables.table import DRAWS, draws, pooled
@@ -226,7 +226,7 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
         file.write(
             "<!-- rows by rule and counts --><!-- end of rows by rule and counts -->\nafter\n"
         )
-    refresh(newest(file_of(tmp_path, rows)), tmp_path)
+    refresh(inserts(), newest(file_of(tmp_path, rows)), tmp_path)
     shelf, search, nearest = (
         (tmp_path / page).read_text("utf-8").splitlines()
         for page in ("measuring.md", "searching.md", "fold.md")
@@ -241,3 +241,39 @@ def test_tables_of_other_pages_are_read_off_the_rows(tmp_path: Path) -> None:
     for lines in (shelf, search, nearest):
         assert (lines[0], lines[-1]) == ("before", "after")
         assert "old" not in lines
+
+
+def test_tables_at_equal_speed_have_the_newest_row_of_every_case(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for page, mark in (("README.md", "8 images"), ("docs/measuring.md", "equal speed")):
+        text = f"before\n<!-- {mark} -->\nold\n<!-- end of {mark} -->\nafter\n"
+        (tmp_path / page).write_text(text, encoding="utf-8")
+    rows = []
+    for model in (DEIT, VIT):
+        rows.append(measured(equal_speed.TABLE, model, "unpruned", 0, gmacs=1.2))
+        rows += [
+            measured(equal_speed.TABLE, model, "fold", change, batch=8, speedup=speedup,
+                     measure=equal_speed.measure(1.5))
+            for change, speedup in ((-9.0, 1.4), (-0.86, 1.513))
+        ]  # fmt: skip
+    rows.append(
+        measured(equal_speed.TABLE, DEIT, "tome", -3.0, batch=8, speedup=1.5, kl="",
+                 measure=equal_speed.measure(1.5), failure="out of reach")
+    )  # fmt: skip
+    refresh(tables.inserts(), read(file_of(tmp_path, rows)), docs)
+    readme, page = (tmp_path / "README.md").read_text(), (docs / "measuring.md").read_text()
+    assert "| 1.5× | **fold** | 1.51× | −0.9 ± 0.4 | −0.9 ± 0.4 | 0.1086 | 0.75 |" in readme
+    assert "| 1.5× | 8 | fold | 1.51× | 0.75 | −0.86 ± 0.40 | 0.1086 | −0.86" in page
+    assert "tome" not in readme + page
+    assert readme.startswith("before\n")
+    assert page.endswith("after\n")
+
+
+def test_on_a_gpu_speeds_and_accuracy_are_interpolated() -> None:
+    shelf = {("m", "fold", cost): {"change": str(change), "kl": str(kl)}
+             for cost, change, kl in ((0.85, 0, 0.01), (0.7, -1, 0.04), (0.55, -2, 0.1),
+                                      (0.45, -4, 0.2))}  # fmt: skip
+    speeds = {("fold", 0.85): 1.2, ("fold", 0.7): 1.6, ("fold", 0.55): 2.0, ("fold", 0.45): 2.2}
+    assert tables.between(speeds, shelf, "m", "fold", 1.4) == ("−0.5", "0.020")
+    assert tables.between(speeds, shelf, "m", "fold", 2.5) == ("–", "–")
