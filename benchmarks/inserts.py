@@ -39,11 +39,11 @@ def inserted(text: str, lines: Sequence[str], mark: str) -> str:
     """Put lines between the marks of a text, if it has them.
 
     >>> inserted("a\\n<!-- rows -->\\nold\\n<!-- end of rows -->\\nb", ["new"], "rows")
-    'a\\n<!-- rows -->\\n\\nnew\\n\\n<!-- end of rows -->\\nb'
+    'a\\n<!-- rows -->\\nnew\\n<!-- end of rows -->\\nb'
     """
     before, begin, rest = text.partition(f"<!-- {mark} -->")
     _, end, after = rest.partition(f"<!-- end of {mark} -->")
-    return "\n".join([before + begin, "", *lines, "", end + after]) if end else text
+    return "\n".join([before + begin, *lines, end + after]) if end else text
 
 
 def off_the_shelf(rows: Sequence[Row]) -> list[str]:
