@@ -13,7 +13,7 @@ from zerotprune.methods import DEFAULT
 
 COSTS = ("0.85", "0.7", "0.55", "0.45")
 #: those that fold.md sets beside Fold: the nearest by divergence
-NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome")
+NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome", "atc")
 
 
 def refresh(rows: Sequence[Row], docs: Path) -> None:

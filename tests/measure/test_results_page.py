@@ -87,6 +87,9 @@ def test_a_later_run_of_one_method_adds_it_and_takes_nothing_away(tmp_path: Path
     assert (text, "a GPU") in names
     assert ("atc @ 0.7", "a CPU") in names
     assert len(kept) == len(rows) - 1
+    line = line_with(pages(tmp_path, rows)[0], "atc", "another run")
+    assert "a CPU" in line
+    assert "fold" not in line
 
 
 def test_plots_start_from_the_unpruned_model_and_compare_speed_on_one_machine(
