@@ -263,7 +263,7 @@ def _away(rows: Sequence[Row]) -> Iterator[str]:
     for hardware, some in names.items():
         yield (
             f"Measured in another run, on {hardware}: {', '.join(some)}. The images are the same, "
-            "in float32 too, so changes and KL compare; speeds do not."
+            "in float32 too, and changes are against that run's unpruned model."
         )
 
 
