@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -15,9 +16,14 @@ Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 def newest(path: Path) -> list[Row]:
     """Return the rows of each table, model and method that its last run wrote: a run may leave
-    methods out."""
+    methods out. What all are compared with is of the run that most of them are of."""
     rows = read(path)
     last = {_subject(row): _run(row) for row in rows}
+    runs: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
+    for row in reversed(rows):  # of equally many, the last
+        if row["method"] and _run(row) == last[_subject(row)]:
+            runs.setdefault((row["table"], row["model"]), Counter())[_run(row)] += 1
+    last |= {(*where, ""): counts.most_common(1)[0][0] for where, counts in runs.items()}
     kept = [row for row in rows if _run(row) == last[_subject(row)]]
     return list({(row["table"], row["model"], row["name"], row["mode"], row["precision"]): row
                  for row in kept}.values())  # fmt: skip
@@ -44,7 +50,8 @@ def _run(row: Row) -> tuple[str, str]:
 
 
 def _subject(row: Row) -> tuple[str, str, str]:
-    return row["table"], row["model"], row["method"]
+    """Tell what a later run replaces: a method's rows, all claims, or the unpruned model."""
+    return row["table"], row["model"], "claims" if is_claim(row) else row["method"]
 
 
 def is_claim(row: Row) -> bool:

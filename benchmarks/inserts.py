@@ -13,7 +13,7 @@ from zerotprune.methods import DEFAULT
 
 COSTS = ("0.85", "0.7", "0.55", "0.45")
 #: those that fold.md sets beside Fold: the nearest by divergence
-NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome")
+NEAREST = (DEFAULT, "mctf", "mctf-fold", "diffrate", "tome", "atc")
 
 #: a page, the mark of a table in it, and the table's lines from the rows
 Insert = tuple[str, str, Callable[[Sequence[Row]], list[str]]]

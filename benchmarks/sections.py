@@ -31,7 +31,7 @@ def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] =
         lines += quoted(table.quoted)
     papers = {claim.text for claim in table.claims if not claim.ours}
     for model in models_of(rows):
-        of_model = [row for row in rows if row["model"] == model]
+        of_model = _by_cost([row for row in rows if row["model"] == model])
         timed = [row for row in speeds if row["model"] == model]
         lines += [*_headed(model, of_model), *_measured(of_model, table.printed, timed), ""]
         lines += _timed(timed)
@@ -39,6 +39,16 @@ def usual(table: Table, rows: Sequence[Row], docs: Path, speeds: Sequence[Row] =
         if "@" in of_model[1]["name"]:
             lines += _plot(table.name, model, of_model, docs)
     return lines
+
+
+def _by_cost(rows: Sequence[Row]) -> list[Row]:
+    """Put the unpruned model first, whichever run it is of, then what costs as much together."""
+
+    def key(row: Row) -> tuple[bool, float]:
+        _, at, cost = row["name"].partition(" @ ")
+        return row["name"] != UNPRUNED.name, -float(cost) if at else 0.0
+
+    return sorted(rows, key=key)
 
 
 def quoted(table: Quoted) -> list[str]:
@@ -131,24 +141,26 @@ def _verdict(row: Row, papers: Collection[str], value: str = "change") -> str:
 
 
 def _plot(table: str, model: str, rows: Sequence[Row], docs: Path) -> list[str]:
-    """Plot accuracy against GMACs; off the shelf also against the images/s of the same run (Fig.
-    19)."""
-    measured = [row for row in rows if not is_claim(row)]
-    title = f"{model}, {measured[0]['images']} images"
-    lines = []
+    """Plot accuracy against GMACs; off the shelf also against the speed on the machine of most rows
+    (Fig. 19)."""
+    unpruned, *measured = [row for row in rows if not is_claim(row)]
+    title, lines = f"{model}, {unpruned['images']} images", []
     for by, column, unit in (("gmacs", "gmacs", "GMACs"),
                              ("speed", "images_per_second", "images/s")):  # fmt: skip
-        if by == "speed" and (table != SHELF or not all(row[column] for row in measured)):
+        fast = by == "speed"
+        shown = [row for row in measured if not fast or row["hardware"] == unpruned["hardware"]]
+        if fast and (table != SHELF or not all(row[column] for row in (unpruned, *shown))):
             continue
+        one = float(unpruned[column]) if fast else 1.0  # the axis has times the unpruned speed
         points = [
-            Point(row["name"].partition(" @")[0], float(row[column]), float(row["change"]),
+            Point(row["name"].partition(" @")[0], float(row[column]) / one, float(row["change"]),
                   float(row["change_error"]))
-            for row in measured[1:]
+            for row in shown
         ]  # fmt: skip
         file = Path(f"{table}-{model.partition('_patch')[0]}-{by}.png")
         axis = cast(Literal["gmacs", "speed"], by)
-        run = f"; {measured[0]['hardware']}, float32, eager" if by == "speed" else ""
-        figure = trade_off_figure(points, float(measured[0][column]), axis, title + run,
+        run = f"; {unpruned['hardware']}, float32, eager" if fast else ""
+        figure = trade_off_figure(points, float(unpruned[column]) / one, axis, title + run,
                                   find_named(points, axis))  # fmt: skip
         save(figure, docs / file)
         lines += [f"![{table} on {model}: accuracy against {unit}]({file})", ""]

@@ -12,12 +12,13 @@ from benchmarks.tables.gap import FREE, READINGS, ROUNDS
 from benchmarks.tables.printed import TABLE_2_FASTER
 from benchmarks.tables.table import Claim, Table
 from zerotprune import Schedule
+from zerotprune.measure.accuracy import UNPRUNED
 
 SHELF = "off-the-shelf"
 SHORT = dict(zip(MODELS, ("DeiT-Ti", "ViT-Ti"), strict=True))
 #: the page's choice of methods and costs; the appendix has all of them
-METHODS = ("fold", "mctf", "diffrate", "tome", "ats", "evit", "zero-tprune", "zero-tprune-paper",
-           "random")  # fmt: skip
+METHODS = ("fold", "mctf", "diffrate", "tome", "atc", "ats", "evit", "zero-tprune",
+           "zero-tprune-paper", "random")  # fmt: skip
 COSTS = ("0.7", "0.55")
 SPEEDS = (("float32", "eager"), ("bfloat16", "graph"))
 #: the budget of the speed table, and how far a schedule may be from it
@@ -63,7 +64,10 @@ def first_page(rows: Sequence[Row], tables: Mapping[str, Table]) -> str:
     ]
     parts += [_item(text) for text in (*_inconclusive(claims, tables), *_gap(rows))]
     parts += ["", "## Methods at equal cost\n", *_methods(rows), ""]
-    parts += [_item(text) for text in (*_fold(rows), *_tome(rows), *_untrained(rows), *_limits())]
+    parts += [
+        _item(text)
+        for text in (*_fold(rows), *_tome(rows), *_untrained(rows), *_away(rows), *_limits())
+    ]
     parts += ["", *_plots(rows), *_speed(rows)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -245,6 +249,22 @@ def _untrained(rows: Sequence[Row]) -> Iterator[str]:
     if parts:
         # The paper takes both for random dropping.
         yield f"**Untrained**, these do worse than random dropping: {', '.join(parts)}."
+
+
+def _away(rows: Sequence[Row]) -> Iterator[str]:
+    """Name the methods that were measured on another machine than the unpruned model."""
+    shelf = [row for row in rows if row["table"] == SHELF and row["model"] in SHORT]
+    home = {row["hardware"] for row in shelf if row["name"] == UNPRUNED.name}
+    names: dict[str, dict[str, None]] = {}
+    for row in shelf:
+        name, at, _ = row["name"].partition(" @ ")
+        if at and home and row["hardware"] not in home:
+            names.setdefault(row["hardware"], {})[name] = None
+    for hardware, some in names.items():
+        yield (
+            f"Measured in another run, on {hardware}: {', '.join(some)}. The images are the same, "
+            "in float32 too, and changes are against that run's unpruned model."
+        )
 
 
 def _limits() -> Iterator[str]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -335,6 +336,28 @@ def pitome(tokens: list[Token], attention: Attention, r: int, margin: float) -> 
     host = {at: max(hosts, key=lambda other: similarities[at][other]) for at in goes}
     merged = [mean(patches[at], [patches[i] for i in goes if host[i] == at]) for at in hosts]
     return prefix + merged + [patches[at] for at in ranked[2 * r :]] if r else tokens
+
+
+def atc(tokens: list[Token], attention: Attention, r: int, linkage: str) -> list[Token]:
+    """ATC. Two tokens are as far apart as 1 − the cosine of their keys, averaged over heads; two
+    clusters as far as their nearest tokens (single), their farthest (complete), or all pairs on
+    average. The two nearest clusters become one until r tokens are gone."""
+    prefix, patches = parted(tokens)
+    keys = attention.keys.mean(axis=0)[len(prefix) :]
+    apart = np.array([[1 - similarity(one, other, "cosine") for other in keys] for one in keys])
+    linkages: dict[str, Callable[[Floats], float]] = {
+        "single": np.min, "complete": np.max, "average": np.mean
+    }  # fmt: skip
+    between = linkages[linkage]
+    clusters = [[at] for at in range(len(patches))]
+    for _ in range(min(r, len(patches) - 1)):
+        one, other = min(combinations(clusters, 2), key=lambda pair: between(apart[np.ix_(*pair)]))
+        clusters.remove(other)
+        clusters[clusters.index(one)] = one + other
+    return prefix + [
+        mean(patches[min(group)], [patches[at] for at in group if at != min(group)])
+        for group in clusters
+    ]
 
 
 def evit(tokens: list[Token], attention: Attention, keep: float, fuses: bool = True) -> list[Token]:

@@ -2,8 +2,9 @@
 
 ToMe spreads its r by `inflect`; EViT has a fused token or none; DiffRate has counts down to a
 budget and none below; MCTF, before attention or after it, takes its own even counts or Fold's, and
-so can ToMe. For each cost: the divergence from the unpruned model (KL of the logits, mean over the
-first images of `tune`) as CSV on standard output, with how many tokens go where.
+so can ToMe; ATC has three linkages. For each cost: the divergence from the unpruned model (KL of
+the logits, mean over the first images of `tune`) as CSV on standard output, with how many tokens go
+where.
 Command: python -m benchmarks.search.rivals --shared DIR --limit 500.
 """
 
@@ -17,7 +18,7 @@ from torch import nn
 from benchmarks.inputs import MODELS, TUNE, add_shared, decoded, parser, real_model
 from benchmarks.search.stages import answer, diverge
 from zerotprune import Method, Schedule, prune_, restore_, schedule_for
-from zerotprune.methods import MCTF, DiffRate, EarlyMCTF, EViT, Fold, PiToMe, ToMe
+from zerotprune.methods import ATC, MCTF, DiffRate, EarlyMCTF, EViT, Fold, PiToMe, ToMe
 
 METHODS: dict[str, Method] = {
     "fold": Fold(),
@@ -30,6 +31,9 @@ METHODS: dict[str, Method] = {
     "mctf-after, not proportional": MCTF(proportional=False),
     "mctf-after-fold": MCTF(counts="fold"),
     "pitome": PiToMe(),
+    "atc, average linkage": ATC(),
+    "atc, complete linkage": ATC(linkage="complete"),
+    "atc, single linkage": ATC(linkage="single"),
     "diffrate": DiffRate(),
     "evit": EViT(),
     "evit-drop": EViT(fuses=False),

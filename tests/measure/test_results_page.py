@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from benchmarks import report
+from benchmarks import report, sections
 from benchmarks.claims import newest, read, verdict
 from benchmarks.inputs import MODELS
 from benchmarks.inserts import inserts, refresh
@@ -22,6 +23,7 @@ from zerotprune import Schedule, Stage
 from zerotprune.measure.accuracy import Contender, Result
 from zerotprune.measure.records import FIELDS
 from zerotprune.plan import Plan
+from zerotprune.plots.comparison import Point
 
 DEIT, VIT = MODELS
 EVEN = Schedule((Stage(3, 0.8), Stage(6, 0.8), Stage(9, 0.8)))
@@ -60,6 +62,56 @@ def test_rows_of_an_older_run_are_left_out(tmp_path: Path) -> None:
         (VIT, "a", "-3.0"),
         (DEIT, "a", "-2.0"),
     ]
+
+
+def shelf(model: str, names: list[str], **more: object) -> list[dict[str, object]]:
+    """Make the rows of one run off the shelf: at 0.7 of the cost, 0.7 points are lost."""
+    return [
+        measured("off-the-shelf", model, f"{name} @ {cost}", -0.7, **more, method=f"{name}()",
+                 gmacs=cost, images_per_second=200)
+        for cost in (0.7, 0.55) for name in names
+    ]  # fmt: skip
+
+
+def test_a_later_run_of_one_method_adds_it_and_takes_nothing_away(tmp_path: Path) -> None:
+    text = off_the_shelf.TABLE.claims[0].text
+    first = {"gmacs": 1.0, "images_per_second": 100}
+    rows = [measured("off-the-shelf", DEIT, "unpruned", 0, **first), *shelf(DEIT, ["fold", "tome"])]
+    rows.append(claimed("off-the-shelf", DEIT, text, 2.0))
+    late = {"commit": "late", "hardware": "a CPU"}
+    rows.append(measured("off-the-shelf", DEIT, "unpruned", 0, **first, **late))
+    rows += shelf(DEIT, ["atc"], **late)
+    kept = newest(file_of(tmp_path, rows))
+    names = [(row["name"], row["hardware"]) for row in kept]
+    assert names[0] == ("unpruned", "a GPU")
+    assert (text, "a GPU") in names
+    assert ("atc @ 0.7", "a CPU") in names
+    assert len(kept) == len(rows) - 1
+    line = line_with(pages(tmp_path, rows)[0], "atc", "another run")
+    assert "a CPU" in line
+    assert "fold" not in line
+
+
+def test_plots_start_from_the_unpruned_model_and_compare_speed_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, tuple[set[tuple[str, float]], float]] = {}
+
+    def draw(points: list[Point], unpruned: float, by: str, *rest: object) -> Figure:
+        drawn[by] = {(point.name, point.x) for point in points}, unpruned
+        return Figure()
+
+    monkeypatch.setattr(sections, "trade_off_figure", draw)
+    rows = shelf(DEIT, ["ats"], commit="old")
+    rows.append(measured("off-the-shelf", DEIT, "unpruned", 0, gmacs=1.0, images_per_second=100))
+    rows += [*shelf(DEIT, ["fold"]), *shelf(DEIT, ["atc"], hardware="a CPU")]
+    _, appendix = pages(tmp_path, rows)
+    both = {(name, cost) for name in ("ats", "fold", "atc") for cost in (0.7, 0.55)}
+    assert drawn["gmacs"] == (both, 1.0)
+    assert drawn["speed"] == ({("ats", 2.0), ("fold", 2.0)}, 1.0)
+    order = [line.split(" | ")[0] for line in appendix.splitlines() if " @ 0." in line]
+    names = [f"| {name} @ {cost}" for cost in (0.7, 0.55) for name in ("ats", "fold", "atc")]
+    assert order[:6] == names
 
 
 def test_older_rows_of_zero_tprune_are_of_the_papers_form(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.rival_oracles import (
     Forward,
     Token,
     a_vit,
+    atc,
     ats,
     diffrate,
     dynamicvit,
@@ -29,6 +30,7 @@ from tests.rival_oracles import (
 from tests.thorough import thorough
 from zerotprune.method import Method, Seen
 from zerotprune.methods import (
+    ATC,
     ATS,
     MCTF,
     AViT,
@@ -113,13 +115,16 @@ CASES: list[tuple[Method, ztp.Schedule]] = [
     (EarlyMCTF(proportional=False), merging(0, 99, 1, 99)),
     (PiToMe(), merging(5, 4, 0, 7, 3)),
     (PiToMe(proportional=False), merging(99, 0, 1, 99)),
+    (ATC(), merging(5, 20, 0, 7, 3)),
+    (ATC(linkage="single"), merging(5, 20, 0, 7, 3)),
+    (ATC(linkage="complete", proportional=False), merging(30, 0, 1, 99)),
 ]
 NAMES = [
     f"{method}-{'-'.join(f'{s.block}:{s.keep:g}/{s.similar}' for s in schedule.stages)}"
     for method, schedule in CASES
 ]
 ONE_PER_METHOD = [
-    CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 35, 37, 39, 41, 43)
+    CASES[at] for at in (1, 4, 6, 9, 13, 14, 18, 21, 22, 24, 28, 32, 34, 35, 37, 39, 41, 43, 46)
 ]
 #: merging, dropping, padding, halting
 ONE_PER_WAY = [CASES[at] for at in (1, 6, 14, 37)]
@@ -177,6 +182,8 @@ def twin(model: Any, image: Tensor, schedule: ztp.Schedule, method: Method) -> F
             return mctf(tokens, attention, stage.similar)
         if isinstance(method, PiToMe):
             return pitome(tokens, attention, stage.similar, 0.9 - 0.9 * (block - 1) / DEPTH)
+        if isinstance(method, ATC):
+            return atc(tokens, attention, stage.similar, method.linkage)
         if isinstance(method, DiffRate):
             return diffrate(tokens, attention, stage.keep, stage.similar, method.weighted)
         if isinstance(method, ATS):

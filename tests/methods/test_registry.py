@@ -168,7 +168,7 @@ def test_methods_say_what_they_do() -> None:
     merging = {name for name in names() if resolve(name).merges}
     assert merging == {
         "fold", "tome", "tome-uni", "diffrate", "diffrate-even", "mctf", "mctf-fold",
-        "mctf-after", "mctf-after-fold", "pitome",
+        "mctf-after", "mctf-after-fold", "pitome", "atc",
     }  # fmt: skip
     assert {name for name in names() if resolve(name).adaptive} == {"a-vit", "ats"}
     for name in names():

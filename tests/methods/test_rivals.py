@@ -30,12 +30,13 @@ from tests.nursery import run_script
 from tests.test_cost import counted_by_torch
 from tests.thorough import THOROUGH, thorough
 from zerotprune.method import Method
-from zerotprune.methods import ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
+from zerotprune.methods import ATC, ATS, MCTF, AViT, DiffRate, DynamicViT, EViT, Fold, ToMe, TopK
 from zerotprune.tracing import Fate
 
 IDLE: list[tuple[Method, ztp.Schedule]] = [
     (ToMe(), merging(0, 0, 0, 0, 0)),
     (MCTF(), merging(0, 0, 0, 0, 0)),
+    (ATC(), merging(0, 0, 0, 0, 0)),
     (EViT(), every((1.0, 0), (1.0, 0))),
     (DiffRate(), every((1.0, 0), (1.0, 0))),
     (TopK("cls"), every((1.0, 0), (1.0, 0))),
@@ -185,6 +186,7 @@ def test_in_a_trace_nobody_returns(method: Method, schedule: ztp.Schedule) -> No
         ("deit", ToMe(), ztp.Stage(2, 0.5), "ToMe .*leave keep at 1"),
         ("deit", ToMe(), ztp.Stage(2, 0.5, 3), "leave keep at 1"),
         ("deit", MCTF(), ztp.Stage(2, 0.5, 3), "MCTF .*leave keep at 1"),
+        ("deit", ATC(), ztp.Stage(2, 0.5, 3), "ATC .*leave keep at 1"),
         ("deit", EViT(), ztp.Stage(2, 0.5, 3), "EViT .*leave `similar` at 0"),
         ("deit", DiffRate(), ztp.Stage(2, 0.5, 18), "merges 18 tokens, .*leaves only 18"),
         ("deit", ATS(samples=0), ztp.Stage(2, 0.5), "samples must be at least 1, got 0"),

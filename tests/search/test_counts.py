@@ -150,7 +150,7 @@ def test_methods_say_what_a_search_draws() -> None:
     by_counts = {name for name in names() if resolve(name).searchable == "counts"}
     assert by_counts == {
         "fold", "tome", "tome-uni", "mctf", "mctf-fold", "mctf-after", "mctf-after-fold",
-        "pitome",
+        "pitome", "atc",
     }  # fmt: skip
     nothing = {name for name in names() if resolve(name).searchable is None}
     assert nothing == {

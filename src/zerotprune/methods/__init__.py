@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import method as registry
 from ..method import Method, from_data, name_of, resolve, to_data
+from .atc import ATC
 from .ats import ATS
 from .diffrate import DiffRate
 from .evit import EViT
@@ -20,8 +21,8 @@ from .top_k import TopK
 from .zero_tprune import ZeroTPrune
 
 __all__ = [
-    "ATS", "MCTF", "DiffRate", "EViT", "EarlyMCTF", "Fold", "Method", "PiToMe", "Slicing", "ToMe",
-    "TopK", "ZeroTPrune", "from_data", "name_of", "names", "resolve", "to_data",
+    "ATC", "ATS", "MCTF", "DiffRate", "EViT", "EarlyMCTF", "Fold", "Method", "PiToMe", "Slicing",
+    "ToMe", "TopK", "ZeroTPrune", "from_data", "name_of", "names", "resolve", "to_data",
 ]  # fmt: skip
 
 DEFAULT = "fold"
