@@ -141,7 +141,7 @@ def reduce_graph(
     columns = graph.permute(0, 3, 1, 2).flatten(2)
     kept = take(columns, indices)
     if gone is not None and into is not None:
-        kept = add_at(kept, into + prefix, take(columns, gone + prefix))
+        (kept,) = add_at(into + prefix, (kept, take(columns, gone + prefix)))
     rows = kept.view(batch, left, heads, count).permute(0, 3, 2, 1).flatten(2)
     if gone is None or into is None:
         rows = take(rows, indices)
@@ -174,7 +174,8 @@ def _merged_sizes(
     """Add the sizes of the merged tokens, or a share of each, to the sizes of the kept ones."""
     size = widen(tokens.x.new_ones(tokens.x.shape[:2])) if tokens.size is None else tokens.size
     kept, merged = size.gather(1, keep), size.gather(1, gone)
-    return add_at(kept, into, (merged if share is None else merged * share).to(kept.dtype))
+    updates = (merged if share is None else merged * share).to(kept.dtype)
+    return add_at(into, (kept, updates))[0]
 
 
 def _append_fused(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
