@@ -180,7 +180,8 @@ def _merged_sizes(
 
 def _append_fused(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
     """Append one token, the weighted sum, in the place of the token with the largest weight."""
-    fused = weight.unsqueeze(1) @ widen(tokens.x[:, prefix:])
+    with no_autocast(tokens.x):
+        fused = weight.unsqueeze(1) @ widen(tokens.x[:, prefix:])
     source = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, fused.to(left.x.dtype)), dim=1)
     return left._replace(x=x, source=torch.cat((left.source, source), dim=1))

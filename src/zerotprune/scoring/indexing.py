@@ -150,7 +150,7 @@ def _add_rows(
     return total
 
 
-def _row_of(indices: Int[Tensor, "batch chosen"], tokens: int) -> Int[Tensor, "rows"]:
+def _row_of(indices: Int[Tensor, "batch chosen"], tokens: int) -> Int[Tensor, " rows"]:
     """Return the rows of all images' tokens, one below the other, that `indices` mean."""
     batch, device = indices.shape[0], indices.device
     offset = torch.arange(0, batch * tokens, tokens, device=device).unsqueeze(1)
