@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .scoring.graph import no_autocast, widen
+from .scoring.graph import is_autocast, no_autocast, widen
 from .scoring.indexing import add_at, take
 from .scoring.scorer import REFERENCE, Scorer
 from .scoring.similarity import similarity
@@ -180,8 +180,10 @@ def _merged_sizes(
 
 def _append_fused(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
     """Append one token, the weighted sum, in the place of the token with the largest weight."""
-    with no_autocast(tokens.x):
-        fused = weight.unsqueeze(1) @ widen(tokens.x[:, prefix:])
+    if is_autocast(tokens.x):
+        with no_autocast(tokens.x):
+            return _append_fused(left, tokens, weight, prefix)
+    fused = weight.unsqueeze(1) @ widen(tokens.x[:, prefix:])
     source = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, fused.to(left.x.dtype)), dim=1)
     return left._replace(x=x, source=torch.cat((left.source, source), dim=1))

@@ -200,13 +200,15 @@ class Rows:
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         """Return the attention that one token pays to all."""
-        return torch.cat([_row(attn, token) for attn in self.heads], dim=1).detach()
+        if len(self.heads) == 1:
+            return _row(self.heads[0], token)
+        return torch.cat([_row(attn, token) for attn in self.heads], dim=1)
 
 
 def _row(attn: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
     query = slice(token, token + 1)
     bias = _bias_for(attn, query)
-    return attention_graph(attn.q[:, :, query], attn.k, attn.scale, bias).squeeze(2)
+    return attention_graph(attn.q[:, :, query], attn.k, attn.scale, bias).squeeze(2).detach()
 
 
 def sampled_rows(tokens: int, count: int, prefix: int) -> range:
