@@ -40,10 +40,16 @@ class Heads(NamedTuple):
 
     def select(self, images: slice) -> Heads:
         """Take some images of the batch. All images may share one bias."""
-        per_image = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
-        bias = self.bias if self.bias is None or not per_image else self.bias[images]
-        selected: Heads = select(self._replace(bias=None), images)
-        return selected._replace(bias=bias)
+        bias, size = self.bias, self.size
+        if bias is not None and bias.dim() == 4 and len(bias) == len(self.q):
+            bias = bias[images]
+        return Heads(
+            self.q[images], self.k[images], self.v[images],
+            self.scale, self.fused, self.dropout,
+            bias, None if size is None else size[images],
+            select(self.plain_q, images), select(self.plain_k, images),
+            select(self.rest, images), self.scales_logits,
+        )  # fmt: skip
 
     def logit_bias(self) -> Float[Tensor, "*any #queries tokens"] | None:
         """Return what is added to the logits: the bias and the logarithm of the sizes."""
