@@ -148,13 +148,11 @@ class Scorer:
         gone, stay = indexing.split_top(gain, count)
         target = choice.gather(1, gone)
         others = torch.arange(1 - first, patches, 2, device=features.device).expand(batch, -1)
-        # rsub is first + 2 · index in one step.
-        keep = torch.cat((torch.rsub(stay, first, alpha=-2), others), dim=1)
-        gone, partner = (
-            torch.rsub(gone, first, alpha=-2),
-            torch.rsub(target, 1 - first, alpha=-2),
-        )
-        return Folding(keep, gone, partner, target + stay.shape[1])
+        into = target + stay.shape[1]
+        # From places in a group to indices: first + 2 · place, in one step.
+        stay, gone = torch.rsub(stay, first, alpha=-2), torch.rsub(gone, first, alpha=-2)
+        partner = torch.rsub(target, 1 - first, alpha=-2)
+        return Folding(torch.cat((stay, others), dim=1), gone, partner, into)
 
     def cheapest(
         self,
@@ -202,13 +200,13 @@ class Scorer:
         else:
             sizes = size.gather(1, both)
             tokens = tokens * sizes.unsqueeze(-1)
-        parts = [tokens, sizes]
+        pairs = [(tokens[:, :kept], tokens[:, kept:]), (sizes[:, :kept], sizes[:, kept:])]
         if keeps_length:
-            parts.append(torch.linalg.vector_norm(tokens, dim=-1))
-        pairs = [(part[:, :kept], part[:, kept:]) for part in parts]
+            length = torch.linalg.vector_norm(tokens, dim=-1)
+            pairs.append((length[:, :kept], length[:, kept:]))
         mixed, total, *lengths = add_at(into, *pairs)
         divisor = total
-        if lengths:
+        if keeps_length:
             shortened = torch.linalg.vector_norm(mixed, dim=-1) / lengths[0].clamp_min(SHORTEST)
             divisor = total * shortened.clamp_min(SHORTEST)
         mixed = mixed / divisor.unsqueeze(-1)
