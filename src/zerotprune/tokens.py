@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .scoring.graph import no_autocast, widen
+from .scoring.graph import is_autocast, no_autocast, widen
 from .scoring.indexing import add_at, take
 from .scoring.scorer import REFERENCE, Scorer
 from .scoring.similarity import similarity
@@ -141,7 +141,7 @@ def reduce_graph(
     columns = graph.permute(0, 3, 1, 2).flatten(2)
     kept = take(columns, indices)
     if gone is not None and into is not None:
-        kept = add_at(kept, into + prefix, take(columns, gone + prefix))
+        (kept,) = add_at(into + prefix, (kept, take(columns, gone + prefix)))
     rows = kept.view(batch, left, heads, count).permute(0, 3, 2, 1).flatten(2)
     if gone is None or into is None:
         rows = take(rows, indices)
@@ -174,11 +174,15 @@ def _merged_sizes(
     """Add the sizes of the merged tokens, or a share of each, to the sizes of the kept ones."""
     size = widen(tokens.x.new_ones(tokens.x.shape[:2])) if tokens.size is None else tokens.size
     kept, merged = size.gather(1, keep), size.gather(1, gone)
-    return add_at(kept, into, (merged if share is None else merged * share).to(kept.dtype))
+    updates = (merged if share is None else merged * share).to(kept.dtype)
+    return add_at(into, (kept, updates))[0]
 
 
 def _append_fused(left: Tokens, tokens: Tokens, weight: Tensor, prefix: int) -> Tokens:
     """Append one token, the weighted sum, in the place of the token with the largest weight."""
+    if is_autocast(tokens.x):
+        with no_autocast(tokens.x):
+            return _append_fused(left, tokens, weight, prefix)
     fused = weight.unsqueeze(1) @ widen(tokens.x[:, prefix:])
     source = tokens.source.gather(1, weight.argmax(dim=-1, keepdim=True))
     x = torch.cat((left.x, fused.to(left.x.dtype)), dim=1)

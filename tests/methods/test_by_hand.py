@@ -89,6 +89,15 @@ def test_evit_by_hand() -> None:
     assert left.size is None
 
 
+def test_evit_fuses_in_float32_under_autocast() -> None:
+    weight = torch.tensor([[0.0, 0.25, 0.125]])
+    x = torch.tensor([[[0.0], [0.0], [1.0], [2 + 2**-12]]])  # bfloat16 would lose the 2⁻¹²
+    reduction = Reduction(torch.tensor([[0]]), fused=weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        left = reduce_tokens(Tokens.of(x, prefix=1), reduction, prefix=1)
+    assert left.x[0, -1].item() == 0.5 + 2**-15
+
+
 def test_diffrate_by_hand() -> None:
     x = [[1.0, 0.0], [0.0, 1.0], [0.25, 4.0], [4.0, 8.0], [7.0, 7.0]]
     seen = make_seen(cls=[0.3, 0.2, 0.1, 0.05, 0.15], x=x)

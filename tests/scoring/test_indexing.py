@@ -46,16 +46,30 @@ def test_the_top_while_exporting_is_that_of_a_stable_sort(monkeypatch: pytest.Mo
         assert torch.equal(indexing.top(values, half), stable(values)[:, :half])
 
 
-@pytest.mark.parametrize("width", [(), (3,)])
-def test_sums_while_exporting(width: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    values, added = torch.randn(2, 5, *width).double(), torch.randn(2, 4, *width).double()
-    places = torch.tensor([[0, 3, 3, 1], [4, 4, 4, 4]])
-    wanted = values.numpy().copy()
-    for image, place in ((i, p) for i in range(2) for p in range(4)):
-        wanted[image, places[image, place]] += added[image, place].numpy()
+@pytest.mark.parametrize("batch", [1, 2])
+def test_sums(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    single, vectors = torch.randn(batch, 5).double(), torch.randn(batch, 6, 3).double()[:, :5]
+    added, more = torch.randn(batch, 4).double(), torch.randn(batch, 4, 3).double()
+    places = torch.tensor([[0, 3, 3, 1], [4, 4, 4, 4]])[:batch]
+    pairs = ((single, added), (vectors, more))
+    wanted = [values.numpy().copy() for values, _ in pairs]
+    for total, (_, updates) in zip(wanted, pairs, strict=True):
+        for image, place in ((i, p) for i in range(batch) for p in range(4)):
+            total[image, places[image, place]] += updates[image, place].numpy()
     for exporting in (False, True):
         monkeypatch.setattr(indexing, "exporting", lambda exporting=exporting: exporting)
-        torch.testing.assert_close(indexing.add_at(values, places, added), torch.from_numpy(wanted))
+        for actual, total in zip(indexing.add_at(places, *pairs), wanted, strict=True):
+            torch.testing.assert_close(actual, torch.from_numpy(total))
+
+
+def test_sums_pass_gradients_on() -> None:
+    values, updates = (torch.randn(2, n, 3, dtype=torch.double) for n in (5, 4))
+    places = torch.tensor([[0, 3, 3, 1], [4, 4, 4, 4]])
+    for batch in (1, 2):
+        pair = (values[:batch].requires_grad_(), updates[:batch].requires_grad_())
+        assert torch.autograd.gradcheck(
+            lambda *pair, at=places[:batch]: indexing.add_at(at, pair)[0], pair
+        )
 
 
 def test_nothing_is_sorted_while_exporting() -> None:

@@ -158,14 +158,15 @@ class DiffRate(Method):
         return "projection"
 
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
-        importance = cls_attention(seen.rows)[:, seen.prefix :]
+        prefix, left = seen.prefix, stage.share(seen.patches)
+        importance = cls_attention(seen.rows)[:, prefix:]
         order = seen.scorer.descending(importance)
-        rest = order[:, : stage.share(seen.patches)]
-        keep = rest[:, : self.kept(stage, seen.patches)]
+        kept = left - stage.similar
+        keep = order[:, :kept]
         if not stage.similar:
             return Reduction(keep, importance)
-        merged = rest[:, keep.shape[1] :]
-        x = seen.tokens.x[:, seen.prefix :]
+        merged = order[:, kept:left]
+        x = seen.tokens.x[:, prefix:]
         cosine, into = seen.scorer.nearest(x, merged, keep)
         partner = torch.gather(keep, 1, into)
         adding = None if self.weighted else cosine.clamp(min=0)

@@ -16,7 +16,7 @@ from ..dials import Dial
 from ..method import Method, Part, Seen
 from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
-from ..scoring.attention import pooled_attention, sampled_rows
+from ..scoring.attention import cls_and_received, pooled_attention, sampled_rows
 from ..scoring.graph import average_attention, cls_attention
 from ..shapes import Float
 from ..tokens import Reduction
@@ -146,17 +146,23 @@ class Fold(Method):
         """Return the importance of each patch token: 1 on average, or 2 if it is a sum."""
         prefix, cls = seen.geometry.prefix, seen.geometry.cls
         importance = self._importance_for(seen.geometry)
-        if importance == "rows":
-            parts = seen.scorer.sampled_attention(seen.heads, ROWS, prefix, cls)
+        if importance == "both" and cls:
+            assert seen.columns is not None
+            parts = cls_and_received(seen.columns)
+        elif importance == "rows":
+            rows = seen.scorer.sampled_attention(seen.heads, ROWS, prefix, cls)
+            parts = torch.stack(rows, dim=1)
         elif importance == "pooled":
-            parts = pooled_attention(seen.heads, POOLED, prefix, cls)
+            parts = torch.stack(pooled_attention(seen.heads, POOLED, prefix, cls), dim=1)
+        elif importance == "cls":
+            parts = cls_attention(seen.rows).unsqueeze(1)
         else:
-            parts = [cls_attention(seen.rows)] if cls and importance != "received" else []
-            if importance != "cls":
-                assert seen.columns is not None
-                parts.append(average_attention(seen.columns))
-        patches = torch.stack(parts)[:, :, prefix:]
-        return (patches / patches.mean(dim=-1, keepdim=True)).sum(dim=0)
+            assert seen.columns is not None
+            parts = average_attention(seen.columns).unsqueeze(1)
+        patches = parts[..., prefix:]
+        # On a CPU, a sum takes half the time of a mean.
+        mean = patches.sum(dim=-1, keepdim=True) / patches.shape[-1]
+        return (patches / mean).sum(dim=1)
 
     def _features(self, seen: Seen) -> Float[Tensor, "batch tokens width"]:
         if self.features == "key":

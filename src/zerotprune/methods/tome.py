@@ -67,9 +67,9 @@ class ToMe(Method):
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         patches, prefix = seen.patches, seen.prefix
         keys = seen.vectors("key").mean(dim=1)[:, prefix:]
-        if self.kept(stage, patches) == patches:
-            return Reduction(torch.arange(patches, device=keys.device).expand(keys.shape[0], -1))
         count = patches - self.kept(stage, patches)
+        if count == 0:
+            return Reduction(torch.arange(patches, device=keys.device).expand(keys.shape[0], -1))
         # Tokens alternate between the groups from the first prefix token on, as in ToMe's code.
         folding = seen.scorer.fold(keys, count, first=prefix % 2)
         return Reduction(

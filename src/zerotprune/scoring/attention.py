@@ -9,7 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..shapes import Float
-from .graph import DenseGraph, attention_graph, cls_attention, is_autocast, no_autocast, widen
+from .graph import (
+    ColumnGraph,
+    DenseGraph,
+    attention_graph,
+    average_attention,
+    cls_attention,
+    is_autocast,
+    no_autocast,
+    widen,
+)
 from .indexing import select
 
 
@@ -31,10 +40,16 @@ class Heads(NamedTuple):
 
     def select(self, images: slice) -> Heads:
         """Take some images of the batch. All images may share one bias."""
-        per_image = self.bias is not None and self.bias.dim() == 4 and len(self.bias) == len(self.q)
-        bias = self.bias if self.bias is None or not per_image else self.bias[images]
-        selected: Heads = select(self._replace(bias=None), images)
-        return selected._replace(bias=bias)
+        bias, size = self.bias, self.size
+        if bias is not None and bias.dim() == 4 and len(bias) == len(self.q):
+            bias = bias[images]
+        return Heads(
+            self.q[images], self.k[images], self.v[images],
+            self.scale, self.fused, self.dropout,
+            bias, None if size is None else size[images],
+            select(self.plain_q, images), select(self.plain_k, images),
+            select(self.rest, images), self.scales_logits,
+        )  # fmt: skip
 
     def logit_bias(self) -> Float[Tensor, "*any #queries tokens"] | None:
         """Return what is added to the logits: the bias and the logarithm of the sizes."""
@@ -47,7 +62,7 @@ class Heads(NamedTuple):
 def output(attn: Heads) -> Float[Tensor, "batch heads queries width"]:
     """Compute attention as the library does, fused or not."""
     bias = attn.logit_bias()
-    if bias is not None:
+    if bias is not None and bias.dtype != attn.q.dtype:
         bias = bias.to(attn.q.dtype)
     if attn.fused:
         return F.scaled_dot_product_attention(
@@ -81,7 +96,9 @@ def weigh_values(
 def _weigh(weights: Tensor, attn: Heads) -> Float[Tensor, "batch heads queries width"]:
     if attn.dropout:
         weights = F.dropout(weights, attn.dropout)
-    return weights.to(attn.v.dtype) @ attn.v
+    if weights.dtype != attn.v.dtype:
+        weights = weights.to(attn.v.dtype)
+    return weights @ attn.v
 
 
 def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
@@ -109,43 +126,74 @@ class ColumnSums(NamedTuple):
         return self.means
 
 
-def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], ColumnSums]:
-    """Compute each attention, with the first row and the column means of its graph."""
+class RowSums(NamedTuple):
+    """The first row of a graph, and the sum of all its rows, both summed over heads."""
+
+    sums: Float[Tensor, "batch 2 tokens"]
+    num_heads: int
+
+    @property
+    def alive(self) -> None:
+        return None
+
+    def row(self, token: int) -> Float[Tensor, "batch 1 tokens"]:
+        """Return the mean over heads, as if it were one head."""
+        if token:
+            raise ValueError(f"only the row of token 0 was kept, got {token}")
+        return self.sums[:, :1] / self.num_heads
+
+    def received(self) -> Float[Tensor, "batch 1 tokens"]:
+        """Return the mean over heads, as if it were one head."""
+        return self.sums[:, 1:] / (self.num_heads * self.sums.shape[-1])
+
+
+def cls_and_received(graph: ColumnGraph) -> Float[Tensor, "batch 2 tokens"]:
+    """Return the attention that each token receives from CLS and from all tokens. Each has a factor
+    of its own."""
+    if isinstance(graph, RowSums):
+        return graph.sums
+    return torch.stack((cls_attention(graph), average_attention(graph)), dim=1)
+
+
+def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], RowSums]:
+    """Compute each attention, with the sums of its graph.
+
+    The graph is written to memory: on a CPU that is as fast as fused attention, and summing a graph
+    in the cache costs next to nothing.
+    """
+    outputs, sums = [], []
+    for attn in heads:
+        graph, rows = _graph_with_sums(attn)
+        outputs.append(_weigh(graph, attn))
+        sums.append(rows)
     if len(heads) == 1:
-        output, columns = _output_with_sums(heads[0])
-        return [output], columns
-    outputs, sums = zip(*(_output_with_sums(attn) for attn in heads), strict=True)
-    return list(outputs), ColumnSums(*(torch.cat(rows, dim=1) for rows in zip(*sums, strict=True)))
+        return outputs, RowSums(sums[0], heads[0].q.shape[1])
+    return outputs, RowSums(torch.stack(sums).sum(dim=0), sum(attn.q.shape[1] for attn in heads))
 
 
-def _output_with_sums(attn: Heads) -> tuple[Tensor, ColumnSums]:
-    """Write the graph to memory: on a CPU that is as fast as fused attention, and summing a graph
-    in the cache costs next to nothing."""
-    graph, means = _graph_with_means(attn)
-    return _weigh(graph, attn), ColumnSums(graph[:, :, 0].detach(), means)
-
-
-def _graph_with_means(
+def _graph_with_sums(
     attn: Heads,
-) -> tuple[Float[Tensor, "batch heads tokens tokens"], Float[Tensor, "batch heads tokens"]]:
+) -> tuple[Float[Tensor, "batch heads tokens tokens"], Float[Tensor, "batch 2 tokens"]]:
     if is_autocast(attn.q):
         with no_autocast(attn.q):
-            return _graph_with_means(attn)
-    batch, num_heads, tokens, _ = attn.q.shape
-    q = widen(attn.q).reshape(batch * num_heads, tokens, attn.q.shape[-1])
-    k = widen(attn.k).reshape(batch * num_heads, tokens, attn.k.shape[-1])
-    bias = attn.logit_bias()
+            return _graph_with_sums(attn)
+    (batch, num_heads, tokens, _), bias = attn.q.shape, attn.logit_bias()
+    q, k = widen(attn.q).flatten(0, 1), widen(attn.k).flatten(0, 1).transpose(1, 2)
     if bias is None:
-        logits = torch.bmm(q * attn.scale, k.transpose(1, 2))
+        logits = torch.bmm(q * attn.scale, k)
     else:
-        rows = bias.shape[-2]
-        bias = bias.expand(batch, num_heads, rows, tokens)
-        bias = bias.reshape(batch * num_heads, rows, tokens)
-        logits = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=attn.scale)
-    graph = logits.softmax(dim=-1)
-    uniform = graph.new_full((batch * num_heads, 1, tokens), 1 / tokens)
-    means = torch.bmm(uniform, graph.detach()).view(batch, num_heads, tokens)
-    return graph.view(batch, num_heads, tokens, tokens), means
+        height = bias.shape[-2]
+        bias = bias.expand(batch, num_heads, height, tokens)
+        bias = bias.reshape(batch * num_heads, height, tokens)
+        if bias.dtype != q.dtype:
+            bias = bias.to(q.dtype)
+        logits = torch.baddbmm(bias, q, k, alpha=attn.scale)
+    graph = logits.softmax(dim=-1).view(batch, num_heads, tokens, tokens)
+    seen = graph.detach() if graph.requires_grad else graph
+    # One product sums over heads and queries.
+    ones = seen.new_ones(batch, 1, num_heads * tokens)
+    received = torch.bmm(ones, seen.view(batch, num_heads * tokens, tokens))
+    return graph, torch.cat((seen[:, :, 0].sum(dim=1, keepdim=True), received), dim=1)
 
 
 class Rows:
@@ -158,13 +206,15 @@ class Rows:
 
     def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
         """Return the attention that one token pays to all."""
-        return torch.cat([_row(attn, token) for attn in self.heads], dim=1).detach()
+        if len(self.heads) == 1:
+            return _row(self.heads[0], token)
+        return torch.cat([_row(attn, token) for attn in self.heads], dim=1)
 
 
 def _row(attn: Heads, token: int) -> Float[Tensor, "batch heads tokens"]:
     query = slice(token, token + 1)
     bias = _bias_for(attn, query)
-    return attention_graph(attn.q[:, :, query], attn.k, attn.scale, bias).squeeze(2)
+    return attention_graph(attn.q[:, :, query], attn.k, attn.scale, bias).squeeze(2).detach()
 
 
 def sampled_rows(tokens: int, count: int, prefix: int) -> range:

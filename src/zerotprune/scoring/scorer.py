@@ -148,9 +148,11 @@ class Scorer:
         gone, stay = indexing.split_top(gain, count)
         target = choice.gather(1, gone)
         others = torch.arange(1 - first, patches, 2, device=features.device).expand(batch, -1)
-        keep = torch.cat((2 * stay + first, others), dim=1)
-        partner = 2 * target + (1 - first)
-        return Folding(keep, 2 * gone + first, partner, target + stay.shape[1])
+        into = target + stay.shape[1]
+        # From places in a group to indices: first + 2 · place, in one step.
+        stay, gone = torch.rsub(stay, first, alpha=-2), torch.rsub(gone, first, alpha=-2)
+        partner = torch.rsub(target, 1 - first, alpha=-2)
+        return Folding(torch.cat((stay, others), dim=1), gone, partner, into)
 
     def cheapest(
         self,
@@ -163,11 +165,12 @@ class Scorer:
         the index of its partner among the others."""
         a, b = slice(first, None, 2), slice(1 - first, None, 2)
         unit = normalize(widen(features))
-        gain = torch.bmm(unit[:, a], unit[:, b].transpose(1, 2))
+        # The partners are rows: on a CPU, a maximum over rows is faster than one over columns.
+        gain = torch.bmm(unit[:, b], unit[:, a].transpose(1, 2))
         if weight is not None:
-            partner = (of_partner * weight[:, b]).unsqueeze(1)
-            gain = (gain - 1) * (weight[:, a].unsqueeze(2) + partner)
-        return indexing.largest(gain)
+            both = torch.add(weight[:, None, a], weight[:, b, None], alpha=of_partner)
+            gain = gain.sub_(1).mul_(both)
+        return indexing.largest(gain, dim=1)
 
     def merge(
         self,
@@ -197,15 +200,17 @@ class Scorer:
         else:
             sizes = size.gather(1, both)
             tokens = tokens * sizes.unsqueeze(-1)
-        total = add_at(sizes[:, :kept], into, sizes[:, kept:])
-        mixed = add_at(tokens[:, :kept], into, tokens[:, kept:])
+        pairs = [(tokens[:, :kept], tokens[:, kept:]), (sizes[:, :kept], sizes[:, kept:])]
+        if keeps_length:
+            length = torch.linalg.vector_norm(tokens, dim=-1)
+            pairs.append((length[:, :kept], length[:, kept:]))
+        mixed, total, *lengths = add_at(into, *pairs)
         divisor = total
         if keeps_length:
-            lengths = torch.linalg.vector_norm(tokens, dim=-1)
-            lengths = add_at(lengths[:, :kept], into, lengths[:, kept:])
-            shortened = torch.linalg.vector_norm(mixed, dim=-1) / lengths.clamp_min(SHORTEST)
+            shortened = torch.linalg.vector_norm(mixed, dim=-1) / lengths[0].clamp_min(SHORTEST)
             divisor = total * shortened.clamp_min(SHORTEST)
-        return (mixed / divisor.unsqueeze(-1)).to(x.dtype), total
+        mixed = mixed / divisor.unsqueeze(-1)
+        return mixed if mixed.dtype == x.dtype else mixed.to(x.dtype), total
 
 
 #: the one instance: the compiler can trace a global, but not an instance made by a default
