@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from ..methods import to_data
-from ..safety.files import check_writable, printable
+from ..safety.files import bytes_of, check_writable, printable
 from ..schedule import Schedule
 from .accuracy import Contender, Mean, Result
 from .speed import SEED, Accuracy, Group, Speed, results_of
@@ -58,6 +58,8 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             if before == 0:
                 writer.writeheader()
+            elif bytes_of(path, before - 1) not in (b"\n", b"\r"):
+                file.write("\n")  # an editor left out the last one
             writer.writerows([_printable({**where, **row}) for row in rows])
     except OSError:
         if path.exists():
