@@ -85,7 +85,7 @@ def test_a_ratio_within_its_spread_is_inconclusive() -> None:
     assert any("Inconclusive" in line for line in remarks([group], {}, None, True))
     assert not any("Inconclusive" in line for line in remarks([Group([quick])], {}, None, True))
     console = Console(width=80, file=io.StringIO())
-    console.print(speed_table(group, "demo", {}))
+    console.print(speed_table(group, "demo", "two cores", {}))
     assert "inconclusive" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

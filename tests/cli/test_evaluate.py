@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -21,6 +22,11 @@ from tests.commands import MAIN, quickly, zerotprune
 from tests.nursery import nursery
 from tests.thorough import thorough
 from tests.waiting import GUARD
+from zerotprune.cli.bench import bench
+from zerotprune.cli.compare import compare
+from zerotprune.cli.demo import demo as demo_command
+from zerotprune.cli.evaluate import evaluate
+from zerotprune.cli.options import ModelOptions, ReadingOptions
 from zerotprune.data import demo
 
 COUNT = 14
@@ -87,6 +93,33 @@ def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> 
     assert all(row["top1"] for row in rows)
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare", "bench", "demo"])
+def test_the_hardware_is_what_the_model_ran_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """On a machine with a GPU, run on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    loading, csv_file = ModelOptions(device="cpu"), tmp_path / "rows.csv"
+    reading = ReadingOptions(workers=0, limit=4)
+    if command == "evaluate":
+        evaluate("demo", str(folder), loading=loading, reading=reading, csv=csv_file)
+    elif command == "compare":
+        compare("demo", str(folder), cost=[0.7], method=["tome"], loading=loading,
+                reading=reading, csv=csv_file)  # fmt: skip
+    elif command == "bench":
+        bench("demo", method=["tome"], loading=loading, batch=[1], mode=["eager"], rounds=1,
+              csv=csv_file)  # fmt: skip
+    else:
+        monkeypatch.setattr("zerotprune.cli.demo.METHODS", ("tome",))
+        monkeypatch.setattr("zerotprune.cli.demo._draw_merges", lambda *_: None)
+        demo_command(images=2, out=tmp_path / "demo.png", csv=csv_file)
+    with csv_file.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    assert {row["hardware"].partition(" ")[0] for row in rows} == {"CPU"}
+
+
 def test_random_weights_are_told(folder: Path) -> None:
     done = quickly("evaluate", "test_vit", str(folder), "--classes", "10", "--random-weights",
                    "--no-speed", "--workers", "0")  # fmt: skip
@@ -151,8 +184,6 @@ def test_compare_puts_methods_at_equal_speed(
     """On the fake clock time follows cost, and ToMe has an overhead."""
     from zerotprune.budgets import speed
     from zerotprune.budgets.speed import Timed
-    from zerotprune.cli.compare import compare
-    from zerotprune.cli.options import ReadingOptions
     from zerotprune.clock import Timings
     from zerotprune.methods import name_of
     from zerotprune.pruning import gmacs

@@ -168,8 +168,10 @@ def bench(
     # All get the cost of the first method whose cost does not depend on the images.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
     timed = core.as_measured(built, precisions[0], modes) if budgets[0].time else built
+    hardware = records.hardware(device)
     about = {
         "model": records.shorten_path(model),
+        "hardware": hardware,
         "threads": "" if gpu else torch.get_num_threads(),
     }
     options = {"compute": compute, "backend": backend}
@@ -203,7 +205,7 @@ def bench(
             records.append(csv, measured)
         if not json:
             for group in groups:
-                console.print(speed_table(group, model, accuracy))
+                console.print(speed_table(group, model, hardware, accuracy))
             for line in remarks(groups, accuracy, measuring.data, whole):
                 console.print(line, style="dim", highlight=False)
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))
@@ -212,7 +214,7 @@ def bench(
     if json:
         print_json(rows)
     if plot is not None:
-        save(_plot(groups, model), plot)
+        save(_plot(groups, model, hardware), plot)
     if not whole:
         raise KeyboardInterrupt("stopped: only finished rounds count")
 
@@ -225,7 +227,7 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
     torch.set_num_threads(threads)
 
 
-def _plot(groups: Sequence[Group], model: str) -> Figure:
+def _plot(groups: Sequence[Group], model: str, hardware: str) -> Figure:
     """Plot speedup against batch size."""
     paces = [
         Pace(speed.name, speed.mode, speed.precision, speed.batch, speedup)
@@ -236,13 +238,13 @@ def _plot(groups: Sequence[Group], model: str) -> Figure:
     if not paces:
         raise ValueError("nothing to draw: the unpruned model could not be measured")
     base = f"the unpruned model ({groups[0].base})"
-    return speed_figure(paces, LIMIT, base, f"{model}, {records.hardware()}")
+    return speed_figure(paces, LIMIT, base, f"{model}, {hardware}")
 
 
-def speed_table(group: Group, model: str, accuracy: Accuracy) -> Table:
+def speed_table(group: Group, model: str, hardware: str, accuracy: Accuracy) -> Table:
     """Return a table with a row for each case, or the reason why it was not measured."""
     first = group.speeds[0]
-    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}")
+    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {hardware}")
     modes = len({speed.mode for speed in group.speeds})
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)

@@ -120,7 +120,7 @@ def calibrate(
         )  # fmt: skip
     blocks, rows, verdict = findings.blocks, findings.rows, findings.verdict
     about = {"images": findings.images, "data": printable(Path(data).name), "seed": seed}
-    findings.calibration(fingerprint, about | records.surroundings()).save(out)
+    findings.calibration(fingerprint, about | records.surroundings(device)).save(out)
     title = f"{model}, {findings.images} images"
     if figures is not None:
         first, second, third = (figures / name for name in FIGURES)

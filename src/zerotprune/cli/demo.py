@@ -57,19 +57,20 @@ def demo(
     check_drawable(out)
     model = built_in.model()
     console = Console()
-    results = _measure(model, images, console)
+    results, hardware = _measure(model, images, console), records.hardware("cpu")
     console.print(_methods_table(results, images))
     console.print(_equal_speed_table(results))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
         "in points.\nSpeedup: the model alone, float32, batch by batch in turn "
-        f"({records.hardware()}).\nAt equal speed: between the budgets above; – is beyond them. "
+        f"({hardware}).\nAt equal speed: between the budgets above; – is beyond them. "
         "KL: divergence from the unpruned model.",
         style="dim",
         highlight=False,
     )
     if csv is not None:
-        about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
+        about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH,
+                 "hardware": hardware}  # fmt: skip
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw_merges(model, out)

@@ -19,6 +19,7 @@ from ..data.images import ImageDataset, batches, decode, read_sample
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from ..measure.contenders import at_costs, at_speeds
 from ..measure.drift import Drift, drift_row, drifts_of, nearest_images
+from ..measure.records import hardware
 from ..methods import DEFAULT, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
@@ -105,7 +106,8 @@ def drift(
     results = _embed_images(vectors, contenders, images, reading, setting, console)
     drifts = drifts_of(results)
     if json:
-        print_json({"model": model, **drift_row(result, drift, results[0], images, SHOWN)}
+        about = {"model": model, "hardware": hardware(device)}
+        print_json(about | drift_row(result, drift, results[0], images, SHOWN)
                    for result, drift in zip(results, drifts, strict=True))  # fmt: skip
     else:
         console.print(_drift_table(model, results, drifts))

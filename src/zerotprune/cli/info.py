@@ -72,11 +72,12 @@ def info(
             )
         _print_file(console, Path(model), exported)
         return
+    device = torch.device(resolve_device(loading.device))
     built = loading.outline(model)
     if loading.size is not None:
         resize_(built, loading.size)
     if budgets[0].time is not None:  # then there is one
-        budgets = [_measure_cost(model, budgets[0], method, batch, loading, console)]
+        budgets = [_measure_cost(model, budgets[0], method, batch, loading, device, console)]
     solved = [one.solve(built, method, torch.Tensor, lambda line: None) for one in budgets]
     schedules = [schedule for schedule in solved if schedule is not None]
     calibrated = None
@@ -96,7 +97,7 @@ def info(
     for plan in plans:
         console.print(_blocks_table(full, plan))
         if plan is not full:
-            _print_pruned(console, full, plan)
+            _print_pruned(console, full, plan, device)
     if calibrated is not None:
         low, high = calibrated.vhf
         console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
@@ -128,14 +129,14 @@ def _measure_cost(
     method: str | None,
     batch: int,
     loading: ModelOptions,
+    device: torch.device,
     console: Console,
 ) -> BudgetOptions:
     """Return the cost that meets a time budget. Random weights are as fast as any."""
-    device = resolve_device(loading.device)
     real = load(**loading.load_kwargs(model) | {"pretrained": False}).to(device)
     assert budget.time is not None
     with console.status("measuring how fast pruned models are here"):
-        images = noise(real, batch, device, torch.float32)
+        images = noise(real, batch, str(device), torch.float32)
         cost, timed = cost_for(real, budget.time, images, method)
     console.print(
         f"[bold]{describe_cost(cost, timed)}[/bold], batch {batch}, {device}", highlight=False
@@ -168,7 +169,7 @@ def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> 
         console.print(f"  {name:<19}{value}", highlight=False)
 
 
-def _print_pruned(console: Console, full: Plan, plan: Plan) -> None:
+def _print_pruned(console: Console, full: Plan, plan: Plan, device: torch.device) -> None:
     whole, needed = plan.gmacs(), plan.gmacs(compute="needed")
     console.print(
         f"  pruned by {name_of(plan.method)}: [bold]{whole:.3f}[/bold] GMACs, "
@@ -186,7 +187,6 @@ def _print_pruned(console: Console, full: Plan, plan: Plan) -> None:
         f"logits: {where}",
         highlight=False,
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
 
 

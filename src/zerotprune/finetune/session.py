@@ -302,7 +302,7 @@ class Session:
             **checkpoint.identity,
             **checkpoint.before,
             **checkpoint.history[-1],
-            **records.surroundings(),
+            **records.surroundings(self.trainer.accelerator.device),
         }
 
 

@@ -151,6 +151,7 @@ class Evaluator:
             "data": Path(self.data).name,
             "measure": self.probe or "top1",
             "batch": self.batch,
+            "hardware": records.hardware(self.setting.device),
         }
         return records.row(result, reference, precision) | about
 

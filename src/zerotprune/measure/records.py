@@ -21,6 +21,8 @@ from ..schedule import Schedule
 from .accuracy import Contender, Mean, Result
 from .speed import SEED, Accuracy, Group, Speed, results_of
 
+Device = torch.device | str | None
+
 FIELDS = (
     "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",
     "measure", "name", "method", "schedule", "gmacs", "gmacs_paper", "top1", "top1_error", "top5",
@@ -49,7 +51,10 @@ def check_rows_fit(path: Path) -> None:
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails."""
+    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails.
+
+    A row that does not name its hardware gets that of this machine: the GPU, if there is one.
+    """
     check_rows_fit(path)
     where = surroundings()
     before = path.stat().st_size if path.exists() else 0
@@ -169,8 +174,8 @@ def method_json(schedule: Schedule) -> str:
     return json.dumps(to_data(schedule.method)) if schedule.stages else ""
 
 
-def surroundings() -> dict[str, object]:
-    """Return time, command, commit, versions and hardware of this process."""
+def surroundings(device: Device = None) -> dict[str, object]:
+    """Return time, command, commit and versions of this process, and the hardware of a device."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     name = Path(sys.argv[0]).name
     if main is not None:
@@ -180,7 +185,7 @@ def surroundings() -> dict[str, object]:
         "command": " ".join([name, *map(shorten_path, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
-        "hardware": hardware(),
+        "hardware": hardware(device),
     })  # fmt: skip
 
 
@@ -196,9 +201,12 @@ def shorten_path(argument: str) -> str:
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def hardware() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+def hardware(device: Device = None) -> str:
+    """Name what a device is. Default: the GPU, if there is one."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"CPU {platform.machine()}, {threads} thread{'s' * (threads > 1)}"
 
