@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..safety.interrupts import kept_from_children, silence_worker
 from ..shapes import Batch
-from .sources import Item, find
+from .sources import Item, class_folders, find
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -153,7 +153,7 @@ def open_data(
         spec: A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or
             `hf:NAME`.
         mapping: For a flat folder, a file with the label of every image.
-        split: Of a Hugging Face dataset.
+        split: Of data that has splits, see `has_splits`; all of other data is used.
         limit: Use at most this many images, spread evenly over the data.
         transform: Default: images keep their sizes, with values in [0, 1].
         labeled: Without labels, a folder may have images at any depth.
@@ -183,6 +183,28 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     if count > outputs or (dataset.exact and count != outputs):
         classes = f"{count}" if dataset.exact else f"at least {count}"
         raise ValueError(f"the data has {classes} classes, the model's head has {outputs}")
+
+
+def check_pair(train: ImageDataset, val: ImageDataset) -> None:
+    """Refuse to learn from data with a single class, or with other classes than `val` has."""
+    if train.classes < 2:
+        raise ValueError(f"{train.name} has a single class: expected two or more")
+    folders, others = class_folders(train.name), class_folders(val.name)
+    if folders is not None and others is not None and folders != others:
+        odd = sorted(set(folders) ^ set(others))[0]
+        has, lacks = (train.name, val.name) if odd in folders else (val.name, train.name)
+        raise ValueError(
+            f"the class {odd} is in {has} but not in {lacks}: both need the same classes"
+        )
+    if train.exact and val.exact and train.classes != val.classes:
+        raise ValueError(
+            f"{train.name} has {train.classes} classes, {val.name} has {val.classes}: both need "
+            "the same classes"
+        )
+    if val.classes > train.classes:
+        raise ValueError(
+            f"{val.name} has at least {val.classes} classes, {train.name} has {train.classes}"
+        )
 
 
 def read_sample(dataset: ImageDataset, count: int = 32) -> Tensor:

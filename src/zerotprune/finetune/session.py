@@ -30,7 +30,7 @@ from ..methods import DEFAULT, resolve, to_data
 from ..safety.files import replacing
 from ..schedule import Schedule
 from .forms import form_for
-from .images import Feed, ShownImages, check_pair, count_overlap
+from .images import Feed, ShownImages, count_overlap
 from .recipe import Recipe
 from .training import EpochStats, Trainer, top1
 

@@ -19,7 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..data.images import ImageDataset, batches, check_classes, open_data, read_sample
+from ..data.images import (
+    ImageDataset,
+    batches,
+    check_classes,
+    check_pair,
+    open_data,
+    read_sample,
+)
 from ..safety.interrupts import acknowledge
 from ..schedule import Schedule
 from ..shapes import Batch, Float, Int, Precision
@@ -101,10 +108,14 @@ class Evaluator:
             options: The other fields of an evaluator.
         """
         vit = backbone(model)
-        learned = None if train is None else open_data(train, transform=vit.transform(size))
-        if learned is None and vit.outputs == 0:
+        learned = None
+        if train is not None:
+            learned = open_data(train, split="train", transform=vit.transform(size))
+            check_pair(learned, dataset)
+        elif vit.outputs == 0:
             raise ValueError(f"{model_name} has no head: give --probe and --train")
-        check_classes(dataset, vit.outputs if learned is None else learned.classes)
+        else:
+            check_classes(dataset, vit.outputs)
         dtype: torch.dtype = getattr(torch, precision)
         setting = Setting(device, dtype, keep_outputs=learned is not None, timed=timed)
         return cls(model_name=model_name, model=model.to(device, dtype), dataset=dataset,
@@ -292,5 +303,8 @@ def _linear(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
     fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
     fitted.fit(train.numpy(), labels.numpy())
     scores = torch.full((len(test), int(labels.max()) + 1), -torch.inf)
-    scores[:, fitted.classes_] = torch.as_tensor(fitted.decision_function(test.numpy())).float()
+    decided = torch.as_tensor(fitted.decision_function(test.numpy())).float()
+    if decided.dim() == 1:  # of two classes, only the second one's
+        decided = torch.stack((-decided, decided), dim=1)
+    scores[:, fitted.classes_] = decided
     return scores
