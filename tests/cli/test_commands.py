@@ -54,6 +54,11 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("info", "resnet18"), "cannot prune timm's ResNet"),
+        (("info", "demo", "--method", "tome"), "--method tome needs a budget"),
+        (("info", "demo", "--batch", "4"), "--batch"),
+        (("info", "demo", "--cost", "0.5", "--batch", "4"), "--batch"),
+        (("info", "demo", "--device", "toaster"), "toaster"),
+        (("info", "test_vit", "--weights", "gone.safetensors"), "gone.safetensors"),
         (("info", "demo", "--keep", "0.5"), "give --cost"),
         (("info", "no_such_model"), "unknown model 'no_such_model'"),
         (("info", "deit_tiny_patch16_224", "--schedule", "nope"), "neither a preset"),

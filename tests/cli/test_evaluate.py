@@ -246,6 +246,7 @@ def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Pa
         (("--probe", "knn"), "--probe and --train go together"),
         (("--csv", "no/folder/rows.csv"), "no folder"),
         (("--limit", "0"), "limit must be at least 1"),
+        (("--split", "train"), "--split train"),
     ],
 )
 def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], message: str) -> None:

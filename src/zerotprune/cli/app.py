@@ -15,9 +15,8 @@ from ..app.catalog import BUILT_IN, CatalogEntry
 from ..app.controller import Worker
 from ..app.server import serve, wait
 from ..data.models import load
-from ..safety.files import names_in
 from ..safety.ranges import RANGES
-from .options import Input
+from .options import Input, read_class_names
 
 
 def app(
@@ -42,7 +41,7 @@ def app(
     random_weights
         Use random weights: speed is correct, predictions are not.
     names
-        A file with the class names, one per line. ImageNet's are known.
+        A file with the class names of every --model, one per line. ImageNet's are known.
     port
         Where to listen. Default: 7860, or the next free port.
     browser
@@ -74,11 +73,14 @@ def _load_entries(
         )
     if len({BUILT_IN, *model}) != 1 + len(model):
         raise ValueError("each --model must be different, and the built-in one is always there")
-    class_names = None if names is None else names_in(names)
+    if not model and (random_weights or names is not None):
+        option = "--random-weights" if random_weights else "--names"
+        raise ValueError(f"{option} needs --model, too")
     entries = [CatalogEntry(BUILT_IN, load(BUILT_IN))]
     for index, name in enumerate(model):
         file = weights[index] if weights else None
         pretrained = file is None and not random_weights
         loaded = load(name, weights=file, pretrained=pretrained)
+        class_names = None if names is None else read_class_names(names, loaded)
         entries.append(CatalogEntry(name, loaded, class_names, custom_weights=not pretrained))
     return entries

@@ -58,6 +58,7 @@ from .options import (
     Threads,
     Workers,
     refuse_torchrun,
+    refuse_without,
     resolve_device,
 )
 
@@ -113,7 +114,8 @@ def bench(
     Parameters
     ----------
     method
-        Which methods, all at the cost of the first; default fold, zero-tprune and tome.
+        Which methods, all at the cost of the first; default fold, zero-tprune and tome, and that of
+        a --schedule.
     batch
         Batch sizes; default 1 and 8 on a CPU, 1, 8, 64, 256 and 512 on a GPU.
     precision
@@ -138,7 +140,11 @@ def bench(
     budgets = budget.split()
     if plot is not None and len(budgets) > 1:
         raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
+    if measuring.data is None:
+        refuse_without("--data", measuring, probing)
     chosen = [resolve(name) for name in method or METHODS]
+    if budgets[0].schedule is not None and method is None:
+        chosen = [budgets[0].acting(None), *chosen]
     device = resolve_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))

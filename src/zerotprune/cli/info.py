@@ -45,7 +45,7 @@ def info(
     budget: BudgetsOptions = BudgetsOptions(),
     method: MethodName | None = None,
     calibration: CalibrationFile = None,
-    batch: BatchCount = 8,
+    batch: BatchCount | None = None,
     loading: ModelOptions = ModelOptions(),
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.
@@ -58,35 +58,38 @@ def info(
     Parameters
     ----------
     batch
-        Images at a time, to measure --speedup or --latency-ms.
+        Images at a time, to measure --speedup or --latency-ms; default 8.
     """
-    budgets = budget.split()
-    chosen = None if method is None else resolve(method)
-    if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
-        raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     console = Console()
     if (exported := target_of(model)) is not None:
-        if budgets[0].options or method or calibration or loading != ModelOptions():
+        given = (budget, method, calibration, batch, loading)
+        if given != (BudgetsOptions(), None, None, None, ModelOptions()):
             raise ValueError(
                 f"{model} is an exported file, which has no options: give the file alone"
             )
         _print_file(console, Path(model), exported)
         return
+    budgets = budget.split(method, model)
+    if batch is not None and budgets[0].time is None:
+        raise ValueError("--batch is for measuring: give --speedup or --latency-ms, too")
+    chosen = None if method is None else resolve(method)
+    if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
+        raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
     device = torch.device(resolve_device(loading.device))
-    built = loading.outline(model)
-    if loading.size is not None:
-        resize_(built, loading.size)
+    # Weights are read if they are local: their shapes count, and a calibration is for them.
+    if loading.weights is not None or (calibration is not None and model == DEMO):
+        built = loading.load(model)
+    else:
+        built = loading.outline(model)
+        if loading.size is not None:
+            resize_(built, loading.size)
     if budgets[0].time is not None:  # then there is one
-        budgets = [_measure_cost(model, budgets[0], method, batch, loading, device, console)]
+        budgets = [_measure_cost(model, budgets[0], method, batch or 8, loading, device, console)]
     solved = [one.solve(built, method, torch.Tensor, lambda line: None) for one in budgets]
     schedules = [schedule for schedule in solved if schedule is not None]
     calibrated = None
     if calibration is not None:
-        # An outline has no weights to compare with, so load them if they are local.
-        local = loading.weights is not None or model == DEMO
-        calibrated = Calibration.load_for(
-            calibration, model, loading.load(model) if local else built
-        )
+        calibrated = Calibration.load_for(calibration, model, built)
         schedules = calibrated.applied_to(schedules)
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)

@@ -15,7 +15,6 @@ from ..data import demo as built_in
 from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
 from ..methods import name_of
-from ..safety.files import names_in
 from ..safety.ranges import RANGES
 from ..show.layout import check_drawable, draw
 from ..show.scene import (
@@ -36,6 +35,7 @@ from .options import (
     ModelName,
     ModelOptions,
     Output,
+    read_class_names,
     resolve_device,
 )
 
@@ -96,7 +96,7 @@ def show(
     device = resolve_device(loading.device)
     loaded = load_images(images, limit) if images else _photographs(model, limit)
     vit = loading.load(model).to(device)
-    classes = None if names is None else _read_names(names, vit)
+    classes = None if names is None else read_class_names(names, vit)
     if loaded:
         transform = backbone(vit).transform(loading.size)
         captions = [name for name, _ in loaded]
@@ -117,14 +117,6 @@ def show(
 def _photographs(model: str, limit: int | None) -> list[NamedImage]:
     """Return the photographs of the package; the built-in model has its own images."""
     return [] if model == DEMO else [NamedImage(*photo) for photo in load_photographs(limit)]
-
-
-def _read_names(path: Path, model: nn.Module) -> list[str]:
-    names = names_in(path)
-    classes = backbone(model).outputs
-    if len(names) != classes:
-        raise ValueError(f"{path} names {len(names)} classes, the model has {classes}")
-    return names
 
 
 def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:

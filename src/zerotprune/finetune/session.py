@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data.fingerprint import check_same
-from ..data.images import ImageDataset, batches, open_data, read_sample
+from ..data.images import ImageDataset, batches, check_pair, open_data, read_sample
 from ..data.models import load, outline
 from ..data.weights import weights_hash
 from ..measure import records
