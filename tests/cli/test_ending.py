@@ -33,6 +33,7 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
         (ValueError("two\nlines"), 2, "zerotprune: two lines\n"),
         (FileNotFoundError(2, "No such file", "x.png"), 2, "zerotprune: x.png: No such file\n"),
         (OSError("a sentence"), 2, "zerotprune: a sentence\n"),
+        (ValueError("[/b] :cat: {x} \x1b[31m"), 2, "zerotprune: [/b] :cat: {x} \ufffd[31m\n"),
         (UnusedCliTokensError(unused_tokens=["0.6"]), 2, "zerotprune: unexpected argument 0.6: "),
         (MemoryError(), 2, "zerotprune: not enough memory"),
         (

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..app.catalog import BUILT_IN, CatalogEntry
 from ..app.controller import Worker
 from ..app.server import serve, wait
 from ..data.models import load
 from ..safety.ranges import RANGES
+from .console import console_for
 from .options import Input, read_class_names
 
 
@@ -52,10 +52,7 @@ def app(
     worker = Worker()
     entries = worker.run(lambda: _load_entries(model, weights, random_weights, names))
     with serve(worker, entries, port) as address:
-        Console().print(
-            f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
-            highlight=False,
-        )
+        console_for().print(f"The page is at {address} on this machine; Ctrl-C ends it.")
         if browser:
             webbrowser.open(address)
         wait()

@@ -39,6 +39,7 @@ from .console import (
     console_for,
     new_table,
     print_json,
+    showing,
     speedup_cell,
 )
 from .evaluation import ProbeOptions, prepare_evaluation
@@ -194,9 +195,9 @@ def bench(
     rows: list[dict[str, object]] = []
     for schedule in schedules:
         assert schedule is not None
-        with console.status("setting every method to the same cost") as status:
+        with showing(console, "setting every method to the same cost") as show:
             cases = core.entrants(built, schedule, names, images, setup.outputs)
-            groups = list(core.sweep(built, cases, precisions, batches, setup, status.update))
+            groups = list(core.sweep(built, cases, precisions, batches, setup, show))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy: Accuracy = {}
         if evaluation is not None and whole:
@@ -213,7 +214,7 @@ def bench(
             for group in groups:
                 console.print(speed_table(group, model, hardware, accuracy))
             for line in remarks(groups, accuracy, measuring.data, whole):
-                console.print(line, style="dim", highlight=False)
+                console.print(line, style="dim")
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))
         if not whole:
             break

@@ -14,7 +14,7 @@ from ..measure.contenders import Entry, at_costs, at_speeds, comparison_rows
 from ..methods import DEFAULT, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
-from .console import left_out
+from .console import left_out, showing
 from .evaluation import (
     Evaluation,
     ProbeOptions,
@@ -86,8 +86,8 @@ def compare(
     missed: list[Reached] = []
     if speedup:
         images = evaluation.some_images(evaluation.batch)
-        with evaluation.console.status("measuring") as status:
-            entries, missed = at_speeds(pruned, speedup, methods, images, report, status.update)
+        with showing(evaluation.console, "measuring") as show:
+            entries, missed = at_speeds(pruned, speedup, methods, images, report, show)
     else:
         entries = at_costs(pruned, cost or COSTS, methods, evaluation.some_images, report)
     results = evaluation.run([UNPRUNED, *(entry.contender for entry in entries)])
@@ -107,7 +107,7 @@ def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: lis
     else:
         evaluation.console.print(accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
-        evaluation.console.print(line, highlight=False)
+        evaluation.console.print(line)
 
 
 def _draw_trade_offs(

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -22,7 +21,7 @@ from ..safety.ranges import RANGES
 from ..shapes import Batch
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
-from .console import counting_images, new_table
+from .console import console_for, counting_images, new_table, print_path
 from .evaluation import speedup_quartiles
 from .options import CsvFile, Output
 
@@ -56,7 +55,7 @@ def demo(
     """
     check_drawable(out)
     model = built_in.model()
-    console = Console()
+    console = console_for()
     results, hardware = _measure(model, images, console), records.hardware("cpu")
     console.print(_methods_table(results, images))
     console.print(_equal_speed_table(results))
@@ -66,7 +65,6 @@ def demo(
         f"({hardware}).\nAt equal speed: between the budgets above; – is beyond them. "
         "KL: divergence from the unpruned model.",
         style="dim",
-        highlight=False,
     )
     if csv is not None:
         about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH,
@@ -74,8 +72,7 @@ def demo(
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw_merges(model, out)
-    console.print(f"What was merged, stage by stage: [bold]{escape(str(out))}[/bold]",
-                  highlight=False)  # fmt: skip
+    print_path(console, "What was merged, stage by stage", out)
 
 
 def _contenders(model: nn.Module) -> list[Contender]:

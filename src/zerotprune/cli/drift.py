@@ -23,7 +23,7 @@ from ..measure.records import hardware
 from ..methods import DEFAULT, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
-from .console import console_for, counting_images, left_out, new_table, print_json
+from .console import console_for, counting_images, left_out, new_table, print_json, showing
 from .evaluation import speedup_quartiles
 from .options import (
     MODEL,
@@ -96,10 +96,8 @@ def drift(
 
     report = left_out(console)
     if speedup:
-        with console.status("measuring") as status:
-            entries, _ = at_speeds(
-                vectors, speedup, methods, sample(reading.batch), report, status.update
-            )
+        with showing(console, "measuring") as show:
+            entries, _ = at_speeds(vectors, speedup, methods, sample(reading.batch), report, show)
     else:
         entries = at_costs(vectors, cost or COSTS, methods, sample, report)
     contenders = [UNPRUNED, *(entry.contender for entry in entries)]
@@ -170,10 +168,10 @@ def _default(results: Sequence[Result], drifts: Sequence[Drift]) -> tuple[Result
 
 def _name_moved(console: Console, images: ImageDataset, result: Result, drift: Drift) -> None:
     title = f"moved most by {result.contender.name} at {result.gmacs():.3f} GMACs:"
-    console.print(title, highlight=False)
+    console.print(title)
     for at in drift.moved(SHOWN):
         path = images.paths[result.index[at]]
-        console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
+        console.print(f"  {drift.cosines[at]:.4f}  {path}")
 
 
 def _draw_drift(

@@ -87,7 +87,9 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{named}{error.strerror}"
-    return " ".join(text.split()) or type(error).__name__
+    from ..safety.files import printable
+
+    return printable(" ".join(text.split())) or type(error).__name__
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:

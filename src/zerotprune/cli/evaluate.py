@@ -82,6 +82,6 @@ def _contender(
             evaluation.model,
             method,
             lambda: evaluation.some_images(evaluation.batch),
-            lambda line: evaluation.console.print(line, highlight=False),
+            evaluation.console.print,
         )
     return None if schedule is None else Contender(name_of(schedule.method), schedule)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from ..backbones import backbone
@@ -26,6 +26,7 @@ from ..plan import Plan
 from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
+from .console import console_for
 from .options import (
     BatchCount,
     BudgetOptions,
@@ -60,7 +61,7 @@ def info(
     batch
         Images at a time, to measure --speedup or --latency-ms; default 8.
     """
-    console = Console()
+    console = console_for()
     if (exported := target_of(model)) is not None:
         given = (budget, method, calibration, batch, loading)
         if given != (BudgetsOptions(), None, None, None, ModelOptions()):
@@ -103,12 +104,12 @@ def info(
             _print_pruned(console, full, plan, device)
     if calibrated is not None:
         low, high = calibrated.vhf
-        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
+        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}")
         if loading.weights is None and model != DEMO:
             console.print("  the calibration's weights were not compared with the model's: give "
-                          "--weights", highlight=False)  # fmt: skip
+                          "--weights")  # fmt: skip
     if plans == [full]:
-        console.print(f"  methods: {', '.join(names())}", highlight=False)
+        console.print(f"  methods: {', '.join(names())}")
 
 
 def _print_file(console: Console, path: Path, exported: Target) -> None:
@@ -116,14 +117,14 @@ def _print_file(console: Console, path: Path, exported: Target) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     facts = exported.read(path)
-    console.print(printable(str(path)), style="bold", highlight=False, markup=False)
+    console.print(printable(str(path)), style="bold")
     for name, value in facts.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "class_names":
             some = ", ".join(value[:3]) + (", …" if len(value) > 3 else "")
             text = f"{len(value)}: {some}" if value else "none"
         line = printable(f"{name:<15}{text}")  # the file is not trusted
-        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def _measure_cost(
@@ -141,16 +142,14 @@ def _measure_cost(
     with console.status("measuring how fast pruned models are here"):
         images = noise(real, batch, str(device), torch.float32)
         cost, timed = cost_for(real, budget.time, images, method)
-    console.print(
-        f"[bold]{describe_cost(cost, timed)}[/bold], batch {batch}, {device}", highlight=False
-    )
+    console.print(Text.assemble((describe_cost(cost, timed), "bold"), f", batch {batch}, {device}"))
     return replace(budget, cost=cost, speedup=None, latency_ms=None)
 
 
 def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> None:
     geometry = full.geometry
     first, rows = geometry.blocks[0], geometry.grid
-    console.print(f"[bold]{escape(model)}[/bold] ({type(built).__name__})")
+    console.print(Text.assemble((printable(model), "bold"), f" ({type(built).__name__})"))
     start = "CLS" if geometry.cls else "uniform: the model has no CLS token"
     unpruned = full.gmacs()
     facts = [
@@ -169,16 +168,14 @@ def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> 
     if searched:
         facts.append(("searched (--tuned)", "; ".join(searched)))
     for name, value in facts:
-        console.print(f"  {name:<19}{value}", highlight=False)
+        console.print(f"  {name:<19}{value}")
 
 
 def _print_pruned(console: Console, full: Plan, plan: Plan, device: torch.device) -> None:
     whole, needed = plan.gmacs(), plan.gmacs(compute="needed")
     console.print(
-        f"  pruned by {name_of(plan.method)}: [bold]{whole:.3f}[/bold] GMACs, "
-        f"{whole / full.gmacs():.1%} of the unpruned; {plan.gmacs('paper'):.3f} in the paper's "
-        "convention",
-        highlight=False,
+        f"  pruned by {name_of(plan.method)}: {whole:.3f} GMACs, {whole / full.gmacs():.1%} of the "
+        f"unpruned; {plan.gmacs('paper'):.3f} in the paper's convention",
     )
     if not plan.stages:
         return
@@ -188,9 +185,8 @@ def _print_pruned(console: Console, full: Plan, plan: Plan, device: torch.device
     console.print(
         f"  never computed: {whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same "
         f"logits: {where}",
-        highlight=False,
     )
-    console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
+    console.print(f"  scores by: {used_on(device)} (on {device.type})")
 
 
 def _blocks_table(full: Plan, plan: Plan) -> Table:

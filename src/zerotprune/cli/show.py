@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ..backbones import backbone
@@ -15,6 +15,7 @@ from ..data import demo as built_in
 from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
 from ..methods import name_of
+from ..safety.files import printable
 from ..safety.ranges import RANGES
 from ..show.layout import check_drawable, draw
 from ..show.scene import (
@@ -26,6 +27,7 @@ from ..show.scene import (
     percent,
 )
 from ..show.story import check_heads
+from .console import console_for
 from .options import (
     BudgetOptions,
     Flag,
@@ -129,8 +131,9 @@ def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
 
 
 def _print_outcomes(scene: Scene, out: Path) -> None:
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{out}: {scene.title}, {scene.about}")
+    console = console_for()
+    print_line = partial(console.print, soft_wrap=True)
+    print_line(printable(f"{out}: {scene.title}, {scene.about}"))
     for caption, story in zip(scene.captions, scene.stories, strict=True):
         left = story.outcome().kept
         line = (
@@ -140,4 +143,4 @@ def _print_outcomes(scene: Scene, out: Path) -> None:
             before, after = story.before[0], story.after[0]
             line += f"; {before.label} {percent(before.share)}"
             line += f" → {after.label} {percent(after.share)}"
-        console.print(line)
+        print_line(line)
