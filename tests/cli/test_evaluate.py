@@ -298,9 +298,13 @@ def test_a_full_disk_keeps_the_rows_that_were_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(csv.DictWriter, "writerows", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space.*rows\.csv"):
         records.append(target, [{"name": "second"}])
     assert target.read_text() == before
+    target.unlink()
+    with pytest.raises(OSError, match="No space"):
+        records.append(target, [{"name": "second"}])
+    assert not target.exists()
 
 
 def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -39,6 +40,17 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         temporary.write_text(str(1 / 0))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space"), OSError("encoder error")])
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, raised: OSError) -> None:
+    with pytest.raises(OSError, match="own") as error, replacing(tmp_path / "own.json"):
+        raise raised
+    assert error.value.errno == raised.errno
+    with pytest.raises(OSError, match="other") as error, replacing(tmp_path / "own.json"):
+        raise FileNotFoundError(errno.ENOENT, "No such file", "other")
+    with pytest.raises(FileNotFoundError, match="own"), replacing(tmp_path / "own.json") as it:
+        it.read_bytes()
 
 
 def test_only_regular_files_are_written_over(tmp_path: Path) -> None:

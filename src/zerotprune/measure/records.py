@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from ..methods import to_data
-from ..safety.files import bytes_of, check_writable, printable
+from ..safety.files import bytes_of, check_writable, naming, printable
 from ..schedule import Schedule
 from .accuracy import Contender, Mean, Result
 from .speed import SEED, Accuracy, Group, Speed, results_of
@@ -57,7 +57,8 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """
     check_rows_fit(path)
     where = surroundings()
-    before = path.stat().st_size if path.exists() else 0
+    existed = path.exists()
+    before = path.stat().st_size if existed else 0
     try:
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
@@ -66,10 +67,12 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             elif bytes_of(path, before - 1) not in (b"\n", b"\r"):
                 file.write("\n")  # an editor left out the last one
             writer.writerows([_printable({**where, **row}) for row in rows])
-    except OSError:
-        if path.exists():
+    except OSError as error:
+        if existed:
             os.truncate(path, before)
-        raise
+        else:
+            path.unlink(missing_ok=True)
+        raise naming(error, path) from None
 
 
 def _printable(row: Mapping[str, object]) -> dict[str, object]:
