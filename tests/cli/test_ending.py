@@ -75,6 +75,14 @@ def test_a_reader_that_goes_away_is_no_mistake() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_no_mistake(name: str) -> None:
+    closed = f"import os, sys; sys.{name} = None; "
+    done = nursery().run(closed + MAIN, "info", "demo", strict=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (name != "stdout")
+
+
 def numbers(hint: Any) -> bool:
     """Is it a number, or a list or union with numbers?"""
     return hint in (int, float) or any(map(numbers, get_args(hint)))

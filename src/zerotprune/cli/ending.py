@@ -18,6 +18,7 @@ _MISTAKES = (ValueError, TypeError, OSError)
 @contextmanager
 def ending(interrupts: Interrupts) -> Iterator[None]:
     """Run a command inside this context. It ends with SystemExit, whatever happens."""
+    _replace_closed()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # file names need not be text
             stream.reconfigure(errors="backslashreplace")
@@ -43,6 +44,16 @@ def ending(interrupts: Interrupts) -> Iterator[None]:
         if interrupts.came:
             interrupts.leave(code)
         sys.exit(code)
+
+
+def _replace_closed() -> None:
+    """Let nothing come from or go to streams that are closed (`zerotprune … >&-`).
+
+    The next file that is opened would get the number of a closed one, and what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _outcome(error: BaseException, interrupted: bool) -> tuple[int, str]:

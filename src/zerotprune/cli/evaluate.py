@@ -68,7 +68,8 @@ def evaluate(
     evaluation.console.print(accuracy_table(evaluation, results))
     if evaluation.unreadable:
         count = len(evaluation.unreadable)
-        evaluation.console.print(f"{count} images could not be read", style="red")
+        images = f"{count} image{'s' * (count > 1)}"
+        evaluation.console.print(f"{images} could not be read", style="red")
 
 
 def _contender(

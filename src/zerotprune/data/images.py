@@ -181,8 +181,8 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     """Refuse data whose classes cannot be those of the model's head."""
     count = dataset.classes
     if count > outputs or (dataset.exact and count != outputs):
-        classes = f"{count}" if dataset.exact else f"at least {count}"
-        raise ValueError(f"the data has {classes} classes, the model's head has {outputs}")
+        classes = f"{'' if dataset.exact else 'at least '}{count} class{'es' * (count != 1)}"
+        raise ValueError(f"the data has {classes}, the model's head has {outputs}")
 
 
 def check_pair(train: ImageDataset, val: ImageDataset) -> None:
