@@ -24,7 +24,7 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
     ("model", "message"),
     [
         ("deit_tiny_patch16_224", "and the last block's patch tokens"),
-        ("vit_base_patch16_siglip_224", "the last block is whole, the head reads the patch tokens"),
+        ("vit_base_patch16_siglip_224", "the last block is whole: its patch tokens are read"),
     ],
 )
 def test_info_tells_what_is_never_computed(model: str, message: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import zerotprune as ztp
 from tests.app.serving import free_port
 from tests.commands import MAIN, quickly, zerotprune
 from tests.nursery import nursery
@@ -118,6 +119,35 @@ def test_the_hardware_is_what_the_model_ran_on(
         rows = list(csv.DictReader(file))
     assert rows
     assert {row["hardware"].partition(" ")[0] for row in rows} == {"CPU"}
+
+
+def test_a_saved_model_runs_as_it_was_saved(folder: Path, tmp_path: Path) -> None:
+    """With features for every patch, the last block is computed for all of them."""
+    model = demo.model()
+    ztp.prune_(model, cost=0.6, outputs="grid")
+    ztp.save(model, tmp_path / "saved")
+    done = quickly("evaluate", str(tmp_path / "saved"), str(folder), "--no-speed", "--json",
+                   "--workers", "0")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    needed = rows_of(done.stdout)[1]["gmacs_needed"]
+    assert needed == pytest.approx(ztp.gmacs(model, compute="needed"), abs=1e-6)
+    info = quickly("info", str(tmp_path / "saved")).stdout
+    assert "the last block is whole: its patch tokens are read" in " ".join(info.split())
+
+
+def test_compare_takes_each_method_and_cost_once(folder: Path) -> None:
+    done = quickly("compare", "demo", str(folder), "--method", "tome", "tome", "--cost", "0.7",
+                   "0.7", "--workers", "0", "--limit", "4")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tome") == 1
+
+
+def test_every_plot_is_checked_before_the_work(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "accuracy-speed.png").mkdir()
+    done = quickly("compare", "demo", str(folder), "--plots", str(tmp_path))
+    assert done.returncode == 2
+    assert "accuracy-speed.png" in done.stderr
+    assert done.stdout == ""
 
 
 def test_random_weights_are_told(folder: Path) -> None:

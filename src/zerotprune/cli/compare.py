@@ -75,11 +75,12 @@ def compare(
     """
     if cost and speedup:
         raise ValueError("give one kind of budget, not several: --cost and --speedup")
-    methods = [resolve(name) for name in method or names()]
+    methods = [resolve(name) for name in dict.fromkeys(method or names())]
     if speedup:
         refuse_torchrun("a speed is measured in one process")
     if plots is not None:
-        check_figure_file(plots / "accuracy-gmacs.png")
+        for by in get_args(Axis):
+            check_figure_file(_plot_file(plots, by))
     evaluation = prepare_evaluation(model, data, loading, reading, probing, precision=precision,
                                     calibration=calibration)  # fmt: skip
     pruned, report = evaluation.model, left_out(evaluation.console)
@@ -117,7 +118,11 @@ def _draw_trade_offs(
     named = find_named(_points(entries, results, "gmacs"), "gmacs")
     for by in get_args(Axis):
         figure = _trade_off(entries, results, by, evaluation.model_name, named)
-        save(figure, plots / f"accuracy-{by}.png")
+        save(figure, _plot_file(plots, by))
+
+
+def _plot_file(plots: Path, by: Axis) -> Path:
+    return plots / f"accuracy-{by}.png"
 
 
 def _trade_off(

@@ -17,7 +17,7 @@ from ..budgets.speed import cost_for
 from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..data.models import DEMO, load, resize_
+from ..data.models import DEMO, load, resize_, saved_with
 from ..export import target_of
 from ..export.target import Target
 from ..measure.speed import noise
@@ -26,6 +26,7 @@ from ..plan import Plan
 from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
+from ..tokens import Outputs
 from .console import console_for
 from .options import (
     BatchCount,
@@ -94,7 +95,9 @@ def info(
         schedules = calibrated.applied_to(schedules)
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)
-    plans = [Plan(schedule, geometry) for schedule in schedules] or [full]
+    saved = None if budgets[0].options else saved_with(built, method)
+    outputs: Outputs = "tokens" if saved is None else saved.outputs
+    plans = [Plan(schedule, geometry, outputs) for schedule in schedules] or [full]
     for plan in plans:
         plan.check()
     _print_model(console, model, built, full)
@@ -181,7 +184,7 @@ def _print_pruned(console: Console, full: Plan, plan: Plan, device: torch.device
         return
     where = "dropped tokens' MLPs, and the last block's patch tokens"
     if not plan.prefix_only:
-        where = "dropped tokens' MLPs; the last block is whole, the head reads the patch tokens"
+        where = "dropped tokens' MLPs; the last block is whole: its patch tokens are read"
     console.print(
         f"  never computed: {whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same "
         f"logits: {where}",

@@ -226,7 +226,6 @@ def batches(
     strict: bool = False,
     rank: int = 0,
     world: int = 1,
-    skipped: list[str] | None = None,
     order: Sequence[int] | None = None,
 ) -> Iterator[Batch]:
     """Yield images, labels and indices in order. Nothing is padded.
@@ -239,7 +238,6 @@ def batches(
         strict: Raise `BadImage` instead of leaving an image out.
         rank: This process gets the images `rank`, `rank + world`, …
         world: How many processes share the images.
-        skipped: The paths of images that were left out are appended here.
         order: The indices of all images or of some. Default: all, in order.
     """
     if batch_size < 1 or workers < 0:
@@ -261,11 +259,9 @@ def batches(
 
     def readable() -> Iterator[Batch]:
         for batch, failures in read_loader(loader):
-            for index, message in failures.items():
+            for message in failures:
                 if strict:
                     raise BadImage(message)
-                if skipped is not None:
-                    skipped.append(dataset.items[index].path)
                 report(message)
             if batch is not None:
                 yield batch
@@ -280,14 +276,14 @@ def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
     yield from iterator
 
 
-def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
+def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, list[str]]:
     """Decode a batch. Failures are returned: raised in a worker, they print a traceback."""
-    good, failures = list[tuple[Tensor, int, int]](), dict[int, str]()
+    good, failures = list[tuple[Tensor, int, int]](), list[str]()
     for index in indices:
         try:
             good.append((*dataset[index], index))
         except BadImage as error:
-            failures[index] = str(error)
+            failures.append(str(error))
     if not good:
         return None, failures
     images, labels, kept = zip(*good, strict=True)

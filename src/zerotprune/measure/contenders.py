@@ -47,7 +47,7 @@ def at_costs(
         report: Called with the reason why a method is left out.
     """
     sample, entries = cache(images), list[Entry]()
-    for cost in costs:
+    for cost in dict.fromkeys(costs):
         for method in methods:
             some = sample() if method.adaptive else None
             try:

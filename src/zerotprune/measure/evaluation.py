@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -77,7 +77,6 @@ class Evaluator:
     adjust: Callable[[list[Schedule]], Iterable[Schedule]] | None = None
     rank: int = 0
     world: int = 1
-    unreadable: list[str] = field(default_factory=list)
 
     @classmethod
     def prepare(
@@ -186,7 +185,6 @@ class Evaluator:
             strict=self.strict,
             rank=self.rank,
             world=self.world,
-            skipped=self.unreadable,
         )
 
 
@@ -216,6 +214,9 @@ def join_processes(device: str) -> tuple[int, int, str] | None:
     """Return rank, number of processes and device under torchrun; None in a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"under torchrun --device is cpu or cuda, got {device}: each process has "
+                         "a GPU of its own")  # fmt: skip
     from accelerate import PartialState
 
     state = PartialState(cpu=device == "cpu")
