@@ -39,6 +39,7 @@ from .console import (
     console_for,
     new_table,
     print_json,
+    print_table,
     showing,
     speedup_cell,
 )
@@ -212,7 +213,7 @@ def bench(
             records.append(csv, measured)
         if not json:
             for group in groups:
-                console.print(speed_table(group, model, hardware, accuracy))
+                print_table(console, speed_table(group, model, hardware, accuracy))
             for line in remarks(groups, accuracy, measuring.data, whole):
                 console.print(line, style="dim")
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))

@@ -28,7 +28,7 @@ from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
 from ..safety.files import check_writable, printable
 from ..safety.ranges import RANGES
-from .console import console_for, left_out, new_table, print_path, progress_bar
+from .console import console_for, left_out, new_table, print_path, print_table, progress_bar
 from .options import (
     DataName,
     FigureFolder,
@@ -126,7 +126,7 @@ def calibrate(
         save(plots.divergence_figure(rows, threshold, title), second)
         if verdict is not None:
             save(plots.ranges_figure(verdict, title), third)
-    console.print(_rounds_table(rows, title))
+    print_table(console, _rounds_table(rows, title))
     for line in [*_rounds_lines(rows, threshold), *_range_lines(verdict, outputs > 0)]:
         console.print(line)
     print_path(console, "written", out)

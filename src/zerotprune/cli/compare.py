@@ -14,7 +14,7 @@ from ..measure.contenders import Entry, at_costs, at_speeds, comparison_rows
 from ..methods import DEFAULT, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
-from .console import left_out, showing
+from .console import left_out, print_table, showing
 from .evaluation import (
     Evaluation,
     ProbeOptions,
@@ -104,9 +104,9 @@ def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: lis
     timings = [entry.timed for entry in entries if entry.timed is not None]
     if timings:
         targets = [entry.target for entry in entries]
-        evaluation.console.print(equal_speed_table(evaluation, results, targets, timings))
+        print_table(evaluation.console, equal_speed_table(evaluation, results, targets, timings))
     else:
-        evaluation.console.print(accuracy_table(evaluation, results))
+        print_table(evaluation.console, accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
         evaluation.console.print(line)
 

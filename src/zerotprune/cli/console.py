@@ -21,11 +21,20 @@ from rich.text import Text
 from ..measure.records import surroundings
 from ..safety.files import printable
 
+_TABLE_WIDTH = 80
+
 
 def console_for(as_json: bool = False) -> Console:
     """Return a console on standard output, or on the error stream if JSON goes to the former."""
     file = sys.stderr if as_json else None
     return Console(file=file, markup=False, emoji=False, highlight=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table at least 80 columns wide: a narrower terminal breaks its lines, where rich
+    would leave out letters and digits."""
+    width = max(console.width, _TABLE_WIDTH)
+    Console(file=console.file, width=width, markup=False, emoji=False).print(table)
 
 
 def print_path(console: Console, words: str, path: Path) -> None:
@@ -54,7 +63,7 @@ def progress_bar(console: Console, disable: bool = False) -> Progress:
 
 
 def new_table(title: str, gap: int = 1) -> Table:
-    """Return an empty table that fits 80 columns; the first column shrinks if needed."""
+    """Return an empty table that fits `_TABLE_WIDTH`; the first column shrinks if needed."""
     return Table(title=printable(title), header_style="bold", box=SIMPLE_HEAD,
                  padding=(0, gap, 0, 0))  # fmt: skip
 

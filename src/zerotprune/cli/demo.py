@@ -21,7 +21,7 @@ from ..safety.ranges import RANGES
 from ..shapes import Batch
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
-from .console import console_for, counting_images, new_table, print_path
+from .console import console_for, counting_images, new_table, print_path, print_table
 from .evaluation import speedup_quartiles
 from .options import CsvFile, Output
 
@@ -57,8 +57,8 @@ def demo(
     model = built_in.model()
     console = console_for()
     results, hardware = _measure(model, images, console), records.hardware("cpu")
-    console.print(_methods_table(results, images))
-    console.print(_equal_speed_table(results))
+    print_table(console, _methods_table(results, images))
+    print_table(console, _equal_speed_table(results))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
         "in points.\nSpeedup: the model alone, float32, batch by batch in turn "

@@ -23,7 +23,15 @@ from ..measure.records import hardware
 from ..methods import DEFAULT, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
-from .console import console_for, counting_images, left_out, new_table, print_json, showing
+from .console import (
+    console_for,
+    counting_images,
+    left_out,
+    new_table,
+    print_json,
+    print_table,
+    showing,
+)
 from .evaluation import speedup_quartiles
 from .options import (
     MODEL,
@@ -108,7 +116,7 @@ def drift(
         print_json(about | drift_row(result, drift, results[0], images, SHOWN)
                    for result, drift in zip(results, drifts, strict=True))  # fmt: skip
     else:
-        console.print(_drift_table(model, results, drifts))
+        print_table(console, _drift_table(model, results, drifts))
         _name_moved(console, images, *_default(results, drifts))
     if files:
         _draw_drift(files, model, images, results, drifts)

@@ -10,7 +10,7 @@ from ..data.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of
-from .console import print_json
+from .console import print_json, print_table
 from .evaluation import Evaluation, ProbeOptions, accuracy_table, prepare_evaluation
 from .options import (
     BudgetOptions,
@@ -70,7 +70,7 @@ def evaluate(
     if json:
         print_json(rows)
         return
-    evaluation.console.print(accuracy_table(evaluation, results))
+    print_table(evaluation.console, accuracy_table(evaluation, results))
     if count := len(evaluation.dataset) - len(results[0].index):
         images = f"{count} image{'s' * (count > 1)}"
         evaluation.console.print(f"{images} could not be read", style="red")

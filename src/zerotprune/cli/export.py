@@ -28,6 +28,7 @@ from .console import (
     console_for,
     left_out,
     new_table,
+    print_table,
     showing,
     speedup_cell,
 )
@@ -134,7 +135,7 @@ def export(
                               full_range=full_range, max_changed=max_changed, rounds=samples,
                               threads=threads, say=show)  # fmt: skip
     if report.timings:
-        console.print(_timings_table(report, model))
+        print_table(console, _timings_table(report, model))
     shown = "noise" if images is None else reading.data
     for line in _remarks(report, str(shown), name_of(schedule.method) if schedule else "unpruned"):
         console.print(line)

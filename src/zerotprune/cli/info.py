@@ -27,7 +27,7 @@ from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
 from ..tokens import Outputs
-from .console import console_for
+from .console import console_for, print_table
 from .options import (
     BatchCount,
     BudgetOptions,
@@ -102,7 +102,7 @@ def info(
         plan.check()
     _print_model(console, model, built, full)
     for plan in plans:
-        console.print(_blocks_table(full, plan))
+        print_table(console, _blocks_table(full, plan))
         if plan is not full:
             _print_pruned(console, full, plan, device)
     if calibrated is not None:

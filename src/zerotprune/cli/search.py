@@ -39,7 +39,7 @@ from ..search.study import (
 from ..shapes import Precision
 from ..surgery import restore_
 from .checks import Written
-from .console import console_for, new_table, print_path, progress_bar
+from .console import console_for, new_table, print_path, print_table, progress_bar
 from .options import (
     BatchOptions,
     BudgetOptions,
@@ -221,7 +221,7 @@ def _conclude(
     title = f"{run.inputs.name}, {len(trials)} trials, {images} images in two halves"
     if run.gmacs is not None:
         title += f", {run.gmacs:.3f} GMACs"
-    console.print(comparison_table(title, result))
+    print_table(console, comparison_table(title, result))
     if isinstance(result, Choice):
         for line in choice_remarks(result, len(trials)):
             console.print(line)
