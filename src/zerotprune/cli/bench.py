@@ -259,7 +259,7 @@ def speed_table(group: Group, model: str, hardware: str, accuracy: Accuracy) -> 
     columns = ["GMACs", "images/s", "ms", "spread", "speedup", "of limit"]
     columns += ["MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
     table.add_column("method", overflow="fold")
-    table.add_column("mode")
+    table.add_column("mode", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     if failed:

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +23,7 @@ from rich.text import Text
 from ..measure.records import surroundings
 from ..safety.files import printable
 
-_TABLE_WIDTH = 80
+_NAME_WIDTH = 12  # of a column that may be folded
 
 
 def console_for(as_json: bool = False) -> Console:
@@ -31,9 +33,15 @@ def console_for(as_json: bool = False) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table at least 80 columns wide: a narrower terminal breaks its lines, where rich
-    would leave out letters and digits."""
-    width = max(console.width, _TABLE_WIDTH)
+    """Print a table with all of its numbers. A terminal that is too narrow breaks the lines, where
+    rich would leave out letters and digits, and at last the whole first column."""
+    for column in table.columns:
+        texts = "\n".join(map(str, (column.header, *column.cells)))
+        widest = max(map(cell_len, texts.split("\n")))
+        least = widest if column.no_wrap else min(widest, _NAME_WIDTH)
+        column.min_width = max(least, column.min_width or 0)
+    unlimited = console.options.update(max_width=10_000)
+    width = max(console.width, Measurement.get(console, unlimited, table).minimum)
     Console(file=console.file, width=width, markup=False, emoji=False).print(table)
 
 
@@ -63,7 +71,7 @@ def progress_bar(console: Console, disable: bool = False) -> Progress:
 
 
 def new_table(title: str, gap: int = 1) -> Table:
-    """Return an empty table that fits `_TABLE_WIDTH`; the first column shrinks if needed."""
+    """Return an empty table; the first column shrinks if needed."""
     return Table(title=printable(title), header_style="bold", box=SIMPLE_HEAD,
                  padding=(0, gap, 0, 0))  # fmt: skip
 
