@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.safety.files import bytes_of, check_writable, parse_json, replacing, text_of
+from zerotprune.safety.files import (
+    bytes_of,
+    check_writable,
+    names_in,
+    parse_json,
+    replacing,
+    text_of,
+)
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -94,6 +101,11 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         "the folder closed is not writable",
         "file is read-only: give another name",
     ], done.stderr
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes("cat\ndog\n".encode("utf-8-sig"))
+    assert names_in(tmp_path / "names.txt") == ["cat", "dog"]
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:

@@ -35,9 +35,10 @@ def app(
     Parameters
     ----------
     model
-        A timm model to offer beside the built-in one. Repeat it for several models.
+        A model to offer beside the built-in one, of any library, or a folder of `ztp.save`. Repeat
+        it for several models.
     weights
-        Local weights, one file per --model in the same order. Default: timm's pretrained ones.
+        Local weights, one file per --model in the same order. Default: the published ones.
     random_weights
         Use random weights: speed is correct, predictions are not.
     names

@@ -153,7 +153,7 @@ def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
 def _read_mapping(mapping: Path) -> dict[str, str]:
     """Read labels by file name, from two columns separated by commas, tabs or blanks."""
     try:
-        lines = text_of(mapping, "mapping").removeprefix("\ufeff").splitlines()
+        lines = text_of(mapping, "mapping").splitlines()
         delimiter = next((mark for mark in "\t," if lines and mark in lines[0]), None)
         rows: Iterable[list[str]] = (line.rsplit(None, 1) for line in lines)
         if delimiter is not None:

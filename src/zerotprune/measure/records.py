@@ -39,7 +39,7 @@ def check_rows_fit(path: Path) -> None:
         raise ValueError(f"{path} is not a file to add rows to")
     check_writable(path)
     if path.exists():
-        with path.open("r+", newline="", encoding="utf-8", errors="replace") as file:
+        with path.open("r+", newline="", encoding="utf-8-sig", errors="replace") as file:
             try:
                 header = next(csv.reader(file), None)
             except csv.Error:  # not a CSV file

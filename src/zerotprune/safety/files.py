@@ -41,7 +41,7 @@ def text_of(path: str | os.PathLike[str], kind: str) -> str:
     if Path(path).stat().st_size > MOST_TEXT:
         raise ValueError(f"{path} is not a {kind}: it is larger than {MOST_TEXT // 2**20} MB")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors write a mark first
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a {kind}: it is not a text file") from None
 
