@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -57,6 +57,16 @@ def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
             raise BadImage(f"{name or file} cannot be decoded: too many pixels, {limit}") from None
         except Exception as error:
             raise _undecodable(str(name or file), error) from None
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turn an image as its EXIF orientation says, if that can be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ImageOps.exif_transpose(image)
+        except Exception:  # PIL's reader may fail in any way on broken EXIF, which no pixel needs
+            return image
 
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
