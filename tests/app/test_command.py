@@ -34,7 +34,10 @@ def test_a_mistake_at_the_start_is_one_sentence() -> None:
         ({"weights": [Path("no.pt")]}, "--weights"),
         ({"weights": [Path("no.pt")], "random_weights": True}, "--random-weights"),
         ({"model": ["demo"]}, "--model"),
-        ({"names": Path("no.txt")}, "no.txt"),
+        ({"names": Path("no.txt")}, "--names"),
+        ({"random_weights": True}, "--random-weights"),
+        ({"names": Path("no.txt"), "model": ["test_vit"], "random_weights": True}, "no.txt"),
+        ({"names": Path(__file__), "model": ["test_vit"], "random_weights": True}, "1000"),
     ],
 )
 def test_entries_that_cannot_be_made(arguments: dict[str, Any], fact: str) -> None:
@@ -52,10 +55,10 @@ def test_without_gradio_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_class_names_come_from_a_file(tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
-    names.write_text("first\nsecond\n")
+    names.write_text("".join(f"name {number}\n" for number in range(1000)))
     entries = _load_entries(["vit_tiny_patch16_224"], [], True, names)
     assert [entry.name for entry in entries] == ["demo", "vit_tiny_patch16_224"]
-    assert entries[1].labels == ["first", "second"]
+    assert entries[1].labels[:2] == ["name 0", "name 1"]
     assert entries[0].labels[7] == "digit 7"
 
 

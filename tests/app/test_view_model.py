@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,7 +134,10 @@ def test_a_budget_of_all_prunes_nothing(entry: CatalogEntry, image: Image.Image)
     assert 'data-blocks="[0]"' in render.render_view(shown)
 
 
-def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
+def test_models_of_other_shapes_and_without_a_head(
+    image: Image.Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     bare = CatalogEntry("test_vit", timm.create_model("test_vit", num_classes=0).eval())
     shown = build_view_model(
@@ -140,6 +145,12 @@ def test_models_of_other_shapes_and_without_a_head(image: Image.Image) -> None:
     )
     assert shown.methods[0].story.grid == (10, 10)
     assert render.render_view(shown).count("no head") == 3
+    for name in ('torchvision:vit"b', "./folder"):
+        if name.startswith("."):
+            ztp.save(bare.model, name)
+        code = write_python(replace(shown, entry=replace(bare, name=name)))
+        assert f"model = load({json.dumps(name)}, pretrained=True)" in code
+        assert "timm" not in code
     pooled = CatalogEntry("pooled", timm.create_model("test_vit", global_pool="avg").eval())
     shown = build_view_model(
         pooled, pooled.prepare(image), Selection("pooled", "zero-tprune", "tome", 0.7)

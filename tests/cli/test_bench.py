@@ -12,13 +12,15 @@ import pytest
 from rich.console import Console
 
 from tests.cli.test_evaluate import folder, images_in  # noqa: F401  a fixture
-from tests.commands import zerotprune
+from tests.commands import quickly, zerotprune
 from zerotprune.cli import main
 from zerotprune.cli.bench import remarks, speed_table
 from zerotprune.cli.console import speedup_cell
 from zerotprune.clock import Timings
 from zerotprune.measure.accuracy import Contender
 from zerotprune.measure.speed import Entrant, Group, Speed
+from zerotprune.methods import resolve
+from zerotprune.schedule import Schedule, Stage
 
 COMMON = ("bench", "--model", "demo", "--device", "cpu", "--threads", "1", "--mode", "eager")
 
@@ -72,6 +74,16 @@ def test_json_rows_and_the_remark_on_missing_accuracy(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_method_of_a_schedule_takes_part(tmp_path: Path) -> None:
+    Schedule((Stage(3, 0.7),), resolve("evit")).save(tmp_path / "own.json")
+    done = quickly(*COMMON, "--schedule", "own.json", "--batch", "1", "--rounds", "1", "--json",
+                   cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    evit, *others = [row["gmacs"] for row in json.loads(done.stdout)[2:]]
+    assert json.loads(done.stdout)[2]["name"] == "evit"
+    assert others == pytest.approx([evit] * 3, rel=0.01)
+
+
 def test_a_ratio_within_its_spread_is_inconclusive() -> None:
     """0.90× with quartiles of 106 ms at 174 ms was noise; 1.25× of quiet rounds is a result."""
     unpruned = _speed("unpruned", [0.100, 0.100, 0.101, 0.102, 0.100])
@@ -85,7 +97,7 @@ def test_a_ratio_within_its_spread_is_inconclusive() -> None:
     assert any("Inconclusive" in line for line in remarks([group], {}, None, True))
     assert not any("Inconclusive" in line for line in remarks([Group([quick])], {}, None, True))
     console = Console(width=80, file=io.StringIO())
-    console.print(speed_table(group, "demo", {}))
+    console.print(speed_table(group, "demo", "two cores", {}))
     assert "inconclusive" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -101,6 +113,8 @@ def _speed(name: str, seconds: list[float]) -> Speed:
         (("--batch", "0"), "--batch must be at least 1, got 0"),
         (("--rounds", "0"), "rounds must be at least 1"),
         (("--threads", "0"), "threads must be at least 1"),
+        (("--limit", "3", "--strict"), "--limit and --strict need --data"),
+        (("--probe", "knn"), "--probe needs --data"),
         (("--method", "topme"), "unknown method 'topme'"),
         (("--cost", "0.5", "--gmacs", "1"), "give one budget, not several: --cost and --gmacs"),
         (("--schedule", "nope"), "neither a preset"),

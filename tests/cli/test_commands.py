@@ -24,7 +24,7 @@ def test_info_shows_geometry_cost_and_schedule() -> None:
     ("model", "message"),
     [
         ("deit_tiny_patch16_224", "and the last block's patch tokens"),
-        ("vit_base_patch16_siglip_224", "the last block is whole, the head reads the patch tokens"),
+        ("vit_base_patch16_siglip_224", "the last block is whole: its patch tokens are read"),
     ],
 )
 def test_info_tells_what_is_never_computed(model: str, message: str) -> None:
@@ -54,6 +54,11 @@ def test_info_takes_a_schedule_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("info", "resnet18"), "cannot prune timm's ResNet"),
+        (("info", "demo", "--method", "tome"), "--method tome needs a budget"),
+        (("info", "demo", "--batch", "4"), "--batch"),
+        (("info", "demo", "--cost", "0.5", "--batch", "4"), "--batch"),
+        (("info", "demo", "--device", "toaster"), "toaster"),
+        (("info", "test_vit", "--weights", "gone.safetensors"), "gone.safetensors"),
         (("info", "demo", "--keep", "0.5"), "give --cost"),
         (("info", "no_such_model"), "unknown model 'no_such_model'"),
         (("info", "deit_tiny_patch16_224", "--schedule", "nope"), "neither a preset"),

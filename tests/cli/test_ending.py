@@ -33,6 +33,7 @@ def ended(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[int
         (ValueError("two\nlines"), 2, "zerotprune: two lines\n"),
         (FileNotFoundError(2, "No such file", "x.png"), 2, "zerotprune: x.png: No such file\n"),
         (OSError("a sentence"), 2, "zerotprune: a sentence\n"),
+        (ValueError("[/b] :cat: {x} \x1b[31m"), 2, "zerotprune: [/b] :cat: {x} \ufffd[31m\n"),
         (UnusedCliTokensError(unused_tokens=["0.6"]), 2, "zerotprune: unexpected argument 0.6: "),
         (MemoryError(), 2, "zerotprune: not enough memory"),
         (
@@ -72,6 +73,14 @@ def test_a_reader_that_goes_away_is_no_mistake() -> None:
     closed = "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 1); "
     done = nursery().run(closed + MAIN, "info", "demo", strict=True)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_no_mistake(name: str) -> None:
+    closed = f"import os, sys; sys.{name} = None; "
+    done = nursery().run(closed + MAIN, "info", "demo", strict=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (name != "stdout")
 
 
 def numbers(hint: Any) -> bool:

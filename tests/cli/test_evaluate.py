@@ -13,14 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor
 
+import zerotprune as ztp
 from tests.app.serving import free_port
 from tests.commands import MAIN, quickly, zerotprune
 from tests.nursery import nursery
 from tests.thorough import thorough
 from tests.waiting import GUARD
+from zerotprune.cli.bench import bench
+from zerotprune.cli.compare import compare
+from zerotprune.cli.demo import demo as demo_command
+from zerotprune.cli.evaluate import evaluate
+from zerotprune.cli.options import ModelOptions, ReadingOptions
 from zerotprune.data import demo
 
 COUNT = 14
@@ -87,6 +94,62 @@ def test_evaluate_prints_json_and_appends_rows(folder: Path, tmp_path: Path) -> 
     assert all(row["top1"] for row in rows)
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare", "bench", "demo"])
+def test_the_hardware_is_what_the_model_ran_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """On a machine with a GPU, run on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    loading, csv_file = ModelOptions(device="cpu"), tmp_path / "rows.csv"
+    reading = ReadingOptions(workers=0, limit=4)
+    if command == "evaluate":
+        evaluate("demo", str(folder), loading=loading, reading=reading, csv=csv_file)
+    elif command == "compare":
+        compare("demo", str(folder), cost=[0.7], method=["tome"], loading=loading,
+                reading=reading, csv=csv_file)  # fmt: skip
+    elif command == "bench":
+        bench("demo", method=["tome"], loading=loading, batch=[1], mode=["eager"], rounds=1,
+              csv=csv_file)  # fmt: skip
+    else:
+        monkeypatch.setattr("zerotprune.cli.demo.METHODS", ("tome",))
+        monkeypatch.setattr("zerotprune.cli.demo._draw_merges", lambda *_: None)
+        demo_command(images=2, out=tmp_path / "demo.png", csv=csv_file)
+    with csv_file.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    assert {row["hardware"].partition(" ")[0] for row in rows} == {"CPU"}
+
+
+def test_a_saved_model_runs_as_it_was_saved(folder: Path, tmp_path: Path) -> None:
+    """With features for every patch, the last block is computed for all of them."""
+    model = demo.model()
+    ztp.prune_(model, cost=0.6, outputs="grid")
+    ztp.save(model, tmp_path / "saved")
+    done = quickly("evaluate", str(tmp_path / "saved"), str(folder), "--no-speed", "--json",
+                   "--workers", "0")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    needed = rows_of(done.stdout)[1]["gmacs_needed"]
+    assert needed == pytest.approx(ztp.gmacs(model, compute="needed"), abs=1e-6)
+    info = quickly("info", str(tmp_path / "saved")).stdout
+    assert "the last block is whole: its patch tokens are read" in " ".join(info.split())
+
+
+def test_compare_takes_each_method_and_cost_once(folder: Path) -> None:
+    done = quickly("compare", "demo", str(folder), "--method", "tome", "tome", "--cost", "0.7",
+                   "0.7", "--workers", "0", "--limit", "4")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("tome") == 1
+
+
+def test_every_plot_is_checked_before_the_work(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "accuracy-speed.png").mkdir()
+    done = quickly("compare", "demo", str(folder), "--plots", str(tmp_path))
+    assert done.returncode == 2
+    assert "accuracy-speed.png" in done.stderr
+    assert done.stdout == ""
+
+
 def test_random_weights_are_told(folder: Path) -> None:
     done = quickly("evaluate", "test_vit", str(folder), "--classes", "10", "--random-weights",
                    "--no-speed", "--workers", "0")  # fmt: skip
@@ -151,8 +214,6 @@ def test_compare_puts_methods_at_equal_speed(
     """On the fake clock time follows cost, and ToMe has an overhead."""
     from zerotprune.budgets import speed
     from zerotprune.budgets.speed import Timed
-    from zerotprune.cli.compare import compare
-    from zerotprune.cli.options import ReadingOptions
     from zerotprune.clock import Timings
     from zerotprune.methods import name_of
     from zerotprune.pruning import gmacs
@@ -215,6 +276,7 @@ def test_a_broken_image_is_named_and_counted_or_stops(folder: Path, tmp_path: Pa
         (("--probe", "knn"), "--probe and --train go together"),
         (("--csv", "no/folder/rows.csv"), "no folder"),
         (("--limit", "0"), "limit must be at least 1"),
+        (("--split", "train"), "--split train"),
     ],
 )
 def test_mistakes(folder: Path, tmp_path: Path, extra: tuple[str, ...], message: str) -> None:
@@ -266,9 +328,13 @@ def test_a_full_disk_keeps_the_rows_that_were_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(csv.DictWriter, "writerows", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space.*rows\.csv"):
         records.append(target, [{"name": "second"}])
     assert target.read_text() == before
+    target.unlink()
+    with pytest.raises(OSError, match="No space"):
+        records.append(target, [{"name": "second"}])
+    assert not target.exists()
 
 
 def test_a_target_that_is_no_file_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ def test_what_needs_weights_says_so(tmp_path: Path) -> None:
     [
         ("torchvision:vit_b_16.imagenet1k_swag_e2e_v1", "24 × 24 = 576"),
         ("open_clip:ViT-B-32", "and the last block's patch tokens"),
-        ("open_clip:ViT-B-16-SigLIP", "the head reads the patch tokens"),
-        ("lvvit:lvvit_s", "the last block is whole, the head reads the patch tokens"),
+        ("open_clip:ViT-B-16-SigLIP", "its patch tokens are read"),
+        ("lvvit:lvvit_s", "the last block is whole: its patch tokens are read"),
     ],
 )
 def test_info_of_every_library(model: str, message: str) -> None:

@@ -108,7 +108,9 @@ def test_laid_out_as_the_real_one(
     with pytest.raises(ValueError, match="is incomplete"):
         images_of(name, tmp_path, train=False)
     monkeypatch.setitem(sets.SETS, name, small)
-    for split, wanted in (("train", train), ("validation", test)):
+    with pytest.raises(ValueError, match=r"train and test, got val$"):
+        open_data(f"{name}:{tmp_path}", split="val")
+    for split, wanted in (("train", train), ("validation", test), ("test", test)):
         data = open_data(f"{name}:{tmp_path}", split=split)
         assert [(Path(item.path).name, item.label) for item in data.items] == wanted
         assert (data.classes, data.exact) == (2, True)

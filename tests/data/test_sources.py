@@ -22,6 +22,7 @@ from tests.data.files import (
     write_tar,
 )
 from zerotprune.data.images import open_data
+from zerotprune.data.sources import has_splits
 
 # Image folders
 
@@ -269,10 +270,15 @@ def test_hugging_face_splits_and_missing_labels(tmp_path: Path) -> None:
     assert labels(open_data(f"hf:{tmp_path}/dict", split="test")) == [2, 0]
     with refusal(ValueError, "no split validation, only test"):
         open_data(f"hf:{tmp_path}/dict")
+    assert [has_splits(f"hf:{tmp_path}/{name}") for name in ("dict", "one", "hub")] == [1, 0, 1]
+    assert [has_splits(name) for name in ("pets:here", str(tmp_path), "a.tar")] == [1, 0, 0]
     hidden = one.remove_columns("label").add_column("label", [-1, 0]).cast(one.features)
     hidden.save_to_disk(str(tmp_path / "hidden"))
     with refusal(ValueError, "row 0", "-1"):
         open_data(f"hf:{tmp_path}/hidden")
+    for name in ("hidden", "bare"):
+        hidden.remove_columns("label").save_to_disk(str(tmp_path / "bare"))
+        assert len(open_data(f"hf:{tmp_path}/{name}", labeled=False)) == 2
 
 
 def test_hugging_face_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

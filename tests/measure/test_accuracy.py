@@ -104,10 +104,11 @@ def features(count: int, classes: int, noise: float) -> tuple[Tensor, Tensor]:
     return centers[labels] + noise * torch.randn(count, 12), labels
 
 
+@pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("probe", ["knn", "linear"])
-def test_probes_find_separate_classes(probe: Any) -> None:
-    train, labels = features(60, 5, 0.1)
-    test, truth = features(35, 5, 0.1)
+def test_probes_find_separate_classes(probe: Any, classes: int) -> None:
+    train, labels = features(60, classes, 0.1)
+    test, truth = features(35, classes, 0.1)
     assert torch.equal(probe_scores(probe, train, labels, test).argmax(-1), truth)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from zerotprune.methods import DEFAULT
@@ -15,7 +18,7 @@ from zerotprune.plots.comparison import (
     speed_figure,
     trade_off_figure,
 )
-from zerotprune.plots.figures import FEW, GRAY, NAMED, choose_named
+from zerotprune.plots.figures import FEW, GRAY, NAMED, choose_named, save
 
 COSTS = (0.5, 0.7, 0.9)
 
@@ -54,6 +57,20 @@ def test_of_thirteen_lines_three_have_a_name_and_a_color() -> None:
     assert len(set(written.values())) == NAMED
     others = " ".join(axis.get_legend().get_texts()[-1].get_text().split())
     assert others == "others: " + ", ".join(f"rival {at}" for at in range(12) if at not in (3, 7))
+
+
+def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+    """Whatever is in them, and whatever the font lacks."""
+    odd = "a$x$ {y} \\ <b> 猫"
+    title = f"{odd}\x1b\udcff"
+    many = [point._replace(name=f"{odd} {point.name}") for point in points(1)]
+    paces = [Pace(point.name, "eager", "float32", 1, 1.5) for point in many]
+    for figure in (trade_off_figure(many, 1.0, "gmacs", title),
+                   speed_figure(paces, "slicing", "x", title)):  # fmt: skip
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            save(figure, tmp_path / "odd.svg")
+        written = set(ElementTree.parse(tmp_path / "odd.svg").getroot().itertext())
+        assert {f"{odd}\ufffd\ufffd", f"{odd} rival 0"} <= written
 
 
 def test_the_caller_may_say_which() -> None:

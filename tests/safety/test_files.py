@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from zerotprune.safety.files import bytes_of, check_writable, parse_json, replacing, text_of
+from zerotprune.safety.files import (
+    bytes_of,
+    check_writable,
+    names_in,
+    parse_json,
+    replacing,
+    text_of,
+)
 
 
 def write(path: Path, text: str = "new") -> None:
@@ -39,6 +47,17 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         temporary.write_text(str(1 / 0))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space"), OSError("encoder error")])
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, raised: OSError) -> None:
+    with pytest.raises(OSError, match="own") as error, replacing(tmp_path / "own.json"):
+        raise raised
+    assert error.value.errno == raised.errno
+    with pytest.raises(OSError, match="other") as error, replacing(tmp_path / "own.json"):
+        raise FileNotFoundError(errno.ENOENT, "No such file", "other")
+    with pytest.raises(FileNotFoundError, match="own"), replacing(tmp_path / "own.json") as it:
+        it.read_bytes()
 
 
 def test_only_regular_files_are_written_over(tmp_path: Path) -> None:
@@ -82,6 +101,11 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         "the folder closed is not writable",
         "file is read-only: give another name",
     ], done.stderr
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes("cat\ndog\n".encode("utf-8-sig"))
+    assert names_in(tmp_path / "names.txt") == ["cat", "dog"]
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.data.files import write_tar
 from tests.families import build
 from zerotprune import Schedule, Stage, schedule_for
 from zerotprune.cli import main
@@ -24,7 +25,7 @@ from zerotprune.data import demo
 from zerotprune.methods import ToMe
 from zerotprune.show.figure import as_image
 from zerotprune.show.layout import draw
-from zerotprune.show.scene import load_upright, make_scene
+from zerotprune.show.scene import load_images, make_scene
 
 # `main` is called here as a user's shell calls it, which cyclopts takes for a slip in a test.
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -157,7 +158,17 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # taken with the camera turned
     Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=exif)
-    assert load_upright(tmp_path / "turned.jpg").size == (20, 40)
+    for number, broken in enumerate((b"Exif\0\0garbage", b"Exif\0\0II*\0\x08\0\0\0\xff\xff")):
+        Image.new("RGB", (40, 20)).save(tmp_path / f"{number}.jpg", exif=broken)
+        assert load_images([tmp_path / f"{number}.jpg"])[0].image.size == (40, 20)
+    (named,) = load_images([tmp_path / "turned.jpg"])
+    assert named.image.size == (20, 40)
+    shard = write_tar(tmp_path / "0.tar", [("a.jpg", (tmp_path / "turned.jpg").read_bytes())])
+    for path in (shard, tmp_path / "shards"):
+        (tmp_path / "shards").mkdir(exist_ok=True)
+        shutil.copy(shard, tmp_path / "shards")
+        (named,) = load_images([path])
+        assert (named.name, named.image.size) == ("0.tar:a.jpg", (20, 40))
 
 
 @pytest.mark.parametrize(

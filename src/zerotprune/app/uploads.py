@@ -7,9 +7,9 @@ import binascii
 import io
 import warnings
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from ..data.images import check_sides, decode
+from ..data.images import check_sides, decode, upright
 
 MAX_UPLOAD_BYTES = 16 * 2**20
 MAX_UPLOAD_PIXELS = 24_000_000  # fewer than for local files: several users may upload at once
@@ -48,8 +48,8 @@ def decode_upload(data: bytes) -> Image.Image:
         image = _open(data)
         try:
             if not image.has_transparency_data:
-                return ImageOps.exif_transpose(decode(io.BytesIO(data)))
-            image = ImageOps.exif_transpose(image).convert("RGBA")
+                return upright(decode(io.BytesIO(data)))
+            image = upright(image).convert("RGBA")
             background = Image.new("RGBA", image.size, "white")
             return Image.alpha_composite(background, image).convert("RGB")
         except Exception:  # Pillow's plugins may fail in any way on a broken file

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..backbones import backbone
 from ..budgets import schedule_for
+from ..data.models import is_model_folder
 from ..method import REGISTERED
 from ..methods import DEFAULT, name_of, names, resolve, to_data
 from ..plan import Plan
@@ -196,14 +197,12 @@ def _check_method(name: object) -> None:
 
 def write_python(shown: ViewModel) -> str:
     """Write code that does what the page shows, first the chosen method, then its rival."""
-    built_in = shown.entry.name == BUILT_IN
-    lines = ["import zerotprune as ztp"] if built_in else ["import timm, zerotprune as ztp"]
-    if built_in:
-        lines.append("from zerotprune.data import demo")
     chosen, *rivals = shown.methods
-    lines += [
+    imports, model = _write_model(shown.entry)
+    lines = [
+        *imports,
         "",
-        f"model = {_write_model(shown.entry)}",
+        f"model = {model}",
         f"# {chosen.name}: {chosen.gmacs:.4f} of {shown.entry.unpruned_gmacs:.4f} GMACs",
         *_write_pruning(chosen.schedule),
         "logits = model(images)  # the same call as before",
@@ -213,11 +212,19 @@ def write_python(shown: ViewModel) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_model(entry: CatalogEntry) -> str:
+def _write_model(entry: CatalogEntry) -> tuple[list[str], str]:
+    """Write the imports, and how to make the model."""
+    ours = "import zerotprune as ztp"
     if entry.name == BUILT_IN:
-        return "demo.model()"
-    code = f'timm.create_model("{entry.name}", pretrained=True).eval()'
-    return code + ("  # this page uses other weights" if entry.custom_weights else "")
+        return [ours, "from zerotprune.data import demo"], "demo.model()"
+    remark = "  # this page uses other weights" if entry.custom_weights else ""
+    name = json.dumps(entry.name)
+    if ":" in entry.name or is_model_folder(entry.name):
+        imports = [ours, "from zerotprune.data.models import load"]
+        return imports, f"load({name}, pretrained=True){remark}"
+    return ["import timm, zerotprune as ztp"], (
+        f"timm.create_model({name}, pretrained=True).eval(){remark}"
+    )
 
 
 def _write_pruning(schedule: Schedule) -> list[str]:

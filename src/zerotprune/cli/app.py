@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..app.catalog import BUILT_IN, CatalogEntry
 from ..app.controller import Worker
 from ..app.server import serve, wait
 from ..data.models import load
-from ..safety.files import names_in
 from ..safety.ranges import RANGES
-from .options import Input
+from .console import console_for
+from .options import Input, read_class_names
 
 
 def app(
@@ -36,13 +35,14 @@ def app(
     Parameters
     ----------
     model
-        A timm model to offer beside the built-in one. Repeat it for several models.
+        A model to offer beside the built-in one, of any library, or a folder of `ztp.save`. Repeat
+        it for several models.
     weights
-        Local weights, one file per --model in the same order. Default: timm's pretrained ones.
+        Local weights, one file per --model in the same order. Default: the published ones.
     random_weights
         Use random weights: speed is correct, predictions are not.
     names
-        A file with the class names, one per line. ImageNet's are known.
+        A file with the class names of every --model, one per line. ImageNet's are known.
     port
         Where to listen. Default: 7860, or the next free port.
     browser
@@ -53,10 +53,7 @@ def app(
     worker = Worker()
     entries = worker.run(lambda: _load_entries(model, weights, random_weights, names))
     with serve(worker, entries, port) as address:
-        Console().print(
-            f"The page is at [bold]{address}[/bold] on this machine; Ctrl-C ends it.",
-            highlight=False,
-        )
+        console_for().print(f"The page is at {address} on this machine; Ctrl-C ends it.")
         if browser:
             webbrowser.open(address)
         wait()
@@ -74,11 +71,14 @@ def _load_entries(
         )
     if len({BUILT_IN, *model}) != 1 + len(model):
         raise ValueError("each --model must be different, and the built-in one is always there")
-    class_names = None if names is None else names_in(names)
+    if not model and (random_weights or names is not None):
+        option = "--random-weights" if random_weights else "--names"
+        raise ValueError(f"{option} needs --model, too")
     entries = [CatalogEntry(BUILT_IN, load(BUILT_IN))]
     for index, name in enumerate(model):
         file = weights[index] if weights else None
         pretrained = file is None and not random_weights
         loaded = load(name, weights=file, pretrained=pretrained)
+        class_names = None if names is None else read_class_names(names, loaded)
         entries.append(CatalogEntry(name, loaded, class_names, custom_weights=not pretrained))
     return entries

@@ -39,6 +39,8 @@ from .console import (
     console_for,
     new_table,
     print_json,
+    print_table,
+    showing,
     speedup_cell,
 )
 from .evaluation import ProbeOptions, prepare_evaluation
@@ -58,6 +60,7 @@ from .options import (
     Threads,
     Workers,
     refuse_torchrun,
+    refuse_without,
     resolve_device,
 )
 
@@ -113,7 +116,8 @@ def bench(
     Parameters
     ----------
     method
-        Which methods, all at the cost of the first; default fold, zero-tprune and tome.
+        Which methods, all at the cost of the first; default fold, zero-tprune and tome, and that of
+        a --schedule.
     batch
         Batch sizes; default 1 and 8 on a CPU, 1, 8, 64, 256 and 512 on a GPU.
     precision
@@ -138,7 +142,11 @@ def bench(
     budgets = budget.split()
     if plot is not None and len(budgets) > 1:
         raise ValueError(f"--plot draws one cost, got {len(budgets)}: give one --cost")
+    if measuring.data is None:
+        refuse_without("--data", measuring, probing)
     chosen = [resolve(name) for name in method or METHODS]
+    if budgets[0].schedule is not None and method is None:
+        chosen = [budgets[0].acting(None), *chosen]
     device = resolve_device(loading.device)
     gpu = device.startswith("cuda")
     modes = tuple(dict.fromkeys(mode or (MODES if gpu else MODES[:2])))
@@ -168,8 +176,10 @@ def bench(
     # All get the cost of the first method whose cost does not depend on the images.
     static = [name for name in method or METHODS if not resolve(name).adaptive] or [DEFAULT]
     timed = core.as_measured(built, precisions[0], modes) if budgets[0].time else built
+    hardware = records.hardware(device)
     about = {
         "model": records.shorten_path(model),
+        "hardware": hardware,
         "threads": "" if gpu else torch.get_num_threads(),
     }
     options = {"compute": compute, "backend": backend}
@@ -186,9 +196,9 @@ def bench(
     rows: list[dict[str, object]] = []
     for schedule in schedules:
         assert schedule is not None
-        with console.status("setting every method to the same cost") as status:
+        with showing(console, "setting every method to the same cost") as show:
             cases = core.entrants(built, schedule, names, images, setup.outputs)
-            groups = list(core.sweep(built, cases, precisions, batches, setup, status.update))
+            groups = list(core.sweep(built, cases, precisions, batches, setup, show))
         whole = len(groups) == len(batches) * len(precisions) and groups[-1].whole
         accuracy: Accuracy = {}
         if evaluation is not None and whole:
@@ -203,16 +213,16 @@ def bench(
             records.append(csv, measured)
         if not json:
             for group in groups:
-                console.print(speed_table(group, model, accuracy))
+                print_table(console, speed_table(group, model, hardware, accuracy))
             for line in remarks(groups, accuracy, measuring.data, whole):
-                console.print(line, style="dim", highlight=False)
+                console.print(line, style="dim")
         whole = whole and (evaluation is None or len(accuracy) == len(precisions))
         if not whole:
             break
     if json:
         print_json(rows)
     if plot is not None:
-        save(_plot(groups, model), plot)
+        save(_plot(groups, model, hardware), plot)
     if not whole:
         raise KeyboardInterrupt("stopped: only finished rounds count")
 
@@ -225,7 +235,7 @@ def _use_threads(threads: int | None, gpu: bool) -> None:
     torch.set_num_threads(threads)
 
 
-def _plot(groups: Sequence[Group], model: str) -> Figure:
+def _plot(groups: Sequence[Group], model: str, hardware: str) -> Figure:
     """Plot speedup against batch size."""
     paces = [
         Pace(speed.name, speed.mode, speed.precision, speed.batch, speedup)
@@ -236,20 +246,20 @@ def _plot(groups: Sequence[Group], model: str) -> Figure:
     if not paces:
         raise ValueError("nothing to draw: the unpruned model could not be measured")
     base = f"the unpruned model ({groups[0].base})"
-    return speed_figure(paces, LIMIT, base, f"{model}, {records.hardware()}")
+    return speed_figure(paces, LIMIT, base, f"{model}, {hardware}")
 
 
-def speed_table(group: Group, model: str, accuracy: Accuracy) -> Table:
+def speed_table(group: Group, model: str, hardware: str, accuracy: Accuracy) -> Table:
     """Return a table with a row for each case, or the reason why it was not measured."""
     first = group.speeds[0]
-    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {records.hardware()}")
+    table = new_table(f"{model}, batch {first.batch}, {first.precision}, {hardware}")
     modes = len({speed.mode for speed in group.speeds})
     gpu = any(speed.peak_memory for speed in group.speeds)
     failed = any(speed.failure for speed in group.speeds)
     columns = ["GMACs", "images/s", "ms", "spread", "speedup", "of limit"]
     columns += ["MiB"] * gpu + ["top-1 %", "change"] * bool(accuracy)
     table.add_column("method", overflow="fold")
-    table.add_column("mode")
+    table.add_column("mode", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     if failed:

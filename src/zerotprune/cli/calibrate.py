@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..backbones import backbone
@@ -30,7 +28,7 @@ from ..plots import calibration as plots
 from ..plots.figures import check_figure_file, save
 from ..safety.files import check_writable, printable
 from ..safety.ranges import RANGES
-from .console import left_out, new_table, progress_bar
+from .console import console_for, left_out, new_table, print_path, print_table, progress_bar
 from .options import (
     DataName,
     FigureFolder,
@@ -95,7 +93,7 @@ def calibrate(
     if figures is not None:
         check_figure_file(figures / FIGURES[0])
     device = resolve_device(loading.device)
-    console = Console()
+    console = console_for()
     built = loading.load(model)
     outputs, search = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
@@ -120,7 +118,7 @@ def calibrate(
         )  # fmt: skip
     blocks, rows, verdict = findings.blocks, findings.rows, findings.verdict
     about = {"images": findings.images, "data": printable(Path(data).name), "seed": seed}
-    findings.calibration(fingerprint, about | records.surroundings()).save(out)
+    findings.calibration(fingerprint, about | records.surroundings(device)).save(out)
     title = f"{model}, {findings.images} images"
     if figures is not None:
         first, second, third = (figures / name for name in FIGURES)
@@ -128,10 +126,10 @@ def calibrate(
         save(plots.divergence_figure(rows, threshold, title), second)
         if verdict is not None:
             save(plots.ranges_figure(verdict, title), third)
-    console.print(_rounds_table(rows, title))
+    print_table(console, _rounds_table(rows, title))
     for line in [*_rounds_lines(rows, threshold), *_range_lines(verdict, outputs > 0)]:
-        console.print(line, highlight=False)
-    console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
+        console.print(line)
+    print_path(console, "written", out)
 
 
 def _rounds_table(rows: Sequence[BlockRounds], title: str) -> Table:

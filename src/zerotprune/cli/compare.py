@@ -14,7 +14,7 @@ from ..measure.contenders import Entry, at_costs, at_speeds, comparison_rows
 from ..methods import DEFAULT, names, resolve
 from ..plots.comparison import Point, find_named, trade_off_figure
 from ..plots.figures import check_figure_file, save
-from .console import left_out
+from .console import left_out, print_table, showing
 from .evaluation import (
     Evaluation,
     ProbeOptions,
@@ -75,19 +75,20 @@ def compare(
     """
     if cost and speedup:
         raise ValueError("give one kind of budget, not several: --cost and --speedup")
-    methods = [resolve(name) for name in method or names()]
+    methods = [resolve(name) for name in dict.fromkeys(method or names())]
     if speedup:
         refuse_torchrun("a speed is measured in one process")
     if plots is not None:
-        check_figure_file(plots / "accuracy-gmacs.png")
+        for by in get_args(Axis):
+            check_figure_file(_plot_file(plots, by))
     evaluation = prepare_evaluation(model, data, loading, reading, probing, precision=precision,
                                     calibration=calibration)  # fmt: skip
     pruned, report = evaluation.model, left_out(evaluation.console)
     missed: list[Reached] = []
     if speedup:
         images = evaluation.some_images(evaluation.batch)
-        with evaluation.console.status("measuring") as status:
-            entries, missed = at_speeds(pruned, speedup, methods, images, report, status.update)
+        with showing(evaluation.console, "measuring") as show:
+            entries, missed = at_speeds(pruned, speedup, methods, images, report, show)
     else:
         entries = at_costs(pruned, cost or COSTS, methods, evaluation.some_images, report)
     results = evaluation.run([UNPRUNED, *(entry.contender for entry in entries)])
@@ -103,11 +104,11 @@ def _print_comparison(evaluation: Evaluation, entries: list[Entry], results: lis
     timings = [entry.timed for entry in entries if entry.timed is not None]
     if timings:
         targets = [entry.target for entry in entries]
-        evaluation.console.print(equal_speed_table(evaluation, results, targets, timings))
+        print_table(evaluation.console, equal_speed_table(evaluation, results, targets, timings))
     else:
-        evaluation.console.print(accuracy_table(evaluation, results))
+        print_table(evaluation.console, accuracy_table(evaluation, results))
     for line in _against_rival(entries, results):
-        evaluation.console.print(line, highlight=False)
+        evaluation.console.print(line)
 
 
 def _draw_trade_offs(
@@ -117,7 +118,11 @@ def _draw_trade_offs(
     named = find_named(_points(entries, results, "gmacs"), "gmacs")
     for by in get_args(Axis):
         figure = _trade_off(entries, results, by, evaluation.model_name, named)
-        save(figure, plots / f"accuracy-{by}.png")
+        save(figure, _plot_file(plots, by))
+
+
+def _plot_file(plots: Path, by: Axis) -> Path:
+    return plots / f"accuracy-{by}.png"
 
 
 def _trade_off(

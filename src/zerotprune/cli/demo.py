@@ -9,7 +9,6 @@ from typing import Annotated
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -22,7 +21,7 @@ from ..safety.ranges import RANGES
 from ..shapes import Batch
 from ..show.layout import check_drawable, draw
 from ..show.scene import make_scene
-from .console import counting_images, new_table
+from .console import console_for, counting_images, new_table, print_path, print_table
 from .evaluation import speedup_quartiles
 from .options import CsvFile, Output
 
@@ -56,25 +55,24 @@ def demo(
     """
     check_drawable(out)
     model = built_in.model()
-    console = Console()
-    results = _measure(model, images, console)
-    console.print(_methods_table(results, images))
-    console.print(_equal_speed_table(results))
+    console = console_for()
+    results, hardware = _measure(model, images, console), records.hardware("cpu")
+    print_table(console, _methods_table(results, images))
+    print_table(console, _equal_speed_table(results))
     console.print(
         "GMACs: all matrix products with patch embedding and scoring. Change and error: paired, "
         "in points.\nSpeedup: the model alone, float32, batch by batch in turn "
-        f"({records.hardware()}).\nAt equal speed: between the budgets above; – is beyond them. "
+        f"({hardware}).\nAt equal speed: between the budgets above; – is beyond them. "
         "KL: divergence from the unpruned model.",
         style="dim",
-        highlight=False,
     )
     if csv is not None:
-        about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH}
+        about = {"seed": SEED, "model": "demo", "data": "demo/test", "batch": BATCH,
+                 "hardware": hardware}  # fmt: skip
         rows = [records.row(result, results[0], "float32") | about for result in results]
         records.append(csv, rows)
     _draw_merges(model, out)
-    console.print(f"What was merged, stage by stage: [bold]{escape(str(out))}[/bold]",
-                  highlight=False)  # fmt: skip
+    print_path(console, "What was merged, stage by stage", out)
 
 
 def _contenders(model: nn.Module) -> list[Contender]:

@@ -19,10 +19,19 @@ from ..data.images import ImageDataset, batches, decode, read_sample
 from ..measure.accuracy import UNPRUNED, Contender, Result, Setting, compare
 from ..measure.contenders import at_costs, at_speeds
 from ..measure.drift import Drift, drift_row, drifts_of, nearest_images
+from ..measure.records import hardware
 from ..methods import DEFAULT, names, resolve
 from ..plots.drift import Kept, Moved, drift_figure, moved_figure
 from ..plots.figures import check_figure_file, save
-from .console import console_for, counting_images, left_out, new_table, print_json
+from .console import (
+    console_for,
+    counting_images,
+    left_out,
+    new_table,
+    print_json,
+    print_table,
+    showing,
+)
 from .evaluation import speedup_quartiles
 from .options import (
     MODEL,
@@ -95,20 +104,19 @@ def drift(
 
     report = left_out(console)
     if speedup:
-        with console.status("measuring") as status:
-            entries, _ = at_speeds(
-                vectors, speedup, methods, sample(reading.batch), report, status.update
-            )
+        with showing(console, "measuring") as show:
+            entries, _ = at_speeds(vectors, speedup, methods, sample(reading.batch), report, show)
     else:
         entries = at_costs(vectors, cost or COSTS, methods, sample, report)
     contenders = [UNPRUNED, *(entry.contender for entry in entries)]
     results = _embed_images(vectors, contenders, images, reading, setting, console)
     drifts = drifts_of(results)
     if json:
-        print_json({"model": model, **drift_row(result, drift, results[0], images, SHOWN)}
+        about = {"model": model, "hardware": hardware(device)}
+        print_json(about | drift_row(result, drift, results[0], images, SHOWN)
                    for result, drift in zip(results, drifts, strict=True))  # fmt: skip
     else:
-        console.print(_drift_table(model, results, drifts))
+        print_table(console, _drift_table(model, results, drifts))
         _name_moved(console, images, *_default(results, drifts))
     if files:
         _draw_drift(files, model, images, results, drifts)
@@ -168,10 +176,10 @@ def _default(results: Sequence[Result], drifts: Sequence[Drift]) -> tuple[Result
 
 def _name_moved(console: Console, images: ImageDataset, result: Result, drift: Drift) -> None:
     title = f"moved most by {result.contender.name} at {result.gmacs():.3f} GMACs:"
-    console.print(title, highlight=False)
+    console.print(title)
     for at in drift.moved(SHOWN):
         path = images.paths[result.index[at]]
-        console.print(f"  {drift.cosines[at]:.4f}  {path}", markup=False, highlight=False)
+        console.print(f"  {drift.cosines[at]:.4f}  {path}")
 
 
 def _draw_drift(

@@ -271,7 +271,7 @@ def _print_summary(
             speed = tally.images / tally.ended
             line = (f"{tally.images} images in {tally.ended:.1f} s: {speed:.1f} images/s, bound by "
                     f"{tally.bound}; {tally.shards} shards in {out}")  # fmt: skip
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
         if tally.unreadable:
             line = f"{tally.unreadable} images could not be read: their rows say why"
             console.print(line, style="yellow")

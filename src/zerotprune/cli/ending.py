@@ -18,6 +18,7 @@ _MISTAKES = (ValueError, TypeError, OSError)
 @contextmanager
 def ending(interrupts: Interrupts) -> Iterator[None]:
     """Run a command inside this context. It ends with SystemExit, whatever happens."""
+    _replace_closed()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # file names need not be text
             stream.reconfigure(errors="backslashreplace")
@@ -43,6 +44,16 @@ def ending(interrupts: Interrupts) -> Iterator[None]:
         if interrupts.came:
             interrupts.leave(code)
         sys.exit(code)
+
+
+def _replace_closed() -> None:
+    """Let nothing come from or go to streams that are closed (`zerotprune … >&-`).
+
+    The next file that is opened would get the number of a closed one, and what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _outcome(error: BaseException, interrupted: bool) -> tuple[int, str]:
@@ -87,7 +98,9 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         text = f"{named}{error.strerror}"
-    return " ".join(text.split()) or type(error).__name__
+    from ..safety.files import printable
+
+    return printable(" ".join(text.split())) or type(error).__name__
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:

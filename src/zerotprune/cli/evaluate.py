@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from ..data.models import saved_with
 from ..data.weights import schedule_in
 from ..measure import records
 from ..measure.accuracy import UNPRUNED, Contender
 from ..methods import name_of
-from .console import print_json
+from .console import print_json, print_table
 from .evaluation import Evaluation, ProbeOptions, accuracy_table, prepare_evaluation
 from .options import (
     BudgetOptions,
@@ -55,6 +57,9 @@ def evaluate(
         model, data, loading, reading, probing, precision=precision, calibration=calibration,
         speed=not no_speed, json=json,
     )  # fmt: skip
+    saved = None if budgets[0].options else saved_with(evaluation.model, method)
+    if saved is not None:
+        evaluation.setting = replace(evaluation.setting, outputs=saved.outputs)
     pruned = [_contender(evaluation, one, method, loading.weights) for one in budgets]
     results = evaluation.run([UNPRUNED, *(one for one in pruned if one is not None)])
     if not evaluation.leads:
@@ -65,10 +70,10 @@ def evaluate(
     if json:
         print_json(rows)
         return
-    evaluation.console.print(accuracy_table(evaluation, results))
-    if evaluation.unreadable:
-        count = len(evaluation.unreadable)
-        evaluation.console.print(f"{count} images could not be read", style="red")
+    print_table(evaluation.console, accuracy_table(evaluation, results))
+    if count := len(evaluation.dataset) - len(results[0].index):
+        images = f"{count} image{'s' * (count > 1)}"
+        evaluation.console.print(f"{images} could not be read", style="red")
 
 
 def _contender(
@@ -82,6 +87,6 @@ def _contender(
             evaluation.model,
             method,
             lambda: evaluation.some_images(evaluation.batch),
-            lambda line: evaluation.console.print(line, highlight=False),
+            evaluation.console.print,
         )
     return None if schedule is None else Contender(name_of(schedule.method), schedule)

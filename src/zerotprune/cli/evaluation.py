@@ -73,7 +73,8 @@ def prepare_evaluation(
     """Turn options into an evaluation, together with the other processes under torchrun."""
     if (probing.probe is None) != (probing.train is None):
         raise ValueError("--probe and --train go together")
-    rank, world, device = join_processes(loading.device) or (0, 1, resolve_device(loading.device))
+    device = resolve_device(loading.device)
+    rank, world, device = join_processes(device) or (0, 1, device)
     built = loading.load(model)
     adjust = None
     if calibration is not None:  # before the weights are cast to another precision

@@ -28,6 +28,8 @@ from .console import (
     console_for,
     left_out,
     new_table,
+    print_table,
+    showing,
     speedup_cell,
 )
 from .options import (
@@ -128,15 +130,15 @@ def export(
     if schedule is not None:
         saved = None if budget.options else saved_with(built, method)
         prune_(built, schedule, outputs="tokens" if saved is None else saved.outputs)
-    with console.status("exporting") as status:
+    with showing(console, "exporting") as show:
         report = export_model(built, out, to=to, batch=batch, images=images, int8=int8,
                               full_range=full_range, max_changed=max_changed, rounds=samples,
-                              threads=threads, say=status.update)  # fmt: skip
+                              threads=threads, say=show)  # fmt: skip
     if report.timings:
-        console.print(_timings_table(report, model))
+        print_table(console, _timings_table(report, model))
     shown = "noise" if images is None else reading.data
     for line in _remarks(report, str(shown), name_of(schedule.method) if schedule else "unpruned"):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def _files(out: Path) -> list[Path]:

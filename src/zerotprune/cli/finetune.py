@@ -9,7 +9,6 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 from rich.console import Console
-from rich.markup import escape
 
 from ..data import weights
 from ..finetune.recipe import Recipe
@@ -28,7 +27,7 @@ from ..saving import is_saved
 from ..schedule import Schedule
 from ..shapes import Precision
 from .checks import Written
-from .console import console_for, left_out, progress_bar
+from .console import console_for, left_out, print_path, progress_bar
 from .options import (
     DATA,
     BatchCount,
@@ -116,7 +115,7 @@ def finetune(
     console = console_for()
 
     def print_plainly(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
     config = TrainingConfig(
         model=model,
@@ -163,7 +162,7 @@ def finetune(
         weights.save(out, trained, schedule, session.metadata())
         checkpoint_beside(out).unlink(missing_ok=True)
         print_plainly(_summarize(session, schedule))
-        console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
+        print_path(console, "written", out)
 
 
 def _files(out: Path) -> list[Path]:
@@ -211,7 +210,7 @@ def _train(session: Session, console: Console) -> None:
                     f"epoch {row['epoch']:.0f}: loss {row['loss']:.4f}, top-1 {row['top1']:.2f} % "
                     f"on {session.config.val}, {row['seconds']:.1f} s"
                 )
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(line, soft_wrap=True)
 
         try:
             session.run(advance, report)

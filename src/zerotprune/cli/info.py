@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from ..backbones import backbone
@@ -17,7 +17,7 @@ from ..budgets.speed import cost_for
 from ..budgets.tuned import tuned_at
 from ..calibrate.calibration import Calibration
 from ..cost import Load, block_macs
-from ..data.models import DEMO, load, resize_
+from ..data.models import DEMO, load, resize_, saved_with
 from ..export import target_of
 from ..export.target import Target
 from ..measure.speed import noise
@@ -26,6 +26,8 @@ from ..plan import Plan
 from ..safety.files import printable
 from ..schedule import Schedule, Stage
 from ..scoring.scorer import used_on
+from ..tokens import Outputs
+from .console import console_for, print_table
 from .options import (
     BatchCount,
     BudgetOptions,
@@ -45,7 +47,7 @@ def info(
     budget: BudgetsOptions = BudgetsOptions(),
     method: MethodName | None = None,
     calibration: CalibrationFile = None,
-    batch: BatchCount = 8,
+    batch: BatchCount | None = None,
     loading: ModelOptions = ModelOptions(),
 ) -> None:
     """Print a model's geometry and its cost by block, and what a budget makes of them.
@@ -58,53 +60,59 @@ def info(
     Parameters
     ----------
     batch
-        Images at a time, to measure --speedup or --latency-ms.
+        Images at a time, to measure --speedup or --latency-ms; default 8.
     """
-    budgets = budget.split()
-    chosen = None if method is None else resolve(method)
-    if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
-        raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
-    console = Console()
+    console = console_for()
     if (exported := target_of(model)) is not None:
-        if budgets[0].options or method or calibration or loading != ModelOptions():
+        given = (budget, method, calibration, batch, loading)
+        if given != (BudgetsOptions(), None, None, None, ModelOptions()):
             raise ValueError(
                 f"{model} is an exported file, which has no options: give the file alone"
             )
         _print_file(console, Path(model), exported)
         return
-    built = loading.outline(model)
-    if loading.size is not None:
-        resize_(built, loading.size)
+    budgets = budget.split(method, model)
+    if batch is not None and budgets[0].time is None:
+        raise ValueError("--batch is for measuring: give --speedup or --latency-ms, too")
+    chosen = None if method is None else resolve(method)
+    if chosen is not None and chosen.adaptive and budgets[0].schedule is None:
+        raise ValueError(f"the cost of {method} depends on the images: use `zerotprune evaluate`")
+    device = torch.device(resolve_device(loading.device))
+    # Weights are read if they are local: their shapes count, and a calibration is for them.
+    if loading.weights is not None or (calibration is not None and model == DEMO):
+        built = loading.load(model)
+    else:
+        built = loading.outline(model)
+        if loading.size is not None:
+            resize_(built, loading.size)
     if budgets[0].time is not None:  # then there is one
-        budgets = [_measure_cost(model, budgets[0], method, batch, loading, console)]
+        budgets = [_measure_cost(model, budgets[0], method, batch or 8, loading, device, console)]
     solved = [one.solve(built, method, torch.Tensor, lambda line: None) for one in budgets]
     schedules = [schedule for schedule in solved if schedule is not None]
     calibrated = None
     if calibration is not None:
-        # An outline has no weights to compare with, so load them if they are local.
-        local = loading.weights is not None or model == DEMO
-        calibrated = Calibration.load_for(
-            calibration, model, loading.load(model) if local else built
-        )
+        calibrated = Calibration.load_for(calibration, model, built)
         schedules = calibrated.applied_to(schedules)
     geometry = backbone(built).geometry
     full = Plan(Schedule(), geometry)
-    plans = [Plan(schedule, geometry) for schedule in schedules] or [full]
+    saved = None if budgets[0].options else saved_with(built, method)
+    outputs: Outputs = "tokens" if saved is None else saved.outputs
+    plans = [Plan(schedule, geometry, outputs) for schedule in schedules] or [full]
     for plan in plans:
         plan.check()
     _print_model(console, model, built, full)
     for plan in plans:
-        console.print(_blocks_table(full, plan))
+        print_table(console, _blocks_table(full, plan))
         if plan is not full:
-            _print_pruned(console, full, plan)
+            _print_pruned(console, full, plan, device)
     if calibrated is not None:
         low, high = calibrated.vhf
-        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}", highlight=False)
+        console.print(f"  VHF: heads with a variance from {low:g} to {high:g}")
         if loading.weights is None and model != DEMO:
             console.print("  the calibration's weights were not compared with the model's: give "
-                          "--weights", highlight=False)  # fmt: skip
+                          "--weights")  # fmt: skip
     if plans == [full]:
-        console.print(f"  methods: {', '.join(names())}", highlight=False)
+        console.print(f"  methods: {', '.join(names())}")
 
 
 def _print_file(console: Console, path: Path, exported: Target) -> None:
@@ -112,14 +120,14 @@ def _print_file(console: Console, path: Path, exported: Target) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     facts = exported.read(path)
-    console.print(printable(str(path)), style="bold", highlight=False, markup=False)
+    console.print(printable(str(path)), style="bold")
     for name, value in facts.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if name == "class_names":
             some = ", ".join(value[:3]) + (", …" if len(value) > 3 else "")
             text = f"{len(value)}: {some}" if value else "none"
         line = printable(f"{name:<15}{text}")  # the file is not trusted
-        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def _measure_cost(
@@ -128,25 +136,23 @@ def _measure_cost(
     method: str | None,
     batch: int,
     loading: ModelOptions,
+    device: torch.device,
     console: Console,
 ) -> BudgetOptions:
     """Return the cost that meets a time budget. Random weights are as fast as any."""
-    device = resolve_device(loading.device)
     real = load(**loading.load_kwargs(model) | {"pretrained": False}).to(device)
     assert budget.time is not None
     with console.status("measuring how fast pruned models are here"):
-        images = noise(real, batch, device, torch.float32)
+        images = noise(real, batch, str(device), torch.float32)
         cost, timed = cost_for(real, budget.time, images, method)
-    console.print(
-        f"[bold]{describe_cost(cost, timed)}[/bold], batch {batch}, {device}", highlight=False
-    )
+    console.print(Text.assemble((describe_cost(cost, timed), "bold"), f", batch {batch}, {device}"))
     return replace(budget, cost=cost, speedup=None, latency_ms=None)
 
 
 def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> None:
     geometry = full.geometry
     first, rows = geometry.blocks[0], geometry.grid
-    console.print(f"[bold]{escape(model)}[/bold] ({type(built).__name__})")
+    console.print(Text.assemble((printable(model), "bold"), f" ({type(built).__name__})"))
     start = "CLS" if geometry.cls else "uniform: the model has no CLS token"
     unpruned = full.gmacs()
     facts = [
@@ -165,29 +171,25 @@ def _print_model(console: Console, model: str, built: nn.Module, full: Plan) -> 
     if searched:
         facts.append(("searched (--tuned)", "; ".join(searched)))
     for name, value in facts:
-        console.print(f"  {name:<19}{value}", highlight=False)
+        console.print(f"  {name:<19}{value}")
 
 
-def _print_pruned(console: Console, full: Plan, plan: Plan) -> None:
+def _print_pruned(console: Console, full: Plan, plan: Plan, device: torch.device) -> None:
     whole, needed = plan.gmacs(), plan.gmacs(compute="needed")
     console.print(
-        f"  pruned by {name_of(plan.method)}: [bold]{whole:.3f}[/bold] GMACs, "
-        f"{whole / full.gmacs():.1%} of the unpruned; {plan.gmacs('paper'):.3f} in the paper's "
-        "convention",
-        highlight=False,
+        f"  pruned by {name_of(plan.method)}: {whole:.3f} GMACs, {whole / full.gmacs():.1%} of the "
+        f"unpruned; {plan.gmacs('paper'):.3f} in the paper's convention",
     )
     if not plan.stages:
         return
     where = "dropped tokens' MLPs, and the last block's patch tokens"
     if not plan.prefix_only:
-        where = "dropped tokens' MLPs; the last block is whole, the head reads the patch tokens"
+        where = "dropped tokens' MLPs; the last block is whole: its patch tokens are read"
     console.print(
         f"  never computed: {whole - needed:.3f} of them ({1 - needed / whole:.1%}), with the same "
         f"logits: {where}",
-        highlight=False,
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    console.print(f"  scores by: {used_on(device)} (on {device.type})", highlight=False)
+    console.print(f"  scores by: {used_on(device)} (on {device.type})")
 
 
 def _blocks_table(full: Plan, plan: Plan) -> Table:

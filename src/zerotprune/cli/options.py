@@ -21,10 +21,12 @@ from ..budgets import Budget, fit, schedule_for
 from ..budgets.speed import TimeBudget, Timed, cost_for
 from ..data.images import ImageDataset, open_data
 from ..data.models import DEMO, is_model_folder, load, outline, saved_with
+from ..data.sources import has_splits
 from ..data.weights import schedule_in
 from ..measure.records import check_rows_fit
 from ..method import Method, UnnamedMethod
 from ..methods import DEFAULT, resolve
+from ..safety.files import names_in
 from ..safety.ranges import RANGES, Range
 from ..saving import is_saved, read_saved
 from ..schedule import PRESETS, Schedule
@@ -158,8 +160,8 @@ class DataOptions:
 
     mapping: Input | None = None
     "For a flat folder: a file with lines `image label`."
-    split: str = "validation"
-    "Of a Hugging Face dataset."
+    split: str | None = None
+    "Of a Hugging Face dataset, or train or test of the paper's sets. Default: validation or test."
     limit: Limit | None = None
     "Use at most this many images, spread evenly over the data."
     strict: Flag = False
@@ -169,10 +171,12 @@ class DataOptions:
         self, data: str, model: nn.Module, size: int | None, labeled: bool = True
     ) -> ImageDataset:
         """Open the data with the model's transform."""
+        if self.split is not None and not has_splits(data):
+            raise ValueError(f"--split {self.split} is not for {data}, which has no splits")
         return open_data(
             data,
             mapping=self.mapping,
-            split=self.split,
+            split=self.split or "validation",
             limit=self.limit,
             transform=backbone(model).transform(size),
             labeled=labeled,
@@ -312,6 +316,23 @@ class BudgetsOptions(BudgetOptions):
         return budgets
 
 
+def refuse_without(wanted: str, *groups: Any) -> None:
+    """Refuse options that do nothing without another one, which was not given.
+
+    Args:
+        wanted: The other option.
+        groups: Groups of options, all of which need it.
+    """
+    options = [(group, option) for group in groups for option in fields(group)]
+    idle = [
+        f"--{option.name.replace('_', '-')}"
+        for group, option in options
+        if getattr(group, option.name) != option.default
+    ]
+    if idle:
+        raise ValueError(f"{' and '.join(idle)} need{'s' * (len(idle) == 1)} {wanted}, too")
+
+
 def describe_cost(cost: float, timed: Timed) -> str:
     """Say what a time budget means as a cost."""
     return f"measured: {cost:.3f} of the cost; {timed}"
@@ -348,6 +369,15 @@ def preset_or_file(schedule: str, method: str | None = None) -> Schedule:
         presets = ", ".join(PRESETS)
         raise ValueError(f"{schedule!r} is neither a preset ({presets}) nor a file")
     return Schedule.load(schedule, custom)
+
+
+def read_class_names(path: Path, model: nn.Module) -> list[str]:
+    """Read a name for each class of the model, one per line."""
+    names = names_in(path)
+    classes = backbone(model).outputs
+    if len(names) != classes:
+        raise ValueError(f"{path} names {len(names)} classes, the model has {classes}")
+    return names
 
 
 def resolve_device(name: str) -> str:

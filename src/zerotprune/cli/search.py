@@ -9,7 +9,6 @@ from typing import Annotated
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..backbones import backbone
@@ -40,7 +39,7 @@ from ..search.study import (
 from ..shapes import Precision
 from ..surgery import restore_
 from .checks import Written
-from .console import new_table, progress_bar
+from .console import console_for, new_table, print_path, print_table, progress_bar
 from .options import (
     BatchOptions,
     BudgetOptions,
@@ -129,7 +128,7 @@ def search(
     check_writable(out)
     location = StudyLocation(storage or str(out.with_suffix(".trials.db")), study)
     location.check()
-    console = Console(highlight=False)
+    console = console_for()
     with console.status("loading model and images"):
         chosen, device = _searchable(method), resolve_device(loading.device)
         loaded = loading.load(model)
@@ -222,7 +221,7 @@ def _conclude(
     title = f"{run.inputs.name}, {len(trials)} trials, {images} images in two halves"
     if run.gmacs is not None:
         title += f", {run.gmacs:.3f} GMACs"
-    console.print(comparison_table(title, result))
+    print_table(console, comparison_table(title, result))
     if isinstance(result, Choice):
         for line in choice_remarks(result, len(trials)):
             console.print(line)
@@ -246,7 +245,7 @@ def _conclude(
         }
     for path, judged in results.items():
         judged.schedule.save(path)
-        console.print(f"written: [bold]{escape(str(path))}[/bold]")
+        print_path(console, "written", path)
     if targets.figure is not None:
         save(search_figure(trials, result, title), targets.figure)
     if targets.csv is not None:

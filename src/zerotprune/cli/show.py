@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ..backbones import backbone
@@ -15,7 +15,7 @@ from ..data import demo as built_in
 from ..data.demo import load_photographs
 from ..data.models import DEMO, is_model_folder
 from ..methods import name_of
-from ..safety.files import names_in
+from ..safety.files import printable
 from ..safety.ranges import RANGES
 from ..show.layout import check_drawable, draw
 from ..show.scene import (
@@ -27,6 +27,7 @@ from ..show.scene import (
     percent,
 )
 from ..show.story import check_heads
+from .console import console_for
 from .options import (
     BudgetOptions,
     Flag,
@@ -36,6 +37,7 @@ from .options import (
     ModelName,
     ModelOptions,
     Output,
+    read_class_names,
     resolve_device,
 )
 
@@ -96,7 +98,7 @@ def show(
     device = resolve_device(loading.device)
     loaded = load_images(images, limit) if images else _photographs(model, limit)
     vit = loading.load(model).to(device)
-    classes = None if names is None else _read_names(names, vit)
+    classes = None if names is None else read_class_names(names, vit)
     if loaded:
         transform = backbone(vit).transform(loading.size)
         captions = [name for name, _ in loaded]
@@ -119,14 +121,6 @@ def _photographs(model: str, limit: int | None) -> list[NamedImage]:
     return [] if model == DEMO else [NamedImage(*photo) for photo in load_photographs(limit)]
 
 
-def _read_names(path: Path, model: nn.Module) -> list[str]:
-    names = names_in(path)
-    classes = backbone(model).outputs
-    if len(names) != classes:
-        raise ValueError(f"{path} names {len(names)} classes, the model has {classes}")
-    return names
-
-
 def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
     """Generate images and captions for the built-in model."""
     count = 4 if limit is None else limit
@@ -137,8 +131,9 @@ def _generate(model: nn.Module, limit: int | None) -> tuple[Tensor, list[str]]:
 
 
 def _print_outcomes(scene: Scene, out: Path) -> None:
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{out}: {scene.title}, {scene.about}")
+    console = console_for()
+    print_line = partial(console.print, soft_wrap=True)
+    print_line(printable(f"{out}: {scene.title}, {scene.about}"))
     for caption, story in zip(scene.captions, scene.stories, strict=True):
         left = story.outcome().kept
         line = (
@@ -148,4 +143,4 @@ def _print_outcomes(scene: Scene, out: Path) -> None:
             before, after = story.before[0], story.after[0]
             line += f"; {before.label} {percent(before.share)}"
             line += f" → {after.label} {percent(after.share)}"
-        console.print(line)
+        print_line(line)

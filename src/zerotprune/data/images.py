@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..safety.interrupts import kept_from_children, silence_worker
 from ..shapes import Batch
-from .sources import Item, find
+from .sources import Item, class_folders, find
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -57,6 +57,16 @@ def decode(file: Path | BinaryIO, name: str | None = None) -> Image.Image:
             raise BadImage(f"{name or file} cannot be decoded: too many pixels, {limit}") from None
         except Exception as error:
             raise _undecodable(str(name or file), error) from None
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turn an image as its EXIF orientation says, if that can be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ImageOps.exif_transpose(image)
+        except Exception:  # PIL's reader may fail in any way on broken EXIF, which no pixel needs
+            return image
 
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -153,7 +163,7 @@ def open_data(
         spec: A folder, `.tar` shards (a file, a glob, `{000..123}`, a folder of them), or
             `hf:NAME`.
         mapping: For a flat folder, a file with the label of every image.
-        split: Of a Hugging Face dataset.
+        split: Of data that has splits, see `has_splits`; all of other data is used.
         limit: Use at most this many images, spread evenly over the data.
         transform: Default: images keep their sizes, with values in [0, 1].
         labeled: Without labels, a folder may have images at any depth.
@@ -181,8 +191,30 @@ def check_classes(dataset: ImageDataset, outputs: int) -> None:
     """Refuse data whose classes cannot be those of the model's head."""
     count = dataset.classes
     if count > outputs or (dataset.exact and count != outputs):
-        classes = f"{count}" if dataset.exact else f"at least {count}"
-        raise ValueError(f"the data has {classes} classes, the model's head has {outputs}")
+        classes = f"{'' if dataset.exact else 'at least '}{count} class{'es' * (count != 1)}"
+        raise ValueError(f"the data has {classes}, the model's head has {outputs}")
+
+
+def check_pair(train: ImageDataset, val: ImageDataset) -> None:
+    """Refuse to learn from data with a single class, or with other classes than `val` has."""
+    if train.classes < 2:
+        raise ValueError(f"{train.name} has a single class: expected two or more")
+    folders, others = class_folders(train.name), class_folders(val.name)
+    if folders is not None and others is not None and folders != others:
+        odd = sorted(set(folders) ^ set(others))[0]
+        has, lacks = (train.name, val.name) if odd in folders else (val.name, train.name)
+        raise ValueError(
+            f"the class {odd} is in {has} but not in {lacks}: both need the same classes"
+        )
+    if train.exact and val.exact and train.classes != val.classes:
+        raise ValueError(
+            f"{train.name} has {train.classes} classes, {val.name} has {val.classes}: both need "
+            "the same classes"
+        )
+    if val.classes > train.classes:
+        raise ValueError(
+            f"{val.name} has at least {val.classes} classes, {train.name} has {train.classes}"
+        )
 
 
 def read_sample(dataset: ImageDataset, count: int = 32) -> Tensor:
@@ -204,7 +236,6 @@ def batches(
     strict: bool = False,
     rank: int = 0,
     world: int = 1,
-    skipped: list[str] | None = None,
     order: Sequence[int] | None = None,
 ) -> Iterator[Batch]:
     """Yield images, labels and indices in order. Nothing is padded.
@@ -217,7 +248,6 @@ def batches(
         strict: Raise `BadImage` instead of leaving an image out.
         rank: This process gets the images `rank`, `rank + world`, …
         world: How many processes share the images.
-        skipped: The paths of images that were left out are appended here.
         order: The indices of all images or of some. Default: all, in order.
     """
     if batch_size < 1 or workers < 0:
@@ -239,11 +269,9 @@ def batches(
 
     def readable() -> Iterator[Batch]:
         for batch, failures in read_loader(loader):
-            for index, message in failures.items():
+            for message in failures:
                 if strict:
                     raise BadImage(message)
-                if skipped is not None:
-                    skipped.append(dataset.items[index].path)
                 report(message)
             if batch is not None:
                 yield batch
@@ -258,14 +286,14 @@ def read_loader(loader: DataLoader[Any]) -> Iterator[Any]:
     yield from iterator
 
 
-def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, dict[int, str]]:
+def _collect(dataset: ImageDataset, indices: list[int]) -> tuple[Batch | None, list[str]]:
     """Decode a batch. Failures are returned: raised in a worker, they print a traceback."""
-    good, failures = list[tuple[Tensor, int, int]](), dict[int, str]()
+    good, failures = list[tuple[Tensor, int, int]](), list[str]()
     for index in indices:
         try:
             good.append((*dataset[index], index))
         except BadImage as error:
-            failures[index] = str(error)
+            failures.append(str(error))
     if not good:
         return None, failures
     images, labels, kept = zip(*good, strict=True)

@@ -18,6 +18,7 @@ from .sets import SETS, images_of, set_named
 
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MAX_SHARDS = 100_000
+_SINGLE, _DICT = "state.json", "dataset_dict.json"  # of what `datasets` saved: one split, or more
 
 
 class Item(NamedTuple):
@@ -36,7 +37,7 @@ def find(
     Args:
         name: A folder, tar shards, `hf:DATASET`, or `pets:FOLDER` and the like.
         mapping: For a flat folder, a file with the label of every image.
-        split: Of a dataset.
+        split: Of data that has splits. The paper's sets have one for validation and test.
         labeled: Without labels, all labels are 0.
 
     Returns:
@@ -45,6 +46,8 @@ def find(
     if (known := set_named(name)) is not None:
         if mapping is not None:
             raise ValueError(f"--mapping needs a folder of images, got {name}")
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"{name} has the splits train and test, got {split}")
         labeled_paths = images_of(*known, train=split == "train")
         return [_item(path, label) for path, label in labeled_paths], SETS[known[0]].classes
     hub = name.startswith("hf:")
@@ -52,12 +55,19 @@ def find(
     if mapping is not None and (hub or shards):
         raise ValueError(f"--mapping needs a folder of images, got {name}")
     if hub:
-        return _hugging_face(name, split)
+        return _hugging_face(name, split, labeled)
     if shards:
         return [item for shard in shards for item in _samples(shard, labeled)], None
     if not labeled and mapping is None:
         return [_item(path, 0) for path in visible_files(Path(name)) if is_image(path)], None
     return _mapped(Path(name), mapping) if mapping else _image_folder(Path(name))
+
+
+def has_splits(name: str) -> bool:
+    """Return whether a data set has splits to choose from; folders and shards have none."""
+    if name.startswith("hf:"):
+        return not Path(name.removeprefix("hf:"), _SINGLE).is_file()
+    return set_named(name) is not None
 
 
 def class_folders(name: str) -> list[str] | None:
@@ -143,7 +153,7 @@ def _mapped(folder: Path, mapping: Path) -> tuple[list[Item], int | None]:
 def _read_mapping(mapping: Path) -> dict[str, str]:
     """Read labels by file name, from two columns separated by commas, tabs or blanks."""
     try:
-        lines = text_of(mapping, "mapping").removeprefix("\ufeff").splitlines()
+        lines = text_of(mapping, "mapping").splitlines()
         delimiter = next((mark for mark in "\t," if lines and mark in lines[0]), None)
         rows: Iterable[list[str]] = (line.rsplit(None, 1) for line in lines)
         if delimiter is not None:
@@ -270,22 +280,25 @@ def _label(shard: Path, parts: dict[str, tarfile.TarInfo], where: str) -> int:
     return label
 
 
-def _hugging_face(name: str, split: str) -> tuple[list[Item], int | None]:
+def _hugging_face(name: str, split: str, labeled: bool) -> tuple[list[Item], int | None]:
     rows = _load_dataset(name.removeprefix("hf:"), split)
     datasets, features = importlib.import_module("datasets"), rows.features
     images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
+    image = _column(images, ["image", "img"], f"cannot tell which column of {name} has images")
+    # Undecoded, so that images of all sources are decoded in the same way.
+    cells = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    items = [
+        Item(f"{name} row {index}", partial(_read_cell, cells, image, index), 0)
+        for index in range(len(rows))
+    ]
+    if not labeled:
+        return items, None
     named = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     usual = ["label", "labels", "fine_label"]
     numbers = [key for key in usual if "int" in str(getattr(features.get(key), "dtype", ""))]
-    image = _column(images, ["image", "img"], f"cannot tell which column of {name} has images")
     label = _column(named or numbers, usual, f"cannot tell which column of {name} has labels")
     labels = [-1 if value is None else int(value) for value in rows[label]]
-    # Undecoded, so that images of all sources are decoded in the same way.
-    rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    items = [
-        Item(f"{name} row {index}", partial(_read_cell, rows, image, index), value)
-        for index, value in enumerate(labels)
-    ]
+    items = [item._replace(label=value) for item, value in zip(items, labels, strict=True)]
     return items, len(features[label].names) if named else None
 
 
@@ -310,9 +323,8 @@ def _load_dataset(name: str, split: str) -> Any:
         datasets = importlib.import_module("datasets")
     except ImportError:
         raise ValueError("hf: needs one more package: pip install datasets") from None
-    marks = ("dataset_dict.json", "state.json")  # of what `save_to_disk` wrote
     try:
-        if not any(Path(name, mark).is_file() for mark in marks):
+        if not any(Path(name, mark).is_file() for mark in (_SINGLE, _DICT)):
             return datasets.load_dataset(name, split=split)
         rows = datasets.load_from_disk(name)
     except Exception as error:  # hubs, builders and file systems raise anything

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..data.images import ImageDataset, batches
-from ..data.sources import class_folders
 from ..shapes import Batch
 
 
@@ -90,28 +89,6 @@ class Feed:
         )  # fmt: skip
         for images, labels, _ in stream:
             yield images, labels
-
-
-def check_pair(train: ImageDataset, val: ImageDataset) -> None:
-    """Refuse data with a single class, and pairs with different classes."""
-    if train.classes < 2:
-        raise ValueError(f"{train.name} has a single class: expected two or more")
-    folders, others = class_folders(train.name), class_folders(val.name)
-    if folders is not None and others is not None and folders != others:
-        odd = sorted(set(folders) ^ set(others))[0]
-        has, lacks = (train.name, val.name) if odd in folders else (val.name, train.name)
-        raise ValueError(
-            f"the class {odd} is in {has} but not in {lacks}: both need the same classes"
-        )
-    if train.exact and val.exact and train.classes != val.classes:
-        raise ValueError(
-            f"{train.name} has {train.classes} classes, {val.name} has {val.classes}: both need "
-            "the same classes"
-        )
-    if val.classes > train.classes:
-        raise ValueError(
-            f"{val.name} has at least {val.classes} classes, {train.name} has {train.classes}"
-        )
 
 
 def count_overlap(train: ImageDataset, val: ImageDataset) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..backbones import backbone
 from ..data.fingerprint import check_same
-from ..data.images import ImageDataset, batches, open_data, read_sample
+from ..data.images import ImageDataset, batches, check_pair, open_data, read_sample
 from ..data.models import load, outline
 from ..data.weights import weights_hash
 from ..measure import records
@@ -30,7 +30,7 @@ from ..methods import DEFAULT, resolve, to_data
 from ..safety.files import replacing
 from ..schedule import Schedule
 from .forms import form_for
-from .images import Feed, ShownImages, check_pair, count_overlap
+from .images import Feed, ShownImages, count_overlap
 from .recipe import Recipe
 from .training import EpochStats, Trainer, top1
 
@@ -302,7 +302,7 @@ class Session:
             **checkpoint.identity,
             **checkpoint.before,
             **checkpoint.history[-1],
-            **records.surroundings(),
+            **records.surroundings(self.trainer.accelerator.device),
         }
 
 

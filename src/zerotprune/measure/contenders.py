@@ -47,7 +47,7 @@ def at_costs(
         report: Called with the reason why a method is left out.
     """
     sample, entries = cache(images), list[Entry]()
-    for cost in costs:
+    for cost in dict.fromkeys(costs):
         for method in methods:
             some = sample() if method.adaptive else None
             try:
@@ -118,19 +118,20 @@ def comparison_rows(
         results: The unpruned model's, then one for each entry.
         missed: Speeds that were not reached.
     """
-    unpruned = results[0]
+    unpruned, device = results[0], evaluator.setting.device
     rows = [evaluator.row(unpruned, unpruned)]
     for entry, result in zip(entries, results[1:], strict=True):
-        timed = {} if entry.timed is None else _timed_row(entry.timed)
+        timed = {} if entry.timed is None else _timed_row(entry.timed, device)
         rows.append(evaluator.row(result, unpruned) | timed)
     for reached in missed:
         about = records.about(_contender(reached.schedule))
-        where = {key: rows[0][key] for key in ("model", "data", "measure", "batch", "precision")}
-        rows.append(where | about | _timed_row(reached.timed) | {"failure": reached.failure})
+        shared = ("model", "data", "measure", "batch", "precision", "hardware")
+        timed = _timed_row(reached.timed, device) | {"failure": reached.failure}
+        rows.append({key: rows[0][key] for key in shared} | about | timed)
     return rows
 
 
-def _timed_row(timed: Timed) -> dict[str, object]:
-    threads = "" if torch.cuda.is_available() else torch.get_num_threads()
+def _timed_row(timed: Timed, device: str) -> dict[str, object]:
+    threads = "" if device.startswith("cuda") else torch.get_num_threads()
     return {"mode": "eager", "threads": threads, "latency_ms": round(1e3 * timed.pruned.median, 4),
             "speedup": round(timed.speedup, 4)}  # fmt: skip

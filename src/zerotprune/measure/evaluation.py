@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..backbones import backbone
-from ..data.images import ImageDataset, batches, check_classes, open_data, read_sample
+from ..data.images import (
+    ImageDataset,
+    batches,
+    check_classes,
+    check_pair,
+    open_data,
+    read_sample,
+)
 from ..safety.interrupts import acknowledge
 from ..schedule import Schedule
 from ..shapes import Batch, Float, Int, Precision
@@ -70,7 +77,6 @@ class Evaluator:
     adjust: Callable[[list[Schedule]], Iterable[Schedule]] | None = None
     rank: int = 0
     world: int = 1
-    unreadable: list[str] = field(default_factory=list)
 
     @classmethod
     def prepare(
@@ -101,10 +107,14 @@ class Evaluator:
             options: The other fields of an evaluator.
         """
         vit = backbone(model)
-        learned = None if train is None else open_data(train, transform=vit.transform(size))
-        if learned is None and vit.outputs == 0:
+        learned = None
+        if train is not None:
+            learned = open_data(train, split="train", transform=vit.transform(size))
+            check_pair(learned, dataset)
+        elif vit.outputs == 0:
             raise ValueError(f"{model_name} has no head: give --probe and --train")
-        check_classes(dataset, vit.outputs if learned is None else learned.classes)
+        else:
+            check_classes(dataset, vit.outputs)
         dtype: torch.dtype = getattr(torch, precision)
         setting = Setting(device, dtype, keep_outputs=learned is not None, timed=timed)
         return cls(model_name=model_name, model=model.to(device, dtype), dataset=dataset,
@@ -151,6 +161,7 @@ class Evaluator:
             "data": Path(self.data).name,
             "measure": self.probe or "top1",
             "batch": self.batch,
+            "hardware": records.hardware(self.setting.device),
         }
         return records.row(result, reference, precision) | about
 
@@ -174,7 +185,6 @@ class Evaluator:
             strict=self.strict,
             rank=self.rank,
             world=self.world,
-            skipped=self.unreadable,
         )
 
 
@@ -204,6 +214,9 @@ def join_processes(device: str) -> tuple[int, int, str] | None:
     """Return rank, number of processes and device under torchrun; None in a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"under torchrun --device is cpu or cuda, got {device}: each process has "
+                         "a GPU of its own")  # fmt: skip
     from accelerate import PartialState
 
     state = PartialState(cpu=device == "cpu")
@@ -291,5 +304,8 @@ def _linear(train: Tensor, labels: Tensor, test: Tensor) -> Tensor:
     fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
     fitted.fit(train.numpy(), labels.numpy())
     scores = torch.full((len(test), int(labels.max()) + 1), -torch.inf)
-    scores[:, fitted.classes_] = torch.as_tensor(fitted.decision_function(test.numpy())).float()
+    decided = torch.as_tensor(fitted.decision_function(test.numpy())).float()
+    if decided.dim() == 1:  # of two classes, only the second one's
+        decided = torch.stack((-decided, decided), dim=1)
+    scores[:, fitted.classes_] = decided
     return scores

@@ -16,10 +16,12 @@ from pathlib import Path
 import torch
 
 from ..methods import to_data
-from ..safety.files import check_writable, printable
+from ..safety.files import bytes_of, check_writable, naming, printable
 from ..schedule import Schedule
 from .accuracy import Contender, Mean, Result
 from .speed import SEED, Accuracy, Group, Speed, results_of
+
+Device = torch.device | str | None
 
 FIELDS = (
     "time", "command", "commit", "versions", "hardware", "seed", "table", "model", "data", "images",
@@ -37,7 +39,7 @@ def check_rows_fit(path: Path) -> None:
         raise ValueError(f"{path} is not a file to add rows to")
     check_writable(path)
     if path.exists():
-        with path.open("r+", newline="", encoding="utf-8", errors="replace") as file:
+        with path.open("r+", newline="", encoding="utf-8-sig", errors="replace") as file:
             try:
                 header = next(csv.reader(file), None)
             except csv.Error:  # not a CSV file
@@ -49,20 +51,28 @@ def check_rows_fit(path: Path) -> None:
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails."""
+    """Add rows to a CSV, with a header if the file is new; all of them, or none if that fails.
+
+    A row that does not name its hardware gets that of this machine: the GPU, if there is one.
+    """
     check_rows_fit(path)
     where = surroundings()
-    before = path.stat().st_size if path.exists() else 0
+    existed = path.exists()
+    before = path.stat().st_size if existed else 0
     try:
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             if before == 0:
                 writer.writeheader()
+            elif bytes_of(path, before - 1) not in (b"\n", b"\r"):
+                file.write("\n")  # an editor left out the last one
             writer.writerows([_printable({**where, **row}) for row in rows])
-    except OSError:
-        if path.exists():
+    except OSError as error:
+        if existed:
             os.truncate(path, before)
-        raise
+        else:
+            path.unlink(missing_ok=True)
+        raise naming(error, path) from None
 
 
 def _printable(row: Mapping[str, object]) -> dict[str, object]:
@@ -167,8 +177,8 @@ def method_json(schedule: Schedule) -> str:
     return json.dumps(to_data(schedule.method)) if schedule.stages else ""
 
 
-def surroundings() -> dict[str, object]:
-    """Return time, command, commit, versions and hardware of this process."""
+def surroundings(device: Device = None) -> dict[str, object]:
+    """Return time, command, commit and versions of this process, and the hardware of a device."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     name = Path(sys.argv[0]).name
     if main is not None:
@@ -178,7 +188,7 @@ def surroundings() -> dict[str, object]:
         "command": " ".join([name, *map(shorten_path, sys.argv[1:])]),
         "commit": _commit(),
         "versions": _versions(),
-        "hardware": hardware(),
+        "hardware": hardware(device),
     })  # fmt: skip
 
 
@@ -194,9 +204,12 @@ def shorten_path(argument: str) -> str:
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
-def hardware() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+def hardware(device: Device = None) -> str:
+    """Name what a device is. Default: the GPU, if there is one."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"CPU {platform.machine()}, {threads} thread{'s' * (threads > 1)}"
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator
 
 from ..calibrate.survey import EDGES, ROUNDS, SETTLED, BlockRounds, BlockSurvey
 from ..calibrate.vhf import DEFAULT_VHF, Verdict
-from .figures import COLORS, MARKERS, new_figure, single_axis
+from .figures import COLORS, MARKERS, literal, new_figure, single_axis
 
 #: fewest rounds first; dashes keep overlapping lines apart
 DASHES = ("-", "--", "-.", ":")
@@ -43,7 +43,7 @@ def distributions_figure(blocks: Sequence[BlockSurvey], title: str) -> Figure:
     for axis in axes[-1]:
         axis.set_xlabel("importance, 1 is the mean")
     figure.supylabel("patch tokens, %", fontsize=10)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(literal(title), fontsize=11)
     return figure
 
 

@@ -14,6 +14,7 @@ from .figures import (
     GRAY,
     NAMED,
     choose_named,
+    literal,
     new_figure,
     others_key,
     single_axis,
@@ -79,7 +80,7 @@ def trade_off_figure(
     for number, name in enumerate(named):
         x, change, error = zip(*lines[name], strict=True)
         width = 2.4 if name == DEFAULT else 1.6
-        axis.errorbar(x, change, error, label=name, lw=width, ms=5, capsize=2, zorder=3,
+        axis.errorbar(x, change, error, label=literal(name), lw=width, ms=5, capsize=2, zorder=3,
                       **style_of(number))  # fmt: skip
     axis.axhline(0, color="#444444", lw=1, ls=":")
     axis.plot([unpruned], [0], "k*", ms=11, label="unpruned", zorder=3)
@@ -145,7 +146,7 @@ def speed_figure(paces: Sequence[Pace], limit: str, base: str, title: str) -> Fi
     for axis in axes[-1]:
         axis.set_xlabel("batch size")
     figure.supylabel(f"speedup over {base}", fontsize=10)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(literal(title), fontsize=11)
     handles, labels = max((axis.get_legend_handles_labels() for axis in axes.flat),
                           key=lambda legend: len(legend[1]))  # fmt: skip
     if others := [name for name in names if name not in (*named, limit, "unpruned")]:
@@ -186,6 +187,6 @@ def _speed_panel(axis: Any, paces: list[Pace], named: list[str], limit: str) -> 
         elif name == limit:
             style = {"color": "#000000", "ls": "--", "marker": "", "label": f"limit ({limit})"}
         elif name in named:
-            style = {"label": name, "zorder": 3} | style_of(named.index(name))
+            style = {"label": literal(name), "zorder": 3} | style_of(named.index(name))
         width = 2.4 if name == DEFAULT else 1.4
         axis.plot(*zip(*line, strict=True), lw=width, ms=5, **style)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ..methods import DEFAULT
 from ..safety.files import printable
-from .figures import GRAY, choose_named, new_figure, others_key, style_of, write_names
+from .figures import GRAY, choose_named, literal, new_figure, others_key, style_of, write_names
 
 
 class Kept(NamedTuple):
@@ -31,7 +31,7 @@ def drift_figure(points: Sequence[Kept], title: str) -> Figure:
         title: The title of the figure.
     """
     figure = new_figure(9.6, 4.4)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(literal(title), fontsize=11)
     axes = figure.subplots(1, 2, sharey=True)
     settings = {"queries and index pruned": "recall",
                 "pruned queries, unpruned index": "recall_unpruned_index"}  # fmt: skip
@@ -90,7 +90,7 @@ def moved_figure(moved: Sequence[Moved], title: str) -> Figure:
         title: The title of the figure.
     """
     figure = new_figure(1.35 * max(4, len(moved)) + 0.8, 5.2)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(literal(title), fontsize=11)
     axes = figure.subplots(3, len(moved), squeeze=False)
     for column, example in enumerate(moved):
         for row, image in enumerate((example.image, example.before, example.after)):
@@ -98,10 +98,8 @@ def moved_figure(moved: Sequence[Moved], title: str) -> Figure:
             axis.imshow(image)
             axis.set_xticks([])
             axis.set_yticks([])
-        name = printable(example.name)
-        axes[0][column].set_title(
-            f"{example.cosine:.3f}\n{name[-18:]}", fontsize=7, parse_math=False
-        )
+        name = literal(printable(example.name)[-18:])
+        axes[0][column].set_title(f"{example.cosine:.3f}\n{name}", fontsize=7)
     for row, label in enumerate(("image", "nearest, unpruned", "nearest, pruned")):
         axes[row][0].set_ylabel(label, fontsize=8)
     return figure

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from ..methods import DEFAULT
-from ..safety.files import check_writable, replacing
+from ..safety.files import check_writable, printable, replacing
+from ..show.figure import missing_glyphs_allowed
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 # Okabe and Ito's colors suit every kind of color vision.
@@ -38,9 +39,19 @@ def single_axis(title: str) -> tuple[Figure, Any]:
     """Return a figure of one panel with a grid."""
     figure = new_figure()
     axis = figure.subplots()
-    axis.set_title(title, fontsize=11)
+    axis.set_title(literal(title), fontsize=11)
     axis.grid(alpha=0.25)
     return figure, axis
+
+
+def literal(text: str) -> str:
+    """Escape a title or a label with names that users gave: between `$`, matplotlib would set
+    mathematics.
+
+    >>> literal("a$b$")
+    'a\\\\$b\\\\$'
+    """
+    return printable(text).replace("$", r"\$")
 
 
 def style_of(number: int) -> dict[str, str]:
@@ -85,7 +96,7 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
         y = max(y, lowest)
         lowest = y + step
         axis.annotate(
-            name, (x, y), (-7, 0) if side == "left" else (7, 0), textcoords="offset points",
+            literal(name), (x, y), (-7 if side == "left" else 7, 0), textcoords="offset points",
             va="center", ha="right" if side == "left" else "left", fontsize=9, color=color,
             fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")], zorder=4,
         )  # fmt: skip
@@ -93,7 +104,7 @@ def write_names(axis: Any, ends: Mapping[str, tuple[float, float, str]], side: s
 
 def others_key(names: Sequence[str]) -> Line2D:
     """Return one legend entry for all gray lines, with their names."""
-    text = textwrap.fill(f"others: {', '.join(names)}", 44)
+    text = textwrap.fill(literal(f"others: {', '.join(names)}"), 44)
     return Line2D([], [], color=GRAY, lw=1.2, label=text)
 
 
@@ -107,5 +118,5 @@ def check_figure_file(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure, whole or not at all."""
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, missing_glyphs_allowed():
         figure.savefig(temporary, dpi=150, format=path.suffix.lstrip("."))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ..search.choice import Comparison, Judged, front
 from ..search.objective import value
 from ..search.study import FinishedTrial, best_first
-from .figures import COLORS, new_figure
+from .figures import COLORS, literal, new_figure
 
 _CHOSEN, _SECOND, _DOTS = COLORS[0], COLORS[1], "#999999"
 
@@ -31,7 +31,7 @@ def search_figure(trials: list[FinishedTrial], comparison: Comparison, title: st
     if not labeled:
         axis.set_yscale("log")
         axis.invert_yaxis()  # up is better in both
-    axis.set_title(title, fontsize=11)
+    axis.set_title(literal(title), fontsize=11)
     axis.grid(alpha=0.25)
     axis.legend(fontsize=8)
     return figure
@@ -63,7 +63,7 @@ def _draw_over_rank(
     axis.plot([place], [second], "*", ms=14, color=_CHOSEN, label="chosen, second half")
     for style, line in zip(("--", ":"), references, strict=False):
         axis.axhline(value(line.second), color="#444444", lw=1, ls=style,
-                     label=f"{line.name}, second half")  # fmt: skip
+                     label=literal(f"{line.name}, second half"))  # fmt: skip
     axis.set_xlabel("trial, by its rank on the first half")
 
 
@@ -79,5 +79,5 @@ def _draw_over_cost(
               ms=5, color=_SECOND, label="of the front, second half")  # fmt: skip
     for star in references:
         axis.plot([star.gmacs], [value(star.second)], "k*", ms=11,
-                  label=f"{star.name}, second half")  # fmt: skip
+                  label=literal(f"{star.name}, second half"))  # fmt: skip
     axis.set_xlabel("GMACs, with patch embedding and scoring")

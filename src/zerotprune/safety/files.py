@@ -41,7 +41,7 @@ def text_of(path: str | os.PathLike[str], kind: str) -> str:
     if Path(path).stat().st_size > MOST_TEXT:
         raise ValueError(f"{path} is not a {kind}: it is larger than {MOST_TEXT // 2**20} MB")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors write a mark first
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a {kind}: it is not a text file") from None
 
@@ -85,7 +85,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path that replaces the file at the end, if nothing was raised.
 
     If the path is a link, its target is replaced. The file keeps its mode. Only regular files are
-    replaced.
+    replaced. An error of writing names the file.
     """
     target = Path(os.path.realpath(path))
     check_writable(Path(path))
@@ -99,8 +99,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if mode is not None:  # the writer may have created another file
             temporary.chmod(mode)
         temporary.replace(target)
+    except OSError as error:
+        raise naming(error, path, instead_of=temporary) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def naming(error: OSError, path: str | os.PathLike[str], instead_of: Path | None = None) -> OSError:
+    """Return an error of writing that names the file: a full disk's names none.
+
+    Args:
+        error: What was raised.
+        path: The file that the user named.
+        instead_of: A file of ours, which means nothing to the user.
+    """
+    if error.filename not in (None, os.fspath(instead_of or path)):
+        return error
+    if error.errno is None:  # a library's own
+        return OSError(f"{path} cannot be written: {error}")
+    return OSError(error.errno, error.strerror, os.fspath(path))
 
 
 def check_writable(path: Path) -> None:

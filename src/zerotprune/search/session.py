@@ -190,6 +190,7 @@ class SearchRun:
                 "data": Path(inputs.data).name,
                 "batch": inputs.batch,
                 "precision": inputs.precision,
+                "hardware": records.hardware(inputs.device),
                 "seed": inputs.seed,
                 "images": len(outcome.kl),
                 "measure": "top1" if inputs.labeled else "agreement",

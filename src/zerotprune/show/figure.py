@@ -159,7 +159,7 @@ class Drawing:
         self._fit()
         self._figure.set_dpi(72 * scale)
         canvas = FigureCanvasAgg(self._figure)
-        with _missing_glyphs_allowed():
+        with missing_glyphs_allowed():
             canvas.draw()
         return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
@@ -170,7 +170,7 @@ class Drawing:
             name, _ = photos.setdefault(id(image), (f"photo{len(photos)}", image))
             artist.set(data=np.zeros((1, 1, 3)), interpolation="none", gid=name)
         options = {"svg.fonttype": "none", "svg.hashsalt": "zerotprune"}
-        with matplotlib.rc_context(options), _missing_glyphs_allowed():
+        with matplotlib.rc_context(options), missing_glyphs_allowed():
             text = self.plain_svg()
         # matplotlib would embed a photograph again, as PNG, for each panel.
         drawn = re.sub(r'<image [^>]*id="(photo\d+)"[^>]*(transform="[^"]*")[^>]*/>',
@@ -286,7 +286,7 @@ def _font(size: float, bold: bool) -> Any:
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float = WORDS, bold: bool = False) -> float:
     """Measure a line of text."""
-    with _missing_glyphs_allowed():
+    with missing_glyphs_allowed():
         width, *_ = text_to_path.get_text_width_height_descent(text, _font(size, bold), False)
     return float(width)
 
@@ -319,7 +319,7 @@ def wrap(text: str, width: float, size: float = WORDS, bold: bool = False) -> li
 
 
 @contextmanager
-def _missing_glyphs_allowed() -> Iterator[None]:
+def missing_glyphs_allowed() -> Iterator[None]:
     """Silence warnings for glyphs that the font lacks: it draws boxes for them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)

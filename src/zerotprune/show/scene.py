@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from ..budgets.solving import measured_gmacs
-from ..data.images import decode, open_data
+from ..data.images import decode, open_data, upright
+from ..data.sources import Item
 from ..pruning import gmacs
 from ..safety.files import bytes_of, printable
 from ..schedule import Schedule
@@ -113,18 +115,28 @@ class NamedImage(NamedTuple):
 def load_images(
     paths: Sequence[Path], limit: int | None = None, most: int | None = MOST
 ) -> list[NamedImage]:
-    """Load files and folders of images; `limit` takes that many, evenly spread."""
-    files = [
-        Path(name)
+    """Load files, folders and shards of images; `limit` takes that many, evenly spread."""
+    items = [
+        item
         for path in paths
-        for name in (open_data(path, labeled=False).paths if path.is_dir() else [path])
+        for item in (open_data(path, labeled=False).items if _holds_images(path) else [_file(path)])
     ]
     if limit is not None:
-        count = min(limit, len(files))
-        files = [files[number * len(files) // count] for number in range(count)]
+        count = min(limit, len(items))
+        items = [items[number * len(items) // count] for number in range(count)]
     if most is not None:
-        check_count(len(files), most)
-    return [NamedImage(printable(file.name), load_upright(file)) for file in files]
+        check_count(len(items), most)
+    return [NamedImage(printable(Path(item.path).name), load_upright(item)) for item in items]
+
+
+def _holds_images(path: Path) -> bool:
+    return path.is_dir() or path.suffix == ".tar"
+
+
+def _file(path: Path) -> Item:
+    if not path.exists():
+        raise FileNotFoundError(f"no image at {path}")
+    return Item(str(path), partial(bytes_of, path), 0)
 
 
 def check_count(count: int, most: int = MOST) -> None:
@@ -133,8 +145,6 @@ def check_count(count: int, most: int = MOST) -> None:
         raise ValueError(f"{count} images are too many for one drawing: --limit takes up to {most}")
 
 
-def load_upright(path: Path) -> Image.Image:
+def load_upright(item: Item) -> Image.Image:
     """Load an image and turn it as its EXIF orientation says."""
-    if not path.exists():
-        raise FileNotFoundError(f"no image at {path}")
-    return ImageOps.exif_transpose(decode(io.BytesIO(bytes_of(path)), str(path)))
+    return upright(decode(io.BytesIO(item.read()), item.path))
