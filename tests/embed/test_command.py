@@ -97,6 +97,20 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
 
 
+def test_another_column_of_images_is_refused(images: Path, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = [path for path in sorted(images.iterdir()) if path.name != BROKEN][:2]
+    data, (one, two) = tmp_path / "one.parquet", (path.read_bytes() for path in files)
+    parquet.write_table(pa.table({"id": ["a", "b"], "image": [one, two], "crop": [two, one]}), data)
+    assert again(data, tmp_path / "out").returncode == 0
+    assert again(data, tmp_path / "out", "--column", "image", "--key", "id").returncode == 0
+    done = again(data, tmp_path / "out", "--column", "crop")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "different one" in done.stderr
+    assert "--column" in done.stderr
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (("--cost", "0.7"), "has other vectors: asked --cost 0.6 there, --cost 0.7 here"),
     (("--method", "tome"), "asked --cost 0.6 there, --cost 0.6 --method tome here"),

@@ -161,6 +161,21 @@ def test_a_replaced_image_makes_another_shard(tmp_path: Path) -> None:
     assert shard.identity() != before
 
 
+def test_other_columns_make_another_shard(tmp_path: Path) -> None:
+    """Whether they are named or found: vectors of two columns are never mixed."""
+    folder(tmp_path)
+    paths = [f"images/{key}.png" for key in IMAGES]
+    path = Path(table(tmp_path, key=list(IMAGES), image=list(IMAGES.values()), path=paths))
+    chosen = [(None, None), ("image", None), ("image", "key"), ("path", None), (None, "path")]
+    usual, named, both, *others = (
+        ParquetShard("one", path, *columns).identity() for columns in chosen
+    )
+    assert usual == named == both
+    assert len({usual, *others}) == 3
+    path.write_bytes(path.read_bytes()[:-40])
+    assert ParquetShard("one", path).identity() != usual
+
+
 def test_refusals(tmp_path: Path) -> None:
     with refusal(FileNotFoundError, "no data at", "nowhere"):
         find_shards(str(tmp_path / "nowhere"))

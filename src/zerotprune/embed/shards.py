@@ -177,14 +177,25 @@ class ParquetShard(FileShard):
     column: str | None = None
     key: str | None = None
 
-    def places(self) -> tuple[list[str], list[Place]]:
-        file = _parquet(str(self.path))
-        names, count = file.schema_arrow.names, file.metadata.num_rows
+    def identity(self) -> str:
+        try:
+            columns = self.columns()
+        except (OSError, ValueError):  # no vector comes from a file that cannot be read
+            columns = ("", "")
+        return short_hash(" ".join((super().identity(), *columns)).encode())
+
+    def columns(self) -> tuple[str, str]:
+        """Return the columns of images and of keys; without a column of keys, "" for it."""
+        names = _parquet(str(self.path)).schema_arrow.names
         column = _find_column(
             self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images"
         )
         problem = None if self.key is None else f"{self.path} has no column of keys"
-        key = _find_column(self.key, KEY_COLUMNS, names, problem)
+        return column, _find_column(self.key, KEY_COLUMNS, names, problem)
+
+    def places(self) -> tuple[list[str], list[Place]]:
+        file, (column, key) = _parquet(str(self.path)), self.columns()
+        count = file.metadata.num_rows
         keys = [f"{row:09d}" for row in range(count)]
         if key:
             keys = [str(value) for value in file.read([key]).column(key).to_pylist()]

@@ -75,7 +75,8 @@ class VectorFolder:
                 if identities.get(name, identity) != identity:
                     raise ValueError(
                         f"{self.path} has vectors of a different {name}: its images have changed "
-                        f"since then, in size or date, or --images has; {advice}"
+                        "since then, in size or date, or --images, --column or --key has; "
+                        f"{advice}"
                     )
             identities = {**manifest["shards"], **identities}
         self.shards = identities
