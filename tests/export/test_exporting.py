@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,6 +125,21 @@ def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert timing.size == 7
     assert timing.speedup == 1
     assert timing.speedup_range == (1, 1)
+
+
+def test_torch_runs_with_these_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+
+    def count(images: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return images
+
+    monkeypatch.setattr(torch.export, "load", lambda path: SimpleNamespace(module=lambda: count))
+    before = torch.get_num_threads()
+    for threads in (before + 1, None):
+        target_named("torch").load(tmp_path / "m.pt2", threads)(torch.zeros(1))
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]
 
 
 def test_preprocessing_of_timm() -> None:
