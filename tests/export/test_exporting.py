@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
+from zerotprune.cli import options
+from zerotprune.cli.export import export as export_command
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.results import agreement, time_models
 from zerotprune.export.writing import preprocessing
@@ -30,6 +33,7 @@ from zerotprune.methods import ATS, AViT, Fold, Method
         ({"to": "torch", "path": "m.pt2", "int8": True}, "torch has no quantizer here"),
         ({"int8": True}, "int8 needs images"),
         ({"full_range": True}, "full-range needs int8"),
+        ({"max_changed": 0.2}, "max-changed is for int8"),
         ({"int8": True, "max_changed": 2}, "max_changed must be at most 1, got 2"),
         ({"images": torch.zeros(2, 3, 8, 8)}, r"images must be N × \(3, 96, 96\), got"),
         ({"images": torch.zeros(2, 3, 96, 96), "batch": 3}, "at least 3 images .* got 2"),
@@ -179,6 +183,7 @@ def test_the_command_and_info(tmp_path: Path) -> None:
     [
         (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
         (("export", "demo", "--out", "demo.onnx", "--full-range"), "ask for int8 as well"),
+        (("export", "demo", "--limit", "5", "--out", "demo.onnx"), "--limit .* --data"),
         (("export", "demo", "--method", "tome", "--out", "demo.onnx"), "needs a budget"),
         (("export", "demo", "--out", "demo.onnx", "--samples", "-1"), "samples must be at least 0"),
         (("export", "demo", "--cost", "0.5", "--out", "demo.pt"), "end in .onnx"),
@@ -189,9 +194,27 @@ def test_the_command_and_info(tmp_path: Path) -> None:
 def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = quickly(*arguments, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    assert message in done.stdout + done.stderr
+    assert re.search(message, done.stdout + done.stderr), done
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("batch", "timed"), [(3, 3), ("dynamic", 1)])
+def test_a_latency_is_that_of_the_batch(
+    batch: Any, timed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[int]()
+
+    def measure(model: Any, budget: Any, images: torch.Tensor, method: Any) -> Any:
+        seen.append(len(images))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr(options, "cost_for", measure)
+    with pytest.raises(ValueError, match="that will do"):
+        export_command(
+            "demo", out=tmp_path / "m.onnx", budget=options.BudgetOptions(latency_ms=9), batch=batch
+        )
+    assert seen == [timed]
 
 
 def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,6 +57,13 @@ class ImageOptions(DataOptions):
     data: InputName | None = None
     "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
 
+    def check(self) -> None:
+        """Refuse options of images without images."""
+        given = [f"--{option.name}" for option in fields(DataOptions)
+                 if getattr(self, option.name) != option.default]  # fmt: skip
+        if self.data is None and given:
+            raise ValueError(f"{given[0]} says how to read images: give --data as well")
+
     def read(self, model: nn.Module, size: int | None) -> Tensor | None:
         """Read some images, spread evenly over the data; None for noise."""
         if self.data is None:
@@ -110,11 +117,12 @@ def export(
     """
     refuse_torchrun("export writes one file")
     budget.check(method, model)
+    reading.check()
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
     if loading.device not in ("auto", "cpu"):
         raise ValueError("models are exported and timed on the CPU: leave --device out")
-    check_target(target_named(to), out, batch, int8, full_range)
+    check_target(target_named(to), out, batch, int8, full_range, max_changed)
     if budget.options:
         check_method(budget.acting(method))
     if threads is not None:
@@ -122,8 +130,9 @@ def export(
     console = console_for()
     built = loading.load(model)
     images = reading.read(built, loading.size)
+    at_once = 1 if batch == "dynamic" else batch
     schedule = budget.solve(
-        built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print
+        built, method, lambda: noise(built, at_once, "cpu", torch.float32), console.print
     )
     if schedule is not None:
         saved = None if budget.options else saved_with(built, method)
