@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +20,7 @@ from ..finetune.session import (
     Session,
     TrainingConfig,
     checkpoint_beside,
+    keep_others_out,
     open_session,
     trained_method,
 )
@@ -114,10 +118,6 @@ def finetune(
         budget = replace(budget, schedule=model)
     _check(budget, method, out)
     console = console_for()
-
-    def print_plainly(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
     config = TrainingConfig(
         model=model,
         loading=loading.load_kwargs(model),
@@ -128,7 +128,7 @@ def finetune(
             network,
             method if budget.schedule is not None else trained_method(method),
             lambda: images,
-            print_plainly,
+            partial(_print_plainly, console),
         ),
         method=method,
         recipe=recipe,
@@ -142,6 +142,16 @@ def finetune(
         limit=reading.limit,
         strict=reading.strict,
     )
+    leads = os.environ.get("RANK", "0") == "0"
+    with keep_others_out(out) if leads else nullcontext():
+        _run(config, out, console)
+
+
+def _print_plainly(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _run(config: TrainingConfig, out: Path, console: Console) -> None:
     session = open_session(config, checkpoint_beside(out), left_out(console))
     checkpoint, trainer = session.checkpoint, session.trainer
     if session.leads and session.overlap:
@@ -152,7 +162,9 @@ def finetune(
             highlight=False,
         )
     if session.leads and checkpoint.epochs:
-        print_plainly(f"continuing after epoch {checkpoint.epochs} of {config.recipe.epochs}")
+        _print_plainly(
+            console, f"continuing after epoch {checkpoint.epochs} of {config.recipe.epochs}"
+        )
     session.measure_before()
     _train(session, console)
     trained = trainer.trained()
@@ -162,7 +174,7 @@ def finetune(
     if session.leads:
         weights.save(out, trained, schedule, session.metadata())
         checkpoint_beside(out).unlink(missing_ok=True)
-        print_plainly(_summarize(session, schedule))
+        _print_plainly(console, _summarize(session, schedule))
         console.print(f"written: [bold]{escape(str(out))}[/bold]", highlight=False)
 
 
@@ -211,7 +223,7 @@ def _train(session: Session, console: Console) -> None:
                     f"epoch {row['epoch']:.0f}: loss {row['loss']:.4f}, top-1 {row['top1']:.2f} % "
                     f"on {session.config.val}, {row['seconds']:.1f} s"
                 )
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                _print_plainly(console, line)
 
         try:
             session.run(advance, report)
