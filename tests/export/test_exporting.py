@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
+from zerotprune.cli import export as cli_export
 from zerotprune.cli import options
-from zerotprune.cli.export import export as export_command
+from zerotprune.data import demo
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.results import agreement, time_models
 from zerotprune.export.writing import preprocessing
@@ -199,6 +202,30 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "images" / "0").mkdir(parents=True)
+    (tmp_path / "images" / "0" / "0.png").write_bytes(b"no image")
+    done = quickly("export", "demo", "--data", "images", "--out", "m.onnx", cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert "none of the images in images can be read" in done.stderr
+
+
+def test_a_batch_may_have_more_images_than_are_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, image = tmp_path / "images" / "0", io.BytesIO()
+    home.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(image, "png")
+    for number in range(5):
+        (home / f"{number}.png").write_bytes(image.getvalue())
+    monkeypatch.setattr(cli_export, "IMAGES", 3)
+    options = cli_export.ImageOptions(data=str(home.parent))
+    for at_once, wanted in ((1, 3), (4, 4)):
+        images = options.read(demo.untrained(), None, at_once)
+        assert images is not None
+        assert len(images) == wanted
+
+
 @pytest.mark.parametrize(("batch", "timed"), [(3, 3), ("dynamic", 1)])
 def test_a_latency_is_that_of_the_batch(
     batch: Any, timed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +238,7 @@ def test_a_latency_is_that_of_the_batch(
 
     monkeypatch.setattr(options, "cost_for", measure)
     with pytest.raises(ValueError, match="that will do"):
-        export_command(
+        cli_export.export(
             "demo", out=tmp_path / "m.onnx", budget=options.BudgetOptions(latency_ms=9), batch=batch
         )
     assert seen == [timed]

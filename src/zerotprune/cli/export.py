@@ -45,7 +45,7 @@ from .options import (
     refuse_torchrun,
 )
 
-#: images to compare and calibrate on, where no limit is given
+#: images to compare and calibrate on, where no limit is given; or one batch, if that is more
 IMAGES = 100
 
 
@@ -64,15 +64,19 @@ class ImageOptions(DataOptions):
         if self.data is None and given:
             raise ValueError(f"{given[0]} says how to read images: give --data as well")
 
-    def read(self, model: nn.Module, size: int | None) -> Tensor | None:
-        """Read some images, spread evenly over the data; None for noise."""
+    def read(self, model: nn.Module, size: int | None, at_once: int) -> Tensor | None:
+        """Read some images, at least one batch, spread evenly over the data; None for noise."""
         if self.data is None:
             return None
-        limited = DataOptions(self.mapping, self.split, self.limit or IMAGES, self.strict)
+        limit = self.limit or max(IMAGES, at_once)
+        limited = DataOptions(self.mapping, self.split, limit, self.strict)
         dataset = limited.open(self.data, model, size, labeled=False)
         console = console_for()
         stream = batches(dataset, 32, report=left_out(console), strict=self.strict)
-        return torch.cat([images for images, _, _ in stream])
+        read = [images for images, _, _ in stream]
+        if not read:
+            raise ValueError(f"none of the images in {self.data} can be read")
+        return torch.cat(read)
 
 
 def export(
@@ -129,8 +133,8 @@ def export(
         torch.set_num_threads(threads)
     console = console_for()
     built = loading.load(model)
-    images = reading.read(built, loading.size)
     at_once = 1 if batch == "dynamic" else batch
+    images = reading.read(built, loading.size, at_once)
     schedule = budget.solve(
         built, method, lambda: noise(built, at_once, "cpu", torch.float32), console.print
     )
