@@ -17,11 +17,12 @@ from tests.commands import quickly
 from tests.families import build
 from zerotprune.cli import export as cli_export
 from zerotprune.cli import options
-from zerotprune.data import demo
+from zerotprune.data import demo, weights
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.results import agreement, time_models
 from zerotprune.export.writing import preprocessing
-from zerotprune.methods import ATS, AViT, Fold, Method
+from zerotprune.methods import ATS, AViT, Fold, Method, ToMe
+from zerotprune.surgery import current_plan
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,27 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_trained_weights_are_pruned_as_they_were_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule, seen = ztp.Schedule((ztp.Stage(2, similar=12),), ToMe()), list[Any]()
+    file = tmp_path / "new.safetensors"
+    weights.save(file, demo.model(), schedule, {})
+
+    def look(model: Any, *args: object, **kwargs: object) -> Any:
+        seen.append(current_plan(model))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr(cli_export, "export_model", look)
+    for budget in (options.BudgetOptions(), options.BudgetOptions(cost=0.7)):
+        with pytest.raises(ValueError, match="that will do"):
+            cli_export.export(
+                "demo", out=tmp_path / "m.onnx", loading=options.ModelOptions(file), budget=budget
+            )
+    assert seen[0].schedule == schedule
+    assert seen[1].method.name == "fold"
+
+
 def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "images" / "0").mkdir(parents=True)
     (tmp_path / "images" / "0" / "0.png").write_bytes(b"no image")
@@ -219,9 +241,9 @@ def test_a_batch_may_have_more_images_than_are_usual(
     for number in range(5):
         (home / f"{number}.png").write_bytes(image.getvalue())
     monkeypatch.setattr(cli_export, "IMAGES", 3)
-    options = cli_export.ImageOptions(data=str(home.parent))
+    reading = cli_export.ImageOptions(data=str(home.parent))
     for at_once, wanted in ((1, 3), (4, 4)):
-        images = options.read(demo.untrained(), None, at_once)
+        images = reading.read(demo.untrained(), None, at_once)
         assert images is not None
         assert len(images) == wanted
 
@@ -248,9 +270,9 @@ def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:
     """Fold on real images in ONNX Runtime; the file knows the classes of ImageNet."""
     stages = (ztp.Stage(4, similar=61), ztp.Stage(8, similar=40))
     ztp.Schedule(stages, Fold()).save(tmp_path / "own.json")
-    weights = shared / "weights" / "deit_tiny_patch16_224.safetensors"
+    file = shared / "weights" / "deit_tiny_patch16_224.safetensors"
     done = quickly(
-        "export", "deit_tiny_patch16_224", "--weights", str(weights), "--schedule", "own.json",
+        "export", "deit_tiny_patch16_224", "--weights", str(file), "--schedule", "own.json",
         "--data", str(shared / "imagenet" / "tune"), "--limit", "12", "--batch", "2",
         "--out", "deit.onnx", "--samples", "0", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from tests.nursery import nursery
 from tests.waiting import wait_until
 from zerotprune.cli import main
 from zerotprune.data.images import open_data
+from zerotprune.finetune import session
 from zerotprune.finetune.images import count_overlap
+from zerotprune.finetune.recipe import Recipe
 from zerotprune.finetune.session import ROW, Checkpoint, keep_others_out
 from zerotprune.schedule import Schedule, Stage
 
@@ -114,6 +117,22 @@ def test_a_width_that_is_not_the_teachers(home: Path) -> None:
     large = timm.create_model("test_vit", num_classes=3, img_size=96)
     with pytest.raises(ValueError, match="has 96 pixels, the model 160"):
         check_teacher(model, large, tokens=False)
+
+
+def test_a_teacher_pools_as_the_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    student, file, seen = timm.create_model("test_vit", num_classes=3), tmp_path / "w", list[Any]()
+    file.touch()
+
+    def load(name: str, **options: Any) -> Any:
+        seen.append(options)
+        return student
+
+    monkeypatch.setattr(session, "load", load)
+    config: Any = SimpleNamespace(
+        teacher=str(file), model="test_vit", size=None, loading={"pool": "avg"}, recipe=Recipe()
+    )
+    session._load_teacher(config, student)
+    assert seen[0]["pool"] == "avg"
 
 
 def run(home: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:

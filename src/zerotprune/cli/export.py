@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..data.images import batches
 from ..data.models import saved_with
+from ..data.weights import schedule_in
 from ..export import target_named, target_of
 from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.results import MAX_CHANGED_INT8
@@ -97,7 +98,8 @@ def export(
 ) -> None:
     """Write a pruned model for a runtime, compare it with torch, and time it there.
 
-    The unpruned model and slicing, the limit, are exported and timed beside it. If the exported
+    Without a budget, weights of `finetune` are pruned by their own schedule. The unpruned model and
+    slicing, the limit, are exported and timed beside it. If the exported
     model does not agree with torch, nothing is written.
 
     Example: `zerotprune export deit_small_patch16_224 --cost 0.6 --to onnx --out deit.onnx`
@@ -121,6 +123,9 @@ def export(
     """
     refuse_torchrun("export writes one file")
     budget.check(method, model)
+    weights = loading.weights
+    if not budget.options and weights is not None and schedule_in(weights) is not None:
+        budget = replace(budget, schedule=str(weights))
     reading.check()
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")

@@ -439,7 +439,8 @@ def _load_teacher(config: TrainingConfig, student: nn.Module) -> nn.Module | Non
         return None
     tokens = config.recipe.token_weight > 0
     if Path(config.teacher).is_file():
-        teacher = load(config.model, weights=Path(config.teacher), size=config.size)
+        pool = config.loading.get("pool")
+        teacher = load(config.model, weights=Path(config.teacher), size=config.size, pool=pool)
     else:
         if config.size is None:  # before anything is downloaded
             check_teacher(student, outline(config.teacher), tokens)
