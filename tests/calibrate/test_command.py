@@ -151,6 +151,13 @@ def test_mistakes(option: str, value: str, message: str, digits: Path, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_schedule_without_a_search_is_refused(digits: Path, tmp_path: Path) -> None:
+    done = quickly("calibrate", "demo", str(digits), "--evaluations", "0", "--schedule",
+                   "vhf-search", "--out", "c.json", cwd=tmp_path)  # fmt: skip
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "--evaluations" in done.stderr
+
+
 def test_one_that_nothing_uses_is_refused(calibrated: Path, digits: Path) -> None:
     use = ("--calibration", str(calibrated / "c.json"))
     data = ("--model", "demo", "--data", str(digits), "--limit", "4")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from zerotprune import Schedule
-from zerotprune.calibrate.vhf import DEFAULT_VHF, Verdict, beam_search, random_starts
+import zerotprune as ztp
+from zerotprune import Method, Schedule, Stage
+from zerotprune.calibrate.vhf import (
+    DEFAULT_VHF,
+    RangeSearch,
+    Verdict,
+    beam_search,
+    random_starts,
+    search_range,
+)
+from zerotprune.data import demo
 from zerotprune.measure.accuracy import Mean
+from zerotprune.methods import EViT, ZeroTPrune, to_data
 
 
 def peak(place: tuple[float, float]) -> float:
@@ -71,3 +82,36 @@ def test_only_a_gain_beyond_its_error_is_recommended() -> None:
     assert verdict(Mean(0.1, 0.06), 50).recommended == DEFAULT_VHF
     assert verdict(Mean(-0.1, 0.01), 50).recommended == DEFAULT_VHF
     assert verdict(Mean(0.1, 0.0), 4).recommended == DEFAULT_VHF
+
+
+def test_ranges_are_tried_with_the_options_of_the_schedule() -> None:
+    """The value of a range is what the pruned model scores with it, and all else as it was."""
+    model, (images, labels) = demo.model(), demo.images(8, seed=5)
+    stages = (Stage(1, keep=0.4), Stage(3, keep=0.5))
+    method = ZeroTPrune(start="uniform", heads="max", vhf=(0.2, 0.3))
+    plan = RangeSearch(Schedule(stages, method), labels=False, evaluations=2, seed=0)
+    plan.check(model)
+    variances = [torch.logspace(-3, 1, 101)[:, None]]
+    batches = [(images, labels, torch.arange(8))]
+    verdict = search_range(model, plan, batches, variances, "cpu", lambda count: None)
+    with torch.inference_mode():
+        wanted = model(images[::2]).double().log_softmax(-1)
+        for place, value in verdict.trials.items():
+            ztp.prune_(model, Schedule(stages, replace(method, vhf=place)))
+            actual = model(images[::2]).double().log_softmax(-1)
+            kl = (wanted.exp() * (wanted - actual)).sum(-1)
+            ztp.restore_(model)
+            assert value == pytest.approx(-kl.mean().item(), rel=1e-4)
+    assert len(verdict.trials) == 2
+    assert verdict.to_json()["method"] == to_data(method)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [EViT(), ZeroTPrune(vhf=None), ZeroTPrune(ranking="random")],
+    ids=["another", "no range", "no votes"],
+)
+def test_a_schedule_that_does_not_use_vhf_is_refused(method: Method) -> None:
+    plan = RangeSearch(Schedule((Stage(1, keep=0.5),), method), False, 1, 0)
+    with pytest.raises(ValueError, match="VHF"):
+        plan.check(demo.model())

@@ -39,6 +39,8 @@ USUAL = {"--cost": "0.6", "--batch": "2", "--images": "4", "--workers": "0"}
 def arguments(data: Path, out: Path, *more: str) -> tuple[str, ...]:
     """Return a call with these options and the usual ones for the rest."""
     present = {*more, "--cost"} if "--schedule" in more else {*more}
+    if not list(data.glob("*.png")):
+        present.add("--images")
     usual = [word for name in USUAL if name not in present for word in (name, USUAL[name])]
     return ("embed", "demo", str(data), "--out", str(out), *usual, *more)
 

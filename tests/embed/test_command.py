@@ -97,6 +97,20 @@ def test_tars_and_numpy_files(whole: Path, images: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(row["vector"], vector, atol=1e-5)
 
 
+def test_another_column_of_images_is_refused(images: Path, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = [path for path in sorted(images.iterdir()) if path.name != BROKEN][:2]
+    data, (one, two) = tmp_path / "one.parquet", (path.read_bytes() for path in files)
+    parquet.write_table(pa.table({"id": ["a", "b"], "image": [one, two], "crop": [two, one]}), data)
+    assert again(data, tmp_path / "out").returncode == 0
+    assert again(data, tmp_path / "out", "--column", "image", "--key", "id").returncode == 0
+    done = again(data, tmp_path / "out", "--column", "crop")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "different one" in done.stderr
+    assert "--column" in done.stderr
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (("--cost", "0.7"), "has other vectors: asked --cost 0.6 there, --cost 0.7 here"),
     (("--method", "tome"), "asked --cost 0.6 there, --cost 0.6 --method tome here"),
@@ -228,12 +242,15 @@ def test_refusals_before_any_work(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("")
+    tars = write_tar(tmp_path / "tars" / "0.tar", [("a.png", b"")]).parent
     for data, out, more, message in (
         (tmp_path / "empty", tmp_path / "new", (), "no images in"),
         (images, tmp_path / "file", (), "is a file: --out must be a folder"),
         (images, tmp_path / "other", (), "has mine.txt and no manifest"),
         (images, tmp_path / "new", ("--actors", "2"), "are for --engine ray"),
         (images, tmp_path / "new", ("--key", "x"), "--column and --key are for parquet"),
+        (tars, tars / "new", (), "is inside"),
+        (images, tmp_path / "new", ("--engine", "ray", "--device", "tpu"), "--device"),
     ):
         done = again(data, out, *more)
         assert done.returncode == 2, done.stderr
@@ -250,6 +267,33 @@ def test_torchrun_splits_the_shards(whole: Path, images: Path, tmp_path: Path) -
         done = born.wait(child)
         assert done.returncode == 0, done.stderr
     assert_same(tmp_path / "out", whole)
+
+
+def test_a_process_with_a_broken_shard_waits_for_the_others(images: Path, tmp_path: Path) -> None:
+    """torchrun ends them all when one fails: the others would never finish their shards."""
+    for number in range(2):
+        write_tar(
+            tmp_path / "tars" / f"{number}.tar", [("a.png", (images / "00.png").read_bytes())]
+        )
+    (tmp_path / "tars" / "1.tar").write_bytes(b"no tar")
+    code = "import os, sys\nos.environ.update(RANK=sys.argv.pop(), WORLD_SIZE='2')\n" + MAIN
+    born, out = nursery(), tmp_path / "out"
+    words = arguments(tmp_path / "tars", out)
+    first = born.run(code, *words, "0")
+    assert first.returncode == 0, first.stderr
+    assert (out / "0.parquet").exists()
+    (out / ".ended-0").unlink()
+    second = born.start(code, *words, "1")
+
+    def ended() -> bool:
+        assert born.lives(second), born.wait(second)
+        return (out / ".ended-1").exists()
+
+    wait_until(ended, "the end of its share", pause=0.05)
+    (out / ".ended-0").touch()
+    done = born.wait(second)
+    assert done.returncode == 2, done.stderr
+    assert "1 of 2 shards" in done.stderr
 
 
 def test_two_runs_do_not_meet_in_a_folder(whole: Path, images: Path, tmp_path: Path) -> None:

@@ -52,7 +52,13 @@ def in_paths(home: Path) -> str:
     return table(home, key=list(IMAGES), file_name=[f"images/{key}.png" for key in IMAGES])
 
 
-@pytest.mark.parametrize("kind", [folder, tar, in_bytes, in_structs, in_paths])
+def in_categories(home: Path) -> str:
+    folder(home)
+    paths = pa.array([f"images/{key}.png" for key in IMAGES]).dictionary_encode()
+    return table(home, key=pa.array(list(IMAGES)).dictionary_encode(), path=paths)
+
+
+@pytest.mark.parametrize("kind", [folder, tar, in_bytes, in_structs, in_paths, in_categories])
 def test_keys_and_bytes(tmp_path: Path, kind: Any) -> None:
     (shard,) = find_shards(kind(tmp_path))
     pieces = list(shard.cut(7, size=2))
@@ -105,6 +111,8 @@ def broken(kind: str, home: Path) -> str:
         path = Path(in_bytes(home))
         path.write_bytes(path.read_bytes()[:-40])
         return str(path)
+    if kind == "no key":
+        return table(home, key=["a", None], image=[b"", b""])
     if kind == "twice in parquet":
         return table(home, key=["a", "a"], image=[b"", b""])
     return str(write_tar(home / "two.tar", [("a.png", b""), ("a.jpg", b"")]))
@@ -113,6 +121,7 @@ def broken(kind: str, home: Path) -> str:
 @pytest.mark.parametrize(("kind", "message"), [
     ("tar", "as an uncompressed tar file"),
     ("parquet", "is not a whole parquet file"),
+    ("no key", "has no key in row 1"),
     ("twice in parquet", "has the key a twice: keys must be unique in a shard"),
     ("twice in tar", "it has two image files for a"),
 ])  # fmt: skip
@@ -161,6 +170,21 @@ def test_a_replaced_image_makes_another_shard(tmp_path: Path) -> None:
     assert shard.identity() != before
 
 
+def test_other_columns_make_another_shard(tmp_path: Path) -> None:
+    """Whether they are named or found: vectors of two columns are never mixed."""
+    folder(tmp_path)
+    paths = [f"images/{key}.png" for key in IMAGES]
+    path = Path(table(tmp_path, key=list(IMAGES), image=list(IMAGES.values()), path=paths))
+    chosen = [(None, None), ("image", None), ("image", "key"), ("path", None), (None, "path")]
+    usual, named, both, *others = (
+        ParquetShard("one", path, *columns).identity() for columns in chosen
+    )
+    assert usual == named == both
+    assert len({usual, *others}) == 3
+    path.write_bytes(path.read_bytes()[:-40])
+    assert ParquetShard("one", path).identity() != usual
+
+
 def test_refusals(tmp_path: Path) -> None:
     with refusal(FileNotFoundError, "no data at", "nowhere"):
         find_shards(str(tmp_path / "nowhere"))
@@ -169,6 +193,10 @@ def test_refusals(tmp_path: Path) -> None:
         find_shards(str(tmp_path / "empty"))
     with refusal(ValueError, "--column and --key are for parquet files"):
         find_shards(folder(tmp_path), column="image")
+    for data in (tar(tmp_path), in_bytes(tmp_path)):
+        with refusal(ValueError, "--images is for a folder of images"):
+            find_shards(data, images=10)
+        Path(data).unlink()
     (shard,) = find_shards(table(tmp_path, text=["x"]))
     assert "expected one of image," in next(shard.cut(0, 1)).failure
     (shard,) = find_shards(str(tmp_path / "one.parquet"), column="pixels")

@@ -37,3 +37,14 @@ def test_executorch_says_where_it_is_cut(lowered: dict[str, Any], folder: Path) 
     assert facts["xnnpack_parts"] > 1
     assert "gather" in facts["portable"]
     assert all(name.isidentifier() for name in facts["portable"])  # what is computed, and no memory
+
+
+def test_executorch_runs_with_these_threads(lowered: dict[str, Any], folder: Path) -> None:
+    executorch = target_named("executorch")
+    executorch.load(folder / "fold.pte", None)
+    from executorch.extension.pybindings.portable_lib import _threadpool_get_thread_count as count
+
+    own = count()
+    for threads in (own + 1, 1, None):
+        executorch.load(folder / "fold.pte", threads)
+        assert count() == (threads or own)

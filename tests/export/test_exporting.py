@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import zerotprune as ztp
 from tests.commands import quickly
 from tests.families import build
+from zerotprune.cli import export as cli_export
+from zerotprune.cli import options
+from zerotprune.data import demo, weights
 from zerotprune.export import target, target_named, target_of, writing
 from zerotprune.export.results import agreement, time_models
 from zerotprune.export.writing import preprocessing
-from zerotprune.methods import ATS, AViT, Fold, Method
+from zerotprune.methods import ATS, AViT, Fold, Method, ToMe
+from zerotprune.surgery import current_plan
 
 
 @pytest.mark.parametrize(
@@ -29,6 +37,7 @@ from zerotprune.methods import ATS, AViT, Fold, Method
         ({"to": "torch", "path": "m.pt2", "int8": True}, "torch has no quantizer here"),
         ({"int8": True}, "int8 needs images"),
         ({"full_range": True}, "full-range needs int8"),
+        ({"max_changed": 0.2}, "max-changed is for int8"),
         ({"int8": True, "max_changed": 2}, "max_changed must be at most 1, got 2"),
         ({"images": torch.zeros(2, 3, 8, 8)}, r"images must be N × \(3, 96, 96\), got"),
         ({"images": torch.zeros(2, 3, 96, 96), "batch": 3}, "at least 3 images .* got 2"),
@@ -126,6 +135,21 @@ def test_a_model_of_one_file_is_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert timing.speedup_range == (1, 1)
 
 
+def test_torch_runs_with_these_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+
+    def count(images: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return images
+
+    monkeypatch.setattr(torch.export, "load", lambda path: SimpleNamespace(module=lambda: count))
+    before = torch.get_num_threads()
+    for threads in (before + 1, None):
+        target_named("torch").load(tmp_path / "m.pt2", threads)(torch.zeros(1))
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]
+
+
 def test_preprocessing_of_timm() -> None:
     settings = preprocessing(build("deit"))
     assert settings["interpolation"] == "bicubic"
@@ -163,6 +187,7 @@ def test_the_command_and_info(tmp_path: Path) -> None:
     [
         (("export", "demo", "--cost", "0.9", "--out", "demo.onnx", "--int8"), "give --data"),
         (("export", "demo", "--out", "demo.onnx", "--full-range"), "ask for int8 as well"),
+        (("export", "demo", "--limit", "5", "--out", "demo.onnx"), "--limit .* --data"),
         (("export", "demo", "--method", "tome", "--out", "demo.onnx"), "needs a budget"),
         (("export", "demo", "--out", "demo.onnx", "--samples", "-1"), "samples must be at least 0"),
         (("export", "demo", "--cost", "0.5", "--out", "demo.pt"), "end in .onnx"),
@@ -173,18 +198,81 @@ def test_the_command_and_info(tmp_path: Path) -> None:
 def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = quickly(*arguments, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
-    assert message in done.stdout + done.stderr
+    assert re.search(message, done.stdout + done.stderr), done
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_trained_weights_are_pruned_as_they_were_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule, seen = ztp.Schedule((ztp.Stage(2, similar=12),), ToMe()), list[Any]()
+    file = tmp_path / "new.safetensors"
+    weights.save(file, demo.model(), schedule, {})
+
+    def look(model: Any, *args: object, **kwargs: object) -> Any:
+        seen.append(current_plan(model))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr(cli_export, "export_model", look)
+    for budget in (options.BudgetOptions(), options.BudgetOptions(cost=0.7)):
+        with pytest.raises(ValueError, match="that will do"):
+            cli_export.export(
+                "demo", out=tmp_path / "m.onnx", loading=options.ModelOptions(file), budget=budget
+            )
+    assert seen[0].schedule == schedule
+    assert seen[1].method.name == "fold"
+
+
+def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "images" / "0").mkdir(parents=True)
+    (tmp_path / "images" / "0" / "0.png").write_bytes(b"no image")
+    done = quickly("export", "demo", "--data", "images", "--out", "m.onnx", cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert "none of the images in images can be read" in done.stderr
+
+
+def test_a_batch_may_have_more_images_than_are_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, image = tmp_path / "images" / "0", io.BytesIO()
+    home.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(image, "png")
+    for number in range(5):
+        (home / f"{number}.png").write_bytes(image.getvalue())
+    monkeypatch.setattr(cli_export, "IMAGES", 3)
+    reading = cli_export.ImageOptions(data=str(home.parent))
+    for at_once, wanted in ((1, 3), (4, 4)):
+        images = reading.read(demo.untrained(), None, at_once)
+        assert images is not None
+        assert len(images) == wanted
+
+
+@pytest.mark.parametrize(("batch", "timed"), [(3, 3), ("dynamic", 1)])
+def test_a_latency_is_that_of_the_batch(
+    batch: Any, timed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[int]()
+
+    def measure(model: Any, budget: Any, images: torch.Tensor, method: Any) -> Any:
+        seen.append(len(images))
+        raise ValueError("that will do")
+
+    monkeypatch.setattr(options, "cost_for", measure)
+    with pytest.raises(ValueError, match="that will do"):
+        cli_export.export(
+            "demo", out=tmp_path / "m.onnx", budget=options.BudgetOptions(latency_ms=9), batch=batch
+        )
+    assert seen == [timed]
 
 
 def test_deit_with_its_real_weights(shared: Path, tmp_path: Path) -> None:
     """Fold on real images in ONNX Runtime; the file knows the classes of ImageNet."""
     stages = (ztp.Stage(4, similar=61), ztp.Stage(8, similar=40))
     ztp.Schedule(stages, Fold()).save(tmp_path / "own.json")
-    weights = shared / "weights" / "deit_tiny_patch16_224.safetensors"
+    file = shared / "weights" / "deit_tiny_patch16_224.safetensors"
     done = quickly(
-        "export", "deit_tiny_patch16_224", "--weights", str(weights), "--schedule", "own.json",
+        "export", "deit_tiny_patch16_224", "--weights", str(file), "--schedule", "own.json",
         "--data", str(shared / "imagenet" / "tune"), "--limit", "12", "--batch", "2",
         "--out", "deit.onnx", "--samples", "0", "--threads", "1", cwd=tmp_path,
     )  # fmt: skip

@@ -157,6 +157,21 @@ def test_an_outlier_makes_8_bits_coarse() -> None:
         assert ranks == {"images": 3}
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_int8_of_no_layer_is_refused(weights: bool, tmp_path: Path) -> None:
+    """All inputs are too coarse, or no product has weights: for the quantizer, none means all."""
+    model, images = product(), torch.ones(1, 3, 4)
+    if weights:
+        images[0, 0, 0] = 255.0
+    else:
+        model.graph.node.insert(0, onnx.helper.make_node("Identity", ["w"], ["computed"]))
+        model.graph.node[1].input[1] = "computed"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match=r"int8.*float32"):
+        target_named("onnx").quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", images, {})
+    assert not (tmp_path / "q.onnx").exists()
+
+
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_wide_bias_changes_no_output(rank: int) -> None:
     images = torch.randn([1, 3, 4][3 - rank :])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +19,14 @@ from torch.optim import Optimizer
 
 from tests.commands import zerotprune
 from tests.finetune.test_command import save_images
+from tests.nursery import nursery
+from tests.waiting import wait_until
 from zerotprune.cli import main
 from zerotprune.data.images import open_data
+from zerotprune.finetune import session
 from zerotprune.finetune.images import count_overlap
-from zerotprune.finetune.session import ROW, Checkpoint
+from zerotprune.finetune.recipe import Recipe
+from zerotprune.finetune.session import ROW, Checkpoint, keep_others_out
 from zerotprune.schedule import Schedule, Stage
 
 OPTIONS = {"--weights": "w.safetensors", "--batch": "4", "--workers": "0", "--epochs": "2",
@@ -65,6 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train val --teacher wide.safetensors", "of shape"),
         ("train val --teacher vit_tiny_patch16_224", "the teacher has 1000 classes"),
         ("train val --teacher nowhere", "unknown model 'nowhere'"),
+        ("train val --cost 1 --token-weight 2", "--token-weight 2 needs a teacher"),
         ("train val --cost 0.01", "cannot be met by fold"),
         ("train val --cost 0", "--cost must be above 0"),
         ("train val --method tomee", "unknown method 'tomee'"),
@@ -109,6 +117,22 @@ def test_a_width_that_is_not_the_teachers(home: Path) -> None:
     large = timm.create_model("test_vit", num_classes=3, img_size=96)
     with pytest.raises(ValueError, match="has 96 pixels, the model 160"):
         check_teacher(model, large, tokens=False)
+
+
+def test_a_teacher_pools_as_the_student(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    student, file, seen = timm.create_model("test_vit", num_classes=3), tmp_path / "w", list[Any]()
+    file.touch()
+
+    def load(name: str, **options: Any) -> Any:
+        seen.append(options)
+        return student
+
+    monkeypatch.setattr(session, "load", load)
+    config: Any = SimpleNamespace(
+        teacher=str(file), model="test_vit", size=None, loading={"pool": "avg"}, recipe=Recipe()
+    )
+    session._load_teacher(config, student)
+    assert seen[0]["pool"] == "avg"
 
 
 def run(home: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
@@ -214,6 +238,29 @@ def test_a_checkpoint_that_does_not_fit(
     assert ended.value.code == 2, output
     assert file.name in output
     assert not (home / "odd.safetensors").exists()
+
+
+def test_two_trainings_for_one_file(home: Path, tmp_path: Path) -> None:
+    """The second is refused at once; a killed one leaves nothing that refuses the next."""
+    script = "import sys, time\nfrom pathlib import Path"
+    script += "\nfrom zerotprune.finetune.session import keep_others_out"
+    script += "\nwith keep_others_out(Path(sys.argv[1])):\n    time.sleep(600)"
+    out = tmp_path / "new.safetensors"
+    other = nursery().start(script, str(out))
+    wait_until((tmp_path / ".new.safetensors.lock").exists, "the lock")
+    words = options(["train", "val", "--out", str(out), "--epochs", "1", "--limit", "3"])
+
+    def refused() -> bool:
+        with pytest.raises(ValueError, match=r"another process.*--out"), keep_others_out(out):
+            return False
+        return True
+
+    wait_until(refused, "the refusal")
+    os.kill(other, signal.SIGKILL)
+    nursery().wait(other)
+    done = zerotprune("finetune", "test_vit", *words, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_images_that_are_known_from_training_are_told(home: Path) -> None:

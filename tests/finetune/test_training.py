@@ -21,7 +21,7 @@ import zerotprune as ztp
 from zerotprune.backbones import backbone
 from zerotprune.data.images import open_data
 from zerotprune.finetune.forms import form_for
-from zerotprune.finetune.images import Feed, ShownImages
+from zerotprune.finetune.images import Feed, ShownImages, identify
 from zerotprune.finetune.recipe import Recipe
 from zerotprune.finetune.training import Trainer, top1
 from zerotprune.methods import resolve
@@ -215,3 +215,32 @@ def test_heads_of_other_sizes(tmp_path: Path) -> None:
     vit = backbone(tiny)
     vit.reset_head_(3)
     assert (vit.outputs, tiny(torch.zeros(1, 3, 32, 32)).shape) == (3, (1, 3))
+
+
+def test_weights_that_the_last_step_spoils_are_refused() -> None:
+    """The loss of the only batch is still finite."""
+    trainer = trainer_()
+    first = next(weight for weight in trainer.model.parameters() if weight.requires_grad)
+    first.register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(ValueError, match="finite in epoch 1"):
+        trainer.epoch(0, [next(batches_())])
+
+
+def test_an_epoch_without_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="none of the images"):
+        trainer_().epoch(0, [])
+
+
+def test_images_are_known_by_names_labels_and_content(tmp_path: Path) -> None:
+    for label in "ab":
+        (tmp_path / "train" / label).mkdir(parents=True)
+        (tmp_path / "train" / label / "0.png").write_bytes(b"one")
+    known = identify(open_data(tmp_path / "train"))
+    assert known.startswith("train, 2 images ")
+    moved = (tmp_path / "train").rename(tmp_path / "moved").rename(tmp_path / "train")
+    assert identify(open_data(moved)) == known
+    (moved / "b" / "0.png").write_bytes(b"two")
+    assert identify(open_data(moved)) != known
+    (moved / "b" / "0.png").write_bytes(b"one")
+    (moved / "b" / "0.png").rename(moved / "b" / "1.png")
+    assert identify(open_data(moved)) != known

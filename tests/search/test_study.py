@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,49 @@ def test_an_error_in_a_trial_is_raised_and_leaves_nothing(
         run_trials(study, config, SMALL, broken)
     assert [trial.state for trial in study.get_trials()] == [TrialState.FAIL]
     assert read_trials(study, config) == []
+
+
+class Unreadable(Outcome):
+    @property
+    def mean_kl(self) -> float:
+        raise RuntimeError("mine")
+
+
+def test_an_error_in_a_later_trial_is_raised(opened: Opener) -> None:
+    """Whether the objective fails, or what it returned cannot be read."""
+    config, calls = config_for(6), list[Schedule]()
+    study = opened(config)
+
+    def broken(schedule: Schedule) -> Outcome:
+        calls.append(schedule)
+        assert len(calls) < 9, "the error was swallowed"
+        return Unreadable(*astuple(by_stages(schedule))) if len(calls) == 3 else by_stages(schedule)
+
+    with pytest.raises(RuntimeError, match="mine"):
+        run_trials(study, config, SMALL, broken)
+    states = [trial.state for trial in study.get_trials()]
+    assert states == [TrialState.COMPLETE] * 2 + [TrialState.FAIL]
+    run_trials(study, config, SMALL, by_stages)
+    assert len(read_trials(study, config)) == 6
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_an_error_in_a_trial_of_a_worker_taken_for_dead_is_raised(
+    opened: Opener, tmp_path: Path
+) -> None:
+    config = config_for(4)
+    study, theirs, calls = opened(config), opened(config), list[Schedule]()
+
+    def broken(schedule: Schedule) -> Outcome:
+        calls.append(schedule)
+        if len(calls) == 3:
+            stop_hearts(tmp_path / "x.db")
+            optuna.storages.fail_stale_trials(theirs)
+            raise RuntimeError("mine")
+        return by_stages(schedule)
+
+    with pytest.raises(RuntimeError, match="mine"):
+        run_trials(study, config, SMALL, broken)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ best partly by luck. So it is compared with the default on the other half of the
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from ..backbones import backbone
 from ..budgets import schedule_for
 from ..measure.accuracy import Mean, divergence
-from ..methods import ZeroTPrune
+from ..methods import ZeroTPrune, to_data
 from ..plan import Plan
 from ..schedule import Schedule
 from ..shapes import Batch, Float
@@ -44,6 +45,12 @@ class RangeSearch:
 
     def check(self, model: nn.Module) -> None:
         """Refuse a schedule that the model cannot follow, or that does not use VHF."""
+        method = self.schedule.method
+        if not isinstance(method, ZeroTPrune) or method.vhf is None or method.ranking != "wpr":
+            raise ValueError(
+                "the range is searched with a schedule of Zero-TPrune that votes and has VHF, got "
+                f"one of {json.dumps(to_data(method))}: give another --schedule"
+            )
         Plan(self.schedule, backbone(model).geometry).check()
         if all(stage.keep == 1 for stage in self.schedule.stages):
             raise ValueError("no stage of the schedule has keep below 1, so VHF is not used")
@@ -139,6 +146,7 @@ class Verdict:
         return {
             "objective": "top-1" if self.labels else "-KL(unpruned ‖ pruned)",
             "schedule": [vars(stage) for stage in self.schedule.stages],
+            "method": to_data(self.schedule.method),
             "trials": [[*place, value] for place, value in self.trials.items()],
             "searched_on": self.searched,
             "best": list(self.best),
@@ -199,7 +207,9 @@ def _judge(
 ) -> Float[Tensor, " images"]:
     """Score each image, more is better: 1 if the top class is right, else 0; without labels,
     −KL(unpruned ‖ pruned) of the class probabilities."""
-    attach(model, plan.schedule.by(ZeroTPrune(vhf=place)))
+    method = plan.schedule.method
+    assert isinstance(method, ZeroTPrune)
+    attach(model, plan.schedule.by(replace(method, vhf=place)))
     outcomes = []
     try:
         with torch.inference_mode():

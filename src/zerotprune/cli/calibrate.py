@@ -77,8 +77,9 @@ def calibrate(
         r rounds are enough for a block if KL(50 rounds ‖ r rounds) is below this share of its
         spread, KL(50 rounds ‖ flat).
     schedule
-        How to prune the model while the range is searched: a preset or a JSON file. Default:
-        vhf-search for models of 12 blocks, else one for 0.7 of the cost.
+        How to prune the model while the range is searched: a preset or a JSON file, of
+        Zero-TPrune, whose other options stay. Default: vhf-search for models of 12 blocks, else
+        one for 0.7 of the cost.
     labels
         Search by top-1 on the labels; without labels, by KL(unpruned ‖ pruned) of the outputs.
     evaluations
@@ -97,6 +98,9 @@ def calibrate(
     built = loading.load(model)
     outputs, search = backbone(built).outputs, None
     searching = outputs > 0 and evaluations > 0
+    if schedule is not None and not searching:
+        why = "the model has no head to search by" if outputs == 0 else "--evaluations is 0"
+        raise ValueError(f"--schedule is for the search of a range, and {why}: leave it out")
     dataset = reading.open(data, built, loading.size, labeled=searching and labels)
     if searching:
         if labels:

@@ -17,7 +17,7 @@ from rich.console import Console
 from ..backbones import Pool
 from ..embed.embedder import Embedder, VectorType
 from ..embed.engines import Cluster, Collector, Tally, first_batch, run_here, run_on_ray
-from ..embed.shards import Shard, find_shards, short_hash
+from ..embed.shards import Shard, TarShard, find_shards, short_hash
 from ..embed.writing import (
     FileFormat,
     VectorFolder,
@@ -61,8 +61,8 @@ class ShardOptions:
     "Images at a time."
     workers: Workers = 2
     "Processes that decode images; under Ray, tasks."
-    images: Annotated[int, RANGES["images"]] = 10_000
-    "Images of a folder that make a shard, whose vectors go to one file."
+    images: Annotated[int, RANGES["images"]] | None = None
+    "Images of a folder that make a shard, whose vectors go to one file. Default: 10000."
     column: str | None = None
     "For parquet files: the column with the bytes of images, or their paths."
     key: str | None = None
@@ -142,9 +142,15 @@ def embed(
     left = leftovers(out)
     console, world = console_for(json), world_size()
     rank = int(os.environ.get("RANK", "0")) if world > 1 else 0
+    VectorFolder(out).begin(rank)
     shards = find_shards(data, images=reading.images, column=reading.column, key=reading.key)
+    inside = out.resolve().is_relative_to(Path(data).resolve())
+    if inside and isinstance(shards[0], TarShard):  # a folder with folders has no shards
+        raise ValueError(
+            f"{out} is inside {data}, where it would hide the tar files: give another --out"
+        )
     on_ray = running.engine == "ray"
-    device = loading.device if on_ray else _device(loading.device, world)
+    device = _device_there(loading.device) if on_ray else _device(loading.device, world)
     embedder = Embedder(
         model, pool=vector.pool, normalize=not vector.raw, batch_size=reading.batch,
         compile=compile, dtype=precision, vectors=vector.vectors, weights=loading.weights,
@@ -174,6 +180,10 @@ def embed(
         failures = (
             _embed_shards(run, folder, shards, embedder, tally, console, rank) if pending else {}
         )
+        if world > 1:
+            folder.end(rank)
+            if failures:  # torchrun ends all processes when one fails
+                folder.wait_for_ends(world)
     _print_summary(tally, shards, failures, out, console, json, rank)
 
 
@@ -282,6 +292,13 @@ def _print_summary(
             f"{len(failures)} of {len(shards)} shards could not be read, the others are finished: "
             f"{name}: {why}{others}"
         )
+
+
+def _device_there(name: str) -> str:
+    """Return the device of a cluster's machines, which may have others than this one."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"with --engine ray, --device is cpu, cuda or auto, got {name}")
+    return name
 
 
 def _device(name: str, world: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..data.images import batches
 from ..data.models import saved_with
+from ..data.weights import schedule_in
 from ..export import target_named, target_of
 from ..export.exporting import Report, check_method, check_target, export_model
 from ..export.results import MAX_CHANGED_INT8
@@ -47,7 +48,7 @@ from .options import (
     refuse_torchrun,
 )
 
-#: images to compare and calibrate on, where no limit is given
+#: images to compare and calibrate on, where no limit is given; or one batch, if that is more
 IMAGES = 100
 
 
@@ -59,15 +60,26 @@ class ImageOptions(DataOptions):
     data: InputName | None = None
     "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
 
-    def read(self, model: nn.Module, size: int | None) -> Tensor | None:
-        """Read some images, spread evenly over the data; None for noise."""
+    def check(self) -> None:
+        """Refuse options of images without images."""
+        given = [f"--{option.name}" for option in fields(DataOptions)
+                 if getattr(self, option.name) != option.default]  # fmt: skip
+        if self.data is None and given:
+            raise ValueError(f"{given[0]} says how to read images: give --data as well")
+
+    def read(self, model: nn.Module, size: int | None, at_once: int) -> Tensor | None:
+        """Read some images, at least one batch, spread evenly over the data; None for noise."""
         if self.data is None:
             return None
-        limited = DataOptions(self.mapping, self.split, self.limit or IMAGES, self.strict)
+        limit = self.limit or max(IMAGES, at_once)
+        limited = DataOptions(self.mapping, self.split, limit, self.strict)
         dataset = limited.open(self.data, model, size, labeled=False)
         console = console_for()
         stream = batches(dataset, 32, report=left_out(console), strict=self.strict)
-        return torch.cat([images for images, _, _ in stream])
+        read = [images for images, _, _ in stream]
+        if not read:
+            raise ValueError(f"none of the images in {self.data} can be read")
+        return torch.cat(read)
 
 
 def export(
@@ -88,7 +100,8 @@ def export(
 ) -> None:
     """Write a pruned model for a runtime, compare it with torch, and time it there.
 
-    The unpruned model and slicing, the limit, are exported and timed beside it. If the exported
+    Without a budget, weights of `finetune` are pruned by their own schedule. The unpruned model and
+    slicing, the limit, are exported and timed beside it. If the exported
     model does not agree with torch, nothing is written.
 
     Example: `zerotprune export deit_small_patch16_224 --cost 0.6 --to onnx --out deit.onnx`
@@ -112,20 +125,25 @@ def export(
     """
     refuse_torchrun("export writes one file")
     budget.check(method, model)
+    weights = loading.weights
+    if not budget.options and weights is not None and schedule_in(weights) is not None:
+        budget = replace(budget, schedule=str(weights))
+    reading.check()
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
     if loading.device not in ("auto", "cpu"):
         raise ValueError("models are exported and timed on the CPU: leave --device out")
-    check_target(target_named(to), out, batch, int8, full_range)
+    check_target(target_named(to), out, batch, int8, full_range, max_changed)
     if budget.options:
         check_method(budget.acting(method))
     if threads is not None:
         torch.set_num_threads(threads)
     console = console_for()
     built = loading.load(model)
-    images = reading.read(built, loading.size)
+    at_once = 1 if batch == "dynamic" else batch
+    images = reading.read(built, loading.size, at_once)
     schedule = budget.solve(
-        built, method, lambda: noise(built, 8, "cpu", torch.float32), console.print
+        built, method, lambda: noise(built, at_once, "cpu", torch.float32), console.print
     )
     if schedule is not None:
         saved = None if budget.options else saved_with(built, method)

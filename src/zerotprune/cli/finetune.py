@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +19,7 @@ from ..finetune.session import (
     Session,
     TrainingConfig,
     checkpoint_beside,
+    keep_others_out,
     open_session,
     trained_method,
 )
@@ -113,10 +117,6 @@ def finetune(
         budget = replace(budget, schedule=model)
     _check(budget, method, out)
     console = console_for()
-
-    def print_plainly(line: str) -> None:
-        console.print(line, soft_wrap=True)
-
     config = TrainingConfig(
         model=model,
         loading=loading.load_kwargs(model),
@@ -127,7 +127,7 @@ def finetune(
             network,
             method if budget.schedule is not None else trained_method(method),
             lambda: images,
-            print_plainly,
+            partial(console.print, soft_wrap=True),
         ),
         method=method,
         recipe=recipe,
@@ -141,6 +141,12 @@ def finetune(
         limit=reading.limit,
         strict=reading.strict,
     )
+    leads = os.environ.get("RANK", "0") == "0"
+    with keep_others_out(out) if leads else nullcontext():
+        _run(config, out, console)
+
+
+def _run(config: TrainingConfig, out: Path, console: Console) -> None:
     session = open_session(config, checkpoint_beside(out), left_out(console))
     checkpoint, trainer = session.checkpoint, session.trainer
     if session.leads and session.overlap:
@@ -148,10 +154,10 @@ def finetune(
             f"{session.overlap} of the images to validate on are also trained on: top-1 will be "
             "too high",
             style="yellow",
-            highlight=False,
         )
     if session.leads and checkpoint.epochs:
-        print_plainly(f"continuing after epoch {checkpoint.epochs} of {config.recipe.epochs}")
+        line = f"continuing after epoch {checkpoint.epochs} of {config.recipe.epochs}"
+        console.print(line, soft_wrap=True)
     session.measure_before()
     _train(session, console)
     trained = trainer.trained()
@@ -161,7 +167,7 @@ def finetune(
     if session.leads:
         weights.save(out, trained, schedule, session.metadata())
         checkpoint_beside(out).unlink(missing_ok=True)
-        print_plainly(_summarize(session, schedule))
+        console.print(_summarize(session, schedule), soft_wrap=True)
         print_path(console, "written", out)
 
 

@@ -13,6 +13,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.pool import (  # type: ignore[attr-defined]  # not in typeshed
+    ExceptionWithTraceback,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,7 +299,7 @@ def _stream_from_ray(
     tally.models = actors
     for row in embedded.iter_rows():
         result = pickle.loads(row["rows"])
-        if isinstance(result, Exception):
+        if isinstance(result, Exception):  # Ray itself would send a traceback without the type
             raise result
         piece, vectors, errors, seconds = result
         if not tally.model_seconds:  # starting Ray and its actors is not embedding
@@ -334,10 +337,10 @@ def _pickle_embedder(embedder: Embedder) -> tuple[bytes, list[str]]:
     return pickle.dumps(embedder), folders
 
 
-def _pickled_error(error: Exception) -> bytes:
-    """Pickle an error that is sent as a row: Ray would send a traceback without its type."""
+def pickle_error(error: Exception) -> bytes:
+    """Pickle an error, with its traceback, for another process to raise it."""
     try:
-        data = pickle.dumps(error)
+        data = pickle.dumps(ExceptionWithTraceback(error, error.__traceback__))
         pickle.loads(data)
     except Exception:  # classes of any library
         return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
@@ -386,7 +389,7 @@ def _decode_row(row: dict[str, Any], decoder: Decoder) -> dict[str, Any]:
     try:
         piece, images, errors = Reader(decoder)[pickle.loads(row["piece"])]
     except Exception as error:  # libraries that decode may fail in any way
-        return {"head": _pickled_error(error), "images": b""}
+        return {"head": pickle_error(error), "images": b""}
     shape = () if images is None else tuple(images.shape)
     raw = b"" if images is None else images.contiguous().view(torch.uint8).numpy().tobytes()
     return {"head": pickle.dumps((piece, shape, errors)), "images": raw}
@@ -403,7 +406,7 @@ class RowEmbedder:
             self.embedder: Embedder = pickle.loads(embedder)
             self.embedder.build()
         except Exception as error:  # sent away with the first row
-            self.failed = _pickled_error(error)
+            self.failed = pickle_error(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         head = pickle.loads(row["head"])
@@ -413,7 +416,7 @@ class RowEmbedder:
         try:
             return {"rows": pickle.dumps(self._embed(piece, shape, errors, row["images"]))}
         except Exception as error:  # such as too little memory
-            return {"rows": _pickled_error(error)}
+            return {"rows": pickle_error(error)}
 
     def _embed(
         self, piece: Piece, shape: tuple[int, ...], errors: list[str | None], pixels: bytes

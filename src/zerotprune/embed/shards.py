@@ -26,6 +26,7 @@ from ..safety.files import bytes_of
 IMAGE_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "img", "image_bytes", "path",
                  "image_path", "file_name", "filename")  # fmt: skip
 KEY_COLUMNS = ("key", "__key__", "id", "image_id", "path", "image_path", "file_name", "filename")
+IMAGES = 10_000  # of a folder that make a shard by default
 _ENDS = 65536  # bytes at both ends of a file that are hashed
 #: errors that may be gone when a file is read again: the shard stays unfinished, for the next run
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOTCONN)
@@ -177,17 +178,31 @@ class ParquetShard(FileShard):
     column: str | None = None
     key: str | None = None
 
-    def places(self) -> tuple[list[str], list[Place]]:
-        file = _parquet(str(self.path))
-        names, count = file.schema_arrow.names, file.metadata.num_rows
+    def identity(self) -> str:
+        try:
+            columns = self.columns()
+        except (OSError, ValueError):  # no vector comes from a file that cannot be read
+            columns = ("", "")
+        return short_hash(" ".join((super().identity(), *columns)).encode())
+
+    def columns(self) -> tuple[str, str]:
+        """Return the columns of images and of keys; without a column of keys, "" for it."""
+        names = _parquet(str(self.path)).schema_arrow.names
         column = _find_column(
             self.column, IMAGE_COLUMNS, names, f"{self.path} has no column of images"
         )
         problem = None if self.key is None else f"{self.path} has no column of keys"
-        key = _find_column(self.key, KEY_COLUMNS, names, problem)
+        return column, _find_column(self.key, KEY_COLUMNS, names, problem)
+
+    def places(self) -> tuple[list[str], list[Place]]:
+        file, (column, key) = _parquet(str(self.path)), self.columns()
+        count = file.metadata.num_rows
         keys = [f"{row:09d}" for row in range(count)]
         if key:
-            keys = [str(value) for value in file.read([key]).column(key).to_pylist()]
+            values = file.read([key]).column(key).to_pylist()
+            if None in values:
+                raise ValueError(f"{self.path} has no key in row {values.index(None)}")
+            keys = list(map(str, values))
         if _holds_text(file.schema_arrow.field(column).type):
             paths = file.read([column]).column(column).to_pylist()
             return keys, [Place(str(self.path.parent / (path or ""))) for path in paths]
@@ -209,7 +224,10 @@ def _find_column(
 def _holds_text(kind: Any) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(holds(kind) for holds in kinds)
 
 
 def _parquet(path: str) -> Any:
@@ -269,14 +287,14 @@ def short_hash(data: bytes) -> str:
 
 
 def find_shards(
-    data: str, *, images: int = 10_000, column: str | None = None, key: str | None = None
+    data: str, *, images: int | None = None, column: str | None = None, key: str | None = None
 ) -> list[Shard]:
     """Find the shards that `data` names.
 
     Args:
         data: A folder of images, at any depth; tar or parquet files: one, a folder of them, a
             glob, or with braces.
-        images: Images of a folder that make a shard.
+        images: Images of a folder that make a shard. Default: 10,000.
         column: The column of images in parquet files.
         key: The column of keys there.
     """
@@ -291,6 +309,10 @@ def find_shards(
                 f"{data} has tar and parquet files: give '{data}/*.tar', or --column for parquet"
             )
         parquet = []
+    if images is not None and (parquet or tars):
+        raise ValueError(
+            f"--images is for a folder of images, and {data} has files that are shards"
+        )
     if parquet:
         import_parquet()
         return [ParquetShard(name, path, column, key) for name, path in _names(parquet).items()]
@@ -300,6 +322,7 @@ def find_shards(
     keys = [path.relative_to(folder).as_posix() for path in visible_files(folder) if is_image(path)]
     if not keys:
         raise ValueError(f"no images in {data}")
+    images = images or IMAGES
     return [
         FolderShard(f"images-{number:05d}", folder, tuple(keys[start : start + images]))
         for number, start in enumerate(range(0, len(keys), images))

@@ -55,7 +55,7 @@ class VectorFolder:
     """A folder of vectors, and how they were made."""
 
     path: Path
-    settings: dict[str, Any]  # what a vector depends on
+    settings: dict[str, Any] = field(default_factory=dict)  # what a vector depends on
     form: FileFormat = "parquet"
     shards: dict[str, str] = field(default_factory=dict)  # identity by name
 
@@ -75,7 +75,8 @@ class VectorFolder:
                 if identities.get(name, identity) != identity:
                     raise ValueError(
                         f"{self.path} has vectors of a different {name}: its images have changed "
-                        f"since then, in size or date, or --images has; {advice}"
+                        "since then, in size or date, or --images, --column or --key has; "
+                        f"{advice}"
                     )
             identities = {**manifest["shards"], **identities}
         self.shards = identities
@@ -90,6 +91,22 @@ class VectorFolder:
             if manifest is not None and names <= manifest["shards"].keys():
                 return
             time.sleep(0.1)
+
+    def begin(self, rank: int) -> None:
+        """Forget that this process, one of several, has ended in an earlier run."""
+        self._end_of(rank).unlink(missing_ok=True)
+
+    def end(self, rank: int) -> None:
+        """Note that this process, one of several, has done its share."""
+        self._end_of(rank).touch()
+
+    def wait_for_ends(self, world: int) -> None:
+        """Wait until all processes have done their shares."""
+        while not all(self._end_of(rank).exists() for rank in range(world)):
+            time.sleep(0.1)
+
+    def _end_of(self, rank: int) -> Path:
+        return self.path / f".ended-{rank}"
 
     def _write_manifest(self) -> None:
         data = {"version": VERSION, "form": self.form, "settings": self.settings,
@@ -139,7 +156,9 @@ def earlier_schedule(folder: Path, request: str) -> Schedule | None:
     if manifest is None or manifest["settings"].get("asked") != request:
         return None
     line = manifest["settings"].get("schedule")
-    return Schedule.from_json(line) if line else Schedule()
+    if not isinstance(line, str):
+        raise ValueError(f"{folder / MANIFEST} is damaged: its schedule is not text")
+    return Schedule.from_json(line)
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

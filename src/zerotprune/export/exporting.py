@@ -23,7 +23,14 @@ from ..safety.files import check_writable, replacing
 from ..safety.ranges import check_range
 from ..surgery import current_plan
 from . import target_named
-from .results import MAX_CHANGED_INT8, Agreement, Timing, compare_with_torch, time_models
+from .results import (
+    MAX_CHANGED,
+    MAX_CHANGED_INT8,
+    Agreement,
+    Timing,
+    compare_with_torch,
+    time_models,
+)
 from .target import Target
 from .writing import BatchSize, FilePrecision, Job, rivals, write_model
 
@@ -90,8 +97,7 @@ def export_model(
     1.0
     """
     target, whole = target_named(to), Path(path)
-    check_target(target, whole, batch, int8, full_range)
-    check_range("max_changed", max_changed)
+    check_target(target, whole, batch, int8, full_range, max_changed)
     _check(model, batch, images, int8)
     model = _on_cpu(model)
     if images is None:
@@ -121,7 +127,12 @@ def export_model(
 
 
 def check_target(
-    target: Target, path: Path, batch: BatchSize, int8: bool, full_range: bool = False
+    target: Target,
+    path: Path,
+    batch: BatchSize,
+    int8: bool,
+    full_range: bool = False,
+    max_changed: float = MAX_CHANGED_INT8,
 ) -> None:
     """Check the target before a model is loaded."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
@@ -129,6 +140,12 @@ def check_target(
         raise ValueError(f"export needs torch {oldest} or newer, and this is {torch.__version__}")
     if full_range and not int8:
         raise ValueError("full-range needs int8: ask for int8 as well")
+    check_range("max_changed", max_changed)
+    if max_changed != MAX_CHANGED_INT8 and not int8:
+        raise ValueError(
+            f"max-changed is for int8: ask for int8 as well; in float32 {MAX_CHANGED:.0%} of the "
+            "answers may differ"
+        )
     target.check(int8)
     if path.suffix != target.ending:
         raise ValueError(

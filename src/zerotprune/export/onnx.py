@@ -27,7 +27,16 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..safety.files import parse_json
-from .target import Facts, Run, Target, batches_of, check_facts, no_facts, quiet
+from .target import (
+    Facts,
+    Run,
+    Target,
+    batches_of,
+    check_facts,
+    no_facts,
+    nothing_to_quantize,
+    quiet,
+)
 
 #: has Gelu, and ScatterElements that add
 OPSET = 20
@@ -80,7 +89,13 @@ class Onnx(Target):
         size = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1
         batches = batches_of(images, size)
         layers = _layers(model)
+        # For the quantizer, and for the runtime's outputs, a list of none stands for all.
+        if not layers:
+            raise nothing_to_quantize(self, 0)
         coarseness, ranks = _look_at_inputs(model, layers, batches)
+        fine = [node.name for node in layers if coarseness[node.input[0]] <= COARSEST]
+        if not fine:
+            raise nothing_to_quantize(self, len(layers))
         _widen_biases(model, layers, ranks)
         inputs = iter(batches)
 
@@ -95,9 +110,7 @@ class Onnx(Target):
                 path,
                 Reader(),
                 op_types_to_quantize=["Gemm", "MatMul"],
-                nodes_to_quantize=[
-                    node.name for node in layers if coarseness[node.input[0]] <= COARSEST
-                ],
+                nodes_to_quantize=fine,
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,

@@ -16,7 +16,16 @@ from torch.export import ExportedProgram
 
 from ..safety.files import text_of
 from .onnx import OPSET, Onnx
-from .target import Facts, Run, Target, batches_of, no_facts, parse_facts, quiet
+from .target import (
+    Facts,
+    Run,
+    Target,
+    batches_of,
+    no_facts,
+    nothing_to_quantize,
+    parse_facts,
+    quiet,
+)
 
 
 class OpenVino(Target):
@@ -75,6 +84,8 @@ class OpenVino(Target):
                 ignored_scope=nncf.IgnoredScope(names=_left_in_float(model), validate=False),
                 advanced_parameters=AdvancedQuantizationParameters(overflow_fix=overflow),
             )
+            if not any(node.get_type_name() == "FakeQuantize" for node in small.get_ops()):
+                raise nothing_to_quantize(self, 0)
             _save(small, path, facts)
 
     def files(self, path: Path) -> list[Path]:

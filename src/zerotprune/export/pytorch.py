@@ -7,6 +7,7 @@ import json
 import zipfile
 import zlib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,13 @@ class Torch(Target):
             module = torch.export.load(path).module()
 
         def run(images: Tensor) -> Tensor:
-            with torch.inference_mode():
-                output: Tensor = module(images)
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads or before)
+            try:
+                with torch.inference_mode():
+                    output: Tensor = module(images)
+            finally:
+                torch.set_num_threads(before)
             return output
 
         return run
@@ -73,8 +79,15 @@ class ExecuTorch(Target):
 
     def load(self, path: Path, threads: int | None) -> Run:
         with quiet():
+            from executorch.extension.pybindings import portable_lib
             from executorch.runtime import Runtime
 
+            # One pool serves the process, and a loaded method keeps its address: it may change
+            # between two exports, whose files all have the same threads, and not within one.
+            own = _own_threads()
+            wanted = threads or own
+            if portable_lib._threadpool_get_thread_count() != wanted:
+                portable_lib._unsafe_reset_threadpool(wanted)
             method = Runtime.get().load_program(path).load_method("forward")
 
         def run(images: Tensor) -> Tensor:
@@ -92,6 +105,15 @@ class ExecuTorch(Target):
         if not description.is_file():
             raise ValueError(f"{path} has no description: no {description.name} beside it")
         return parse_facts(description, text_of(description, "description of a model"))
+
+
+@cache
+def _own_threads() -> int:
+    """Return the threads that ExecuTorch chose for itself."""
+    from executorch.extension.pybindings import portable_lib
+
+    count: int = portable_lib._threadpool_get_thread_count()
+    return count
 
 
 def _description(path: Path) -> Path:

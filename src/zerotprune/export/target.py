@@ -109,6 +109,18 @@ def no_facts(path: Path) -> ValueError:
     return ValueError(f"{path} was not written by zerotprune: it has no description")
 
 
+def nothing_to_quantize(target: Target, layers: int) -> ValueError:
+    """Return the error for a model of which no layer can be quantized."""
+    why = (
+        f"8 bits are too coarse for the inputs of all {layers} layers"
+        if layers
+        else ("no layer with weights was found in it")
+    )
+    return ValueError(
+        f"int8 would quantize nothing of this model for {target.runtime}: {why}; stay with float32"
+    )
+
+
 def batches_of(images: Tensor, size: int) -> list[Tensor]:
     """Split images into whole batches; the rest is left out."""
     return list(images[: len(images) // size * size].split(size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from ..data.images import ImageDataset, batches
 from ..shapes import Batch
+
+_HASHED = 100  # images of a data set at most
 
 
 @dataclass
@@ -95,3 +98,19 @@ def count_overlap(train: ImageDataset, val: ImageDataset) -> int:
     """Count the files that are in both. Rows of a dataset do not count: every split has a row 0."""
     both = set(train.paths).intersection(val.paths)
     return sum(Path(path).exists() for path in both)
+
+
+def identify(images: ImageDataset) -> str:
+    """Name the images by folder, number, and a hash of all names and labels and of some images.
+
+    Hashing all of them would take as long as an epoch.
+    """
+    digest = hashlib.sha256()
+    for path, _, label in images.items:
+        digest.update(f"{label} {Path(path).name}\n".encode("utf-8", "surrogateescape"))
+    for item in images.items[:: -(-len(images) // _HASHED)]:
+        try:
+            digest.update(item.read())
+        except OSError:
+            digest.update(b"unreadable")
+    return f"{Path(images.name).name}, {len(images)} images {digest.hexdigest()[:16]}"

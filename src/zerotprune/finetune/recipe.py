@@ -19,6 +19,7 @@ from ..safety.ranges import RANGES
 _RANDAUGMENT = "rand-m9-mstd0.5-inc1"  # DeiT's
 #: share of all steps in which the learning rates rise
 _WARMUP = 0.1
+_TEACHING = 0.5  # weight of either term that a teacher brings
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,20 @@ class Recipe:
     "CutMix's alpha; DeiT's is 1."
     ema: Annotated[float, RANGES["ema"]] = 0.0
     "Decay of a moving average of the weights, such as 0.9999, which is what is written."
-    token_weight: Annotated[float, RANGES["token_weight"]] = 0.5
+    token_weight: Annotated[float, RANGES["token_weight"]] = _TEACHING
     "Weight of the distance to the teacher's tokens in the loss."
-    logit_weight: Annotated[float, RANGES["logit_weight"]] = 0.5
+    logit_weight: Annotated[float, RANGES["logit_weight"]] = _TEACHING
     "Weight of the divergence from the teacher's predictions in the loss."
+
+    def check(self, taught: bool) -> None:
+        """Refuse weights of a teacher's terms in the loss without a teacher."""
+        weights = {"--token-weight": self.token_weight, "--logit-weight": self.logit_weight}
+        for name, weight in weights.items():
+            if not taught and weight not in (0, _TEACHING):
+                raise ValueError(
+                    f"{name} {weight:g} needs a teacher, and there is none where nothing is pruned "
+                    "or the head is new: give --teacher"
+                )
 
     def augmentation(self, model: nn.Module) -> Callable[[Any], Tensor]:
         """Return a random transform to the model's input: crop, flip, RandAugment."""

@@ -8,7 +8,8 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -30,9 +31,14 @@ from ..methods import DEFAULT, resolve, to_data
 from ..safety.files import replacing
 from ..schedule import Schedule
 from .forms import form_for
-from .images import Feed, ShownImages, count_overlap
+from .images import Feed, ShownImages, count_overlap, identify
 from .recipe import Recipe
 from .training import EpochStats, Trainer, top1
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainings for one file overwrite each other's
+    fcntl = None  # type: ignore[assignment]
 
 _VERSION = 1  # of checkpoints
 _KINDS = {"identity": dict, "schedule": str, "state": dict, "history": list, "before": dict}
@@ -196,6 +202,24 @@ def checkpoint_beside(out: Path) -> Path:
     return out.with_name(f"{out.name}.checkpoint")
 
 
+@contextmanager
+def keep_others_out(out: Path) -> Iterator[None]:
+    """Keep other trainings from the same files until this one ends, however it ends."""
+    file = out.with_name(f".{out.name}.lock")
+    with file.open("w") as held:
+        if fcntl is not None:
+            try:
+                fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked processes lack it
+            except OSError:
+                raise ValueError(
+                    f"another process is training for {out}: wait for it, or give another --out"
+                ) from None
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+
 @dataclass
 class Session:
     """One process's part in a training.
@@ -325,8 +349,8 @@ def open_session(config: TrainingConfig, file: Path, report: Callable[[str], Non
         "weights": weights[:16],
         **config.identity(),
         "teacher": "" if teacher is None else weights_hash(teacher)[:16],
-        "train": f"{Path(config.train).name}, {len(train)} images",
-        "val": f"{Path(config.val).name}, {len(val)} images",
+        "train": identify(train),
+        "val": identify(val),
         "batch": config.batch,
         "size": backbone(model).input_shape[1],
         "processes": accelerator.num_processes,
@@ -341,6 +365,7 @@ def open_session(config: TrainingConfig, file: Path, report: Callable[[str], Non
         (checkpoint,) = broadcast_object_list([Checkpoint(identity, solved.to_json())])
     schedule = _read_schedule(checkpoint, file)
     unpruned = copy.deepcopy(model) if schedule.stages and not has_new_head else None
+    config.recipe.check(taught=teacher is not None or unpruned is not None)
     share: dict[str, Any] = {
         "report": report,
         "workers": config.workers,
@@ -414,7 +439,8 @@ def _load_teacher(config: TrainingConfig, student: nn.Module) -> nn.Module | Non
         return None
     tokens = config.recipe.token_weight > 0
     if Path(config.teacher).is_file():
-        teacher = load(config.model, weights=Path(config.teacher), size=config.size)
+        pool = config.loading.get("pool")
+        teacher = load(config.model, weights=Path(config.teacher), size=config.size, pool=pool)
     else:
         if config.size is None:  # before anything is downloaded
             check_teacher(student, outline(config.teacher), tokens)

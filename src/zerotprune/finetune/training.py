@@ -193,10 +193,13 @@ class Trainer:
             self.rates.step_update(number * self.steps + step + 1)
             self._step(images, labels, number * self.steps + step, stats)
             advance(stats)
-        if not math.isfinite(stats.loss):
+        if not stats.images:
+            raise ValueError("none of the images to learn from can be read")
+        weights = self.model.parameters()  # the last step may spoil them after a finite loss
+        if not math.isfinite(stats.loss) or not all(one.isfinite().all() for one in weights):
             raise ValueError(
-                f"the loss is no longer finite in epoch {number + 1}: try a smaller --lr, or "
-                "--precision float32"
+                f"loss or weights are no longer finite in epoch {number + 1}: try a smaller --lr, "
+                "or --precision float32"
             )
         return stats
 

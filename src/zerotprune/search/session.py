@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,13 @@ from ..budgets.speed import TimeBudget, Timed, cost_for, time_schedule
 from ..data.fingerprint import fingerprint_model, images_hash
 from ..data.images import ImageDataset, batches
 from ..data.models import load
+from ..embed.engines import pickle_error
 from ..measure import records
 from ..measure.accuracy import Mean
 from ..method import Method
 from ..methods import to_data
 from ..plan import Plan
-from ..safety.files import private_folder
+from ..safety.files import private_folder, replacing
 from ..safety.interrupts import acknowledge, deferred, kept_from_children
 from ..schedule import Schedule
 from ..shapes import Precision
@@ -317,17 +318,27 @@ def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance:
         file = folder / "images.pt"
         torch.save(([batch.cpu() for batch in stack.images], stack.labels), file)
         context = multiprocessing.get_context("spawn")
+        errors = [folder / f"{number}.error" for number in range(count)]
         workers = [
-            context.Process(target=_run_worker, args=(job, file), daemon=True) for _ in range(count)
+            context.Process(target=_run_worker, args=(job, file, error), daemon=True)
+            for error in errors
         ]
+
+        def raise_errors() -> None:
+            for error in errors:
+                if error.exists():
+                    raise pickle.loads(error.read_bytes())
+
         try:
             with kept_from_children():
                 for worker in workers:
                     worker.start()
             while any(worker.is_alive() for worker in workers):
                 look()
+                raise_errors()
                 time.sleep(0.3)
             total = look()
+            raise_errors()
         finally:  # after Ctrl-C some may be alive
             started = [worker for worker in workers if worker.pid is not None]
             for worker in started:
@@ -342,7 +353,18 @@ def run_workers(job: WorkerJob, stack: Stack, count: int, study: Study, advance:
         )
 
 
-def _run_worker(job: WorkerJob, file: Path) -> None:
+def _run_worker(job: WorkerJob, file: Path, error_file: Path) -> None:
+    """Run trials on the images in `file`; leave an error for the parent, which ends the search."""
+    try:
+        _work(job, file)
+    except StorageLostError:  # the parent lost it too, and reports the error
+        pass
+    except Exception as error:
+        with replacing(error_file) as temporary:
+            temporary.write_bytes(pickle_error(error))
+
+
+def _work(job: WorkerJob, file: Path) -> None:
     torch.set_num_threads(job.threads)
     images, labels = torch.load(file, mmap=True, weights_only=True)
     stack = Stack([batch.to(job.device) for batch in images], labels)
@@ -352,6 +374,5 @@ def _run_worker(job: WorkerJob, file: Path) -> None:
     objective = Objective(model, job.method, stack, job.memory)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    with suppress(StorageLostError):  # the parent lost it too, and reports the error
-        # A parent that was killed cannot stop its workers, so they check.
-        run_trials(study, job.config, where, objective, proceed=parent.is_alive)
+    # A parent that was killed cannot stop its workers, so they check.
+    run_trials(study, job.config, where, objective, proceed=parent.is_alive)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
 from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -125,21 +127,32 @@ def run_trials(
     """
     space = surface.space(config.budget)
     study.sampler = TrialSampler(config, space, surface.start(config.budget))
-    measured = -1  # the last trial whose objective returned
+    measured = -1  # the last trial that ended without an error of its own
+    broken: Exception | None = None  # the error of one that did not
 
-    def evaluate(trial: Trial) -> list[float]:
-        nonlocal measured
-        params = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+    def measure(params: Params) -> tuple[dict[str, Any], list[float]]:
         schedule = surface.propose(params, config.budget)
         with ctrl_c.lifted():
             outcome = objective(schedule)
-        measured = trial.number
         cost = surface.price(schedule)
-        trial.set_user_attr(_RESULT, {
+        result = {
             "schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
             "kl": outcome.mean_kl, "agreement": outcome.agreement,
-        })  # fmt: skip
-        return [value(outcome), cost][: len(config.directions)]
+        }  # fmt: skip
+        return result, [value(outcome), cost][: len(config.directions)]
+
+    def evaluate(trial: Trial) -> list[float]:
+        nonlocal measured, broken
+        params = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+        try:
+            result, values = measure(params)
+        except Exception as error:
+            broken = error
+            raise
+        with suppress(UpdateFinishedTrialError):  # too late: then its values are refused as well
+            trial.set_user_attr(_RESULT, result)
+        measured = trial.number
+        return values
 
     def go_on() -> bool:
         trials = finished(study, config)
@@ -159,6 +172,8 @@ def run_trials(
             except Exception:
                 # Others fail a trial without a heartbeat, say of a machine that was asleep, and
                 # retry it: this worker is late for that one, and goes on with the next.
+                if broken is not None:  # Optuna's own error may hide it if it came late
+                    raise broken from None
                 trials = study.get_trials(deepcopy=False)
                 if measured < 0 or trials[measured].state is not TrialState.FAIL:
                     raise
