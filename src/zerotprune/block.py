@@ -226,13 +226,17 @@ class PrunedBlock:
         """Run the last block for a head that reads the prefix tokens alone.
 
         They attend to all tokens, so nothing changes for them. A stage in this block is skipped, as
-        no later attention would see what it kept. So is the history, which only stages read.
+        no later attention would see what it kept, unless it reduces the tokens before they attend:
+        at another size there may be such a stage. So is the history, which only stages read.
         """
         parts, task = self.parts, self.task
         prefix = task.geometry.prefix
         tokens = Tokens.of(x, prefix)
-        heads = _with_sizes(parts.attend(tokens, kwargs, prefix), tokens, task.method)
-        x = parts.join(tokens.x[:, :prefix], heads, [output(attn) for attn in heads])
+        if task.stage is not None and task.method.acts == "start":
+            x = self._reduce_and_attend(tokens, kwargs).x[:, :prefix]
+        else:
+            heads = _with_sizes(parts.attend(tokens, kwargs, prefix), tokens, task.method)
+            x = parts.join(tokens.x[:, :prefix], heads, [output(attn) for attn in heads])
         return task.method.read(tokens._replace(x=parts.feed(x)), prefix)
 
     def _attend(

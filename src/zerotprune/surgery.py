@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Solve = Callable[[Plan, int], Schedule]
 
 #: positions of a dial at which a method shows the blocks that it may put stages at
-_POSITIONS = (0.25, 0.5, 0.75)
+_POSITIONS = (0.5, 1.0)
 
 _NO_GRID = (
     'needs every patch, and a pruned model has fewer: prune it with outputs="grid", or call '
@@ -85,7 +85,7 @@ def attach(
     _refuse_foreign(vit, plan, prefix_only)
     # Make everything before attaching anything: a call that fails leaves the model as it was.
     method = plan.method.bind(inner, plan.stages, vit.geometry)
-    sizes = Sizes(inner, plan, solve)
+    sizes = Sizes(inner, plan, solve if vit.any_size else None)
     blocks = _pruned_blocks(vit, method, sizes, compute, backend)
     attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
     _warn_about_hooks(vit, [pruned.block for pruned in blocks], outputs)
@@ -268,17 +268,16 @@ class Sizes:
     def first_block(self) -> int | None:
         """Return the first block that may have a stage at any size; None for that of the plan.
 
-        A method that spreads few tokens over all blocks has stages at other blocks at another size.
+        At another size the budget may need another dial, or put tokens at other blocks.
         """
         plan = self.plan
         if self.solve is None or plan.schedule.budget is None or not plan.stages:
             return None
-        dial = next(iter(dials_of(plan.method, plan.geometry)))
-        schedules = [schedule for at in _POSITIONS if (schedule := dial(at)) is not None]
-        blocks = [
-            stage.block for schedule in schedules for stage in schedule.stages if stage.prunes
+        schedules = [
+            dial(at) for dial in dials_of(plan.method, plan.geometry) for at in _POSITIONS
         ]
-        return min([plan.first, *blocks])
+        stages = [stage for schedule in schedules if schedule for stage in schedule.stages]
+        return min([plan.first, *(stage.block for stage in stages)])
 
     def block(self, number: int, patches: int) -> PrunedBlock:
         """Return a block, counted from 1, for images of this many patches."""

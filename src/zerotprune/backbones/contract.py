@@ -94,6 +94,11 @@ class Backbone(ABC):
         """Channels, height and width of an image."""
 
     @property
+    def any_size(self) -> bool:
+        """Does the model take images of sizes other than `input_shape`?"""
+        return False
+
+    @property
     @abstractmethod
     def outputs(self) -> int:
         """The number of classes; 0 without a classifier."""

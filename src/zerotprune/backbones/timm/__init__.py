@@ -71,6 +71,10 @@ class TimmBackbone(Backbone):
         return int(first.shape[1]), int(height), int(width)
 
     @property
+    def any_size(self) -> bool:
+        return bool(getattr(self.model, "dynamic_img_size", False))
+
+    @property
     def outputs(self) -> int:
         return int(getattr(self.model, "num_classes", 0))
 

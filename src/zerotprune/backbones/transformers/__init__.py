@@ -39,6 +39,7 @@ class TransformersBackbone(Backbone):
     call = TransformersCall()
     ending_class = TransformersEnding
     recorders = (RECORDING,)
+    any_size = True  # with `interpolate_pos_encoding`, if the positions need it
 
     def parts(self, block: nn.Module) -> Parts:
         return PreNorm(block, self.geometry.prefix, family_of(self.model).tower)
