@@ -62,6 +62,56 @@ def test_restore_leaves_no_trace(model: Any, method: Any) -> None:
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
+class Wrapper(nn.Module):
+    """A user's model around a Vision Transformer."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Any) -> Any:
+        return self.backbone(images)
+
+
+def inside(model: nn.Module) -> list[list[str]]:
+    return [sorted(module.__dict__) for module in model.modules()]
+
+
+@pytest.mark.parametrize("family", ["deit", "siglip, no cls"])
+def test_restoring_a_model_restores_a_pruned_part(family: str) -> None:
+    part = build(family)
+    whole, images = Wrapper(part), images_for(part)
+    with torch.inference_mode():
+        before, state = whole(images), inside(whole)
+        ztp.prune_(part, cost=0.7)
+        assert not torch.equal(whole(images), before)
+        ztp.restore_(whole)
+        assert inside(whole) == state
+        assert torch.equal(whole(images), before)
+
+
+def test_a_part_of_a_pruned_model() -> None:
+    import transformers
+
+    shape: Any = {"hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 3}
+    config = transformers.ViTConfig(**shape, image_size=96, patch_size=16)
+    whole: Any = transformers.ViTForImageClassification(config).eval()
+    images, state = torch.rand(2, 3, 96, 96), inside(whole)
+    with torch.inference_mode():
+        before = whole(images).logits
+        pruned = ztp.pruned(whole, cost=0.7)(images).logits
+        ztp.prune_(whole, cost=0.7)
+        ztp.restore_(whole.vit)
+        assert inside(whole) == state
+        assert torch.equal(whole(images).logits, before)
+        ztp.prune_(whole, cost=0.8)
+        ztp.prune_(whole.vit, cost=0.6)  # takes the other off
+        ztp.prune_(whole, cost=0.7)
+        assert torch.equal(whole(images).logits, pruned)
+        ztp.restore_(whole.vit.layers[-1])
+        assert inside(whole) == state
+
+
 def test_pruning_again_replaces(model: Any) -> None:
     images = images_for(model)
     other = ztp.Schedule((ztp.Stage(3, 0.4),))

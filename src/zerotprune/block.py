@@ -123,6 +123,7 @@ class PrunedBlock:
         task: What it has to do.
         plan: Of the whole model, for `gmacs` and `repr`; the forward does not read it.
         call: How the library calls its blocks.
+        model: The Transformer that was pruned, for `restore_`; None if it is attached to no block.
         sizes: Its tasks for images of other sizes; None refuses them.
     """
 
@@ -133,10 +134,11 @@ class PrunedBlock:
         task: Task,
         plan: Plan,
         call: BlockCall,
+        model: nn.Module | None = None,
         sizes: Sizes | None = None,
     ) -> None:
         self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
-        self.sizes = sizes
+        self.model, self.sizes = model, sizes
         # What depends on the task alone is asked here, and not again for every image.
         self.patches = task.geometry.patches
         self.wants_graph, self.wants_columns = task.wants_graph, task.wants_columns

@@ -19,7 +19,7 @@ from torch import nn
 
 from .backbones import Backbone, backbone, transformer
 from .backbones.contract import is_saving
-from .backbones.ending import as_forward, ending_of, is_refusal, make_refusal
+from .backbones.ending import as_forward, ending_of, is_foreign, is_refusal, make_refusal
 from .backbones.patch_embedding import attach_products, detach_products
 from .block import PrunedBlock
 from .cost import Compute
@@ -85,7 +85,7 @@ def attach(
     _refuse_foreign(vit, plan, prefix_only)
     # Make everything before attaching anything: a call that fails leaves the model as it was.
     method = plan.method.bind(inner, plan.stages, vit.geometry)
-    sizes = Sizes(inner, plan, solve if vit.any_size else None)
+    sizes = Sizes(plan, solve if vit.any_size else None)
     blocks = _pruned_blocks(vit, method, sizes, compute, backend)
     attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
     _warn_about_hooks(vit, [pruned.block for pruned in blocks], outputs)
@@ -107,7 +107,7 @@ def _pruned_blocks(
     plan = sizes.plan
     tasks = plan.tasks(compute, backend, method, sizes.first_block())
     sizes.blocks = [
-        PrunedBlock(block, vit.parts(block), task, plan, vit.call, sizes)
+        PrunedBlock(block, vit.parts(block), task, plan, vit.call, vit.model, sizes)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     ]
@@ -120,7 +120,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     weighs = plan.size_weighted or (prefix_only and plan.uneven)
     proportional = plan.method.proportional if weighs else None
     ending = vit.ending(prefix_only=prefix_only, proportional=proportional)
-    if ending is not None and not _is_foreign(inner):
+    if ending is not None and not is_foreign(inner):
         attributes["forward"] = as_forward(ending)
     unserved = vit.unserved if plan.outputs == "tokens" else ()
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
@@ -159,6 +159,7 @@ def sharing_copy(model: Model) -> Model:
 def restore_(model: Model) -> Model:
     """Undo `prune_`: the model is what it was before, bit for bit.
 
+    Pruned models inside it are restored too, and if it is a part of a pruned model, that model.
     What a method has learned stays in `model.zerotprune`, and nothing runs it.
 
     Args:
@@ -169,7 +170,15 @@ def restore_(model: Model) -> Model:
     >>> "pruned by" in repr(model), "pruned by" in repr(restore_(model))
     (True, False)
     """
-    inner, blocks = transformer(model), pruned_blocks(model)
+    attached_to = (pruned.model for pruned in pruned_blocks(model) if pruned.model is not None)
+    for inner in dict.fromkeys([transformer(model), *attached_to]):
+        _take_off(inner)
+    return model
+
+
+def _take_off(inner: nn.Module) -> None:
+    """Undo what `attach` did to a Transformer."""
+    blocks = pruned_blocks(inner)
     for pruned in blocks:
         del pruned.block.forward
     if blocks:
@@ -181,7 +190,6 @@ def restore_(model: Model) -> Model:
         described = isinstance(value, functools.partial) and value.func is _describe
         if described or is_refusal(value) or is_saving(value):
             delattr(inner, name)
-    return model
 
 
 def note_of(plan: Plan, compute: Compute) -> dict[str, Any]:
@@ -228,11 +236,6 @@ def _describe(plan: Plan, others: str) -> str:
     return f"{others}, {line}" if others else line
 
 
-def _is_foreign(model: Any) -> bool:
-    """Return whether something else has replaced the model's forward."""
-    return "forward" in model.__dict__ and ending_of(model) is None
-
-
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     """Refuse forwards that something else replaced, if pruning has to replace them."""
     for number, block in enumerate(vit.blocks, start=1):
@@ -240,7 +243,7 @@ def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
             if hasattr(block, "_hf_hook"):
                 raise TypeError(_DISPATCHED)
             raise TypeError(f"the forward of block {number} was replaced by something else")
-    if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
+    if is_foreign(vit.model) and (prefix_only or plan.size_weighted):
         if hasattr(vit.model, "_original_forward"):
             raise TypeError(_PREPARED)
         why = (
@@ -255,13 +258,12 @@ class Sizes:
     """The blocks of a pruned model for every image size that it has met.
 
     Args:
-        model: The Transformer itself.
         plan: For the size that the model was pruned at.
         solve: Returns the schedule for another size; None refuses all other sizes.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, solve: Solve | None) -> None:
-        self.model, self.plan, self.solve = model, plan, solve
+    def __init__(self, plan: Plan, solve: Solve | None) -> None:
+        self.plan, self.solve = plan, solve
         self.blocks: Sequence[PrunedBlock] = ()  # for the size that the model was pruned at
         self._solved: dict[int, dict[int, PrunedBlock]] = {}  # patches → block number → block
 
@@ -290,9 +292,11 @@ class Sizes:
             self._solved[patches] = self._blocks_at(patches)
 
     def _blocks_at(self, patches: int) -> dict[int, PrunedBlock]:
+        model = self.blocks[0].model
+        assert model is not None
         try:
             plan = self._plan_at(patches)
-            method = plan.method.bind(self.model, plan.stages, plan.geometry)
+            method = plan.method.bind(model, plan.stages, plan.geometry)
         except ValueError as error:
             raise ValueError(
                 f"the model was pruned for images of {self.plan.geometry.patches} patches, got "

@@ -220,6 +220,11 @@ def ending_of(model: Any) -> Ending | None:
     return None
 
 
+def is_foreign(model: nn.Module) -> bool:
+    """Return whether something else has replaced the model's forward."""
+    return "forward" in model.__dict__ and ending_of(model) is None
+
+
 def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
     return ending(*args, **kwargs)
 

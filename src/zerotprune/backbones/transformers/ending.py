@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...scoring.indexing import is_exporting
 from ...tokens import Tokens
 from ..contract import NO_MASK
-from ..ending import Ending, Proxy
+from ..ending import Ending, Proxy, is_foreign
 from .families import base_of, blocks_of, family_of, is_map, pooler_of, reads_of, refuse_old
 from .geometry import prefix_of
 
@@ -55,7 +55,7 @@ class TransformersEnding(Ending):
     def reads_prefix_only(self) -> bool:
         """Return whether the classifier reads no patch tokens, and shows them only as hidden
         states."""
-        return reads_of(self.model) == "prefix" and "forward" not in base_of(self.model).__dict__
+        return reads_of(self.model) == "prefix" and not is_foreign(base_of(self.model))
 
     def weighs_sizes(self) -> bool:
         return reads_of(self.model) != "grid"
