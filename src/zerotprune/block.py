@@ -41,7 +41,7 @@ from .tokens import (
 )
 
 if TYPE_CHECKING:
-    from .backbones import BlockCall
+    from .backbones import Backbone
     from .plan import Plan
     from .surgery import Sizes
 
@@ -118,28 +118,24 @@ class PrunedBlock:
     """A block of a pruned model. Its `forward` replaces that of the library's block.
 
     Args:
-        block: The library's module that it is attached to.
-        parts: That module, taken apart.
+        vit: The model that is pruned.
+        block: Its module that this one is attached to.
         task: What it has to do.
         plan: Of the whole model, for `gmacs` and `repr`; the forward does not read it.
-        call: How the library calls its blocks.
-        model: The Transformer that was pruned, for `restore_`; None if it is attached to no block.
         sizes: Its tasks for images of other sizes; None refuses them.
     """
 
     def __init__(
         self,
+        vit: Backbone,
         block: nn.Module,
-        parts: Parts,
         task: Task,
         plan: Plan,
-        call: BlockCall,
-        model: nn.Module | None = None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
-        self.model, self.sizes = model, sizes
-        # What depends on the task alone is asked here, and not again for every image.
+        self.vit, self.block, self.task, self.plan, self.sizes = vit, block, task, plan, sizes
+        # What does not depend on the image is asked here, and not again for every one.
+        self.parts, self.call, self.bypassed = vit.parts(block), vit.call, vit.bypassed(block)
         self.patches = task.geometry.patches
         self.wants_graph, self.wants_columns = task.wants_graph, task.wants_columns
 
@@ -159,6 +155,7 @@ class PrunedBlock:
         """
         if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
             check_compiler()
+        self.vit.refuse_hooks(self.bypassed)
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:
             return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]
@@ -189,7 +186,7 @@ class PrunedBlock:
         if pruned.task.last == self.task.last:
             return pruned
         task = replace(pruned.task, last=self.task.last)  # changed by `patches_left`
-        return PrunedBlock(pruned.block, pruned.parts, task, pruned.plan, pruned.call)
+        return PrunedBlock(pruned.vit, pruned.block, task, pruned.plan)
 
     def run(
         self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None

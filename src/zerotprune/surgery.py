@@ -51,7 +51,6 @@ _STALE = (
     "first, and prune_ again afterwards"
 )
 _HOOKED = "get a tuple of tokens (x first) instead of a tensor while the model is pruned"
-_BYPASSED = "are not called while the model is pruned: put them on its submodules or on the block"
 _PREPARED = "accelerate has replaced the model's forward: prune before accelerator.prepare"
 _DISPATCHED = (
     "accelerate has replaced the forward of the blocks: prune before it dispatches the model, or "
@@ -88,7 +87,10 @@ def attach(
     sizes = Sizes(plan, solve if vit.any_size else None)
     blocks = _pruned_blocks(vit, method, sizes, compute, backend)
     attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
-    _warn_about_hooks(vit, [pruned.block for pruned in blocks], outputs)
+    for pruned in blocks:
+        vit.refuse_hooks(pruned.bypassed)
+        if outputs == "tokens" and vit.has_hooks(pruned.block):
+            warnings.warn(f"the hooks on block {pruned.task.block} {_HOOKED}", stacklevel=3)
     restore_(model)
     method.put_on(inner)
     for pruned in blocks:
@@ -107,7 +109,7 @@ def _pruned_blocks(
     plan = sizes.plan
     tasks = plan.tasks(compute, backend, method, sizes.first_block())
     sizes.blocks = [
-        PrunedBlock(block, vit.parts(block), task, plan, vit.call, vit.model, sizes)
+        PrunedBlock(vit, block, task, plan, sizes)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     ]
@@ -133,23 +135,6 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     return attributes
 
 
-def _warn_about_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
-    """Warn about user hooks that see other values than in the unpruned model."""
-    for number, block in enumerate(vit.blocks, start=1):
-        if block not in pruned:
-            continue
-        if outputs == "tokens" and _is_hooked(block, vit):
-            warnings.warn(f"the hooks on block {number} {_HOOKED}", stacklevel=4)
-        if any(_is_hooked(module, vit) for module in vit.bypassed(block)):
-            warnings.warn(f"the hooks on the attention of block {number} {_BYPASSED}", stacklevel=4)
-
-
-def _is_hooked(module: nn.Module, vit: Backbone) -> bool:
-    """Return whether the module has hooks that are not the library's."""
-    hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
-    return any(getattr(hook, "__module__", "") not in vit.recorders for hook in hooks)
-
-
 def sharing_copy(model: Model) -> Model:
     """Copy a model, but share its weights: the copy can be pruned by itself."""
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
@@ -170,7 +155,7 @@ def restore_(model: Model) -> Model:
     >>> "pruned by" in repr(model), "pruned by" in repr(restore_(model))
     (True, False)
     """
-    attached_to = (pruned.model for pruned in pruned_blocks(model) if pruned.model is not None)
+    attached_to = (pruned.vit.model for pruned in pruned_blocks(model))
     for inner in dict.fromkeys([transformer(model), *attached_to]):
         _take_off(inner)
     return model
@@ -292,11 +277,10 @@ class Sizes:
             self._solved[patches] = self._blocks_at(patches)
 
     def _blocks_at(self, patches: int) -> dict[int, PrunedBlock]:
-        model = self.blocks[0].model
-        assert model is not None
+        vit = self.blocks[0].vit
         try:
             plan = self._plan_at(patches)
-            method = plan.method.bind(model, plan.stages, plan.geometry)
+            method = plan.method.bind(vit.model, plan.stages, plan.geometry)
         except ValueError as error:
             raise ValueError(
                 f"the model was pruned for images of {self.plan.geometry.patches} patches, got "
@@ -306,9 +290,7 @@ class Sizes:
         tasks = plan.tasks(first.compute, first.backend, method, first.block)
         task_of = {task.block: task for task in tasks if task is not None}
         return {
-            pruned.task.block: PrunedBlock(
-                pruned.block, pruned.parts, task_of[pruned.task.block], plan, pruned.call
-            )
+            pruned.task.block: PrunedBlock(vit, pruned.block, task_of[pruned.task.block], plan)
             for pruned in self.blocks
         }
 

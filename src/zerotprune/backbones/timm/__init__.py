@@ -51,7 +51,9 @@ class TimmBackbone(Backbone):
         return BLOCKS[type(block)](block)
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        return [module for module in attentions(block) if module is not block]
+        modules = [module for module in attentions(block) if module is not block]
+        dropouts = [module.attn_drop for module in attentions(block)]  # the scorer's attention
+        return [*getattr(block, "attns", ()), *modules, *dropouts]
 
     @cached_property
     def _config(self) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class TimmEnding(Ending):
     def around(self) -> tuple[nn.Module, ...]:
         return self.model.blocks, self.model.norm
 
+    def bypassed(self) -> list[nn.Module]:
+        pool = getattr(self.model, "attn_pool", None)
+        return [self.model.blocks, *([pool] if type(pool) is _REFINED else [])]
+
     def reads_prefix_only(self) -> bool:
         model = self.model
         pools = model.global_pool != "token" or getattr(model, "attn_pool", None) is not None

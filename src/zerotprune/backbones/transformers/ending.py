@@ -38,6 +38,8 @@ def pools(model: Any) -> bool:
 
 
 class TransformersEnding(Ending):
+    recorders = (RECORDING,)
+
     def last_block(self) -> nn.Module:
         block: nn.Module = blocks_of(self.model)[-1]
         return block
@@ -49,8 +51,13 @@ class TransformersEnding(Ending):
         norm = getattr(base, "layernorm", None)
         return modules if norm is None else [*modules, norm]
 
-    def is_users_hook(self, hook: Callable[..., Any]) -> bool:
-        return getattr(hook, "__module__", "") != RECORDING
+    def bypassed(self) -> list[nn.Module]:
+        model, base = self.model, base_of(self.model)
+        named = pooler_of(base)
+        if named is None or reads_of(model) not in ("pooler", "pooled"):
+            return []
+        around = [] if base is model else [base]
+        return [*around, named[1]] if is_map(named[1]) else around
 
     def reads_prefix_only(self) -> bool:
         """Return whether the classifier reads no patch tokens, and shows them only as hidden
