@@ -50,6 +50,10 @@ _STALE = (
     "would change the number of tokens that the schedule was solved for: call restore_(model) "
     "first, and prune_ again afterwards"
 )
+_REPLICATED = (
+    "would run the blocks of one GPU on all: use torch.nn.parallel.DistributedDataParallel, or one "
+    "GPU"
+)
 _HOOKED = "get a tuple of tokens (x first) instead of a tensor while the model is pruned"
 _PREPARED = "accelerate has replaced the model's forward: prune before accelerator.prepare"
 _DISPATCHED = (
@@ -130,6 +134,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     attributes |= {
         name: make_refusal(name, why) for name, why in refusals.items() if hasattr(inner, name)
     }
+    attributes["_replicate_for_data_parallel"] = make_refusal("torch.nn.DataParallel", _REPLICATED)
     attributes |= vit.saving(note_of(plan, compute))
     attributes["extra_repr"] = functools.partial(_describe, plan, type(inner).extra_repr(inner))
     return attributes
