@@ -68,6 +68,13 @@ if _COMPILER_IS_OLD:  # the compiler calls it while it traces, so that the sente
     check_compiler = torch.compiler.assume_constant_result(check_compiler)
 
 
+def refuse_old_compiler() -> None:
+    """Call `check_compiler` if a compiler is tracing. Whatever it may meet first of a pruned model
+    begins with this: the model's forward, the patch embedding, or a block."""
+    if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
+        check_compiler()
+
+
 @runtime_checkable
 class Parts(Protocol):
     """A library's block, taken apart. Put together again, the parts give the block bit for bit in
@@ -153,8 +160,7 @@ class PrunedBlock:
             left: Receives the tokens that leave the block. The last block returns a plain tensor,
                 but a head that pools needs the sizes of the tokens.
         """
-        if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
-            check_compiler()
+        refuse_old_compiler()
         self.vit.refuse_hooks(self.bypassed)
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ..block import refuse_old_compiler
 from ..shapes import Float
 from ..tokens import Tokens
 
@@ -246,6 +247,7 @@ def is_foreign(model: nn.Module) -> bool:
 
 
 def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
+    refuse_old_compiler()
     return ending(*args, **kwargs)
 
 
