@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -316,6 +317,28 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.prune_(model, SCHEDULE, method="tome")
     with pytest.raises(ValueError, match=r"budget.*cost=.*gmacs="):
         ztp.prune_(model)
+    with pytest.raises(TypeError, match=r"must be a Schedule, got list"):
+        ztp.gmacs(model, [ztp.Stage(2)])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a Budget, got 0\.5"):
+        ztp.Schedule((ztp.Stage(2),), "fold", 0.5, 36)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", [ztp.restore_, ztp.gmacs, partial(ztp.pruned, cost=0.7),
+                                  partial(ztp.trace, images=torch.rand(1, 3, 96, 96))])  # fmt: skip
+def test_what_is_no_model(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module, got str"):
+        call("deit_tiny_patch16_224")
+
+
+@pytest.mark.parametrize("name", ["images", "example"])
+def test_what_is_no_batch_of_images(model: Any, name: str) -> None:
+    budget: Any = {"images": {"cost": 0.8, "method": "ats"}, "example": {"speedup": 1.2}}[name]
+    batch = images_for(model)
+    for wrong in ("cat.jpg", [batch], batch[0], batch.long(), batch[:0]):
+        with pytest.raises((TypeError, ValueError), match=f"{name} must"):
+            ztp.schedule_for(model, **budget, **{name: wrong})
+    with pytest.raises(TypeError, match="speedup must be a number, got '2'"):
+        ztp.schedule_for(model, speedup="2", example=batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from .backbones import Backbone, backbone, transformer
+from .backbones import Backbone, backbone, transformer, unwrap
 from .backbones.contract import is_saving
 from .backbones.ending import as_forward, ending_of, is_foreign, is_refusal, make_refusal
 from .backbones.patch_embedding import attach_products, detach_products
@@ -142,6 +142,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
 
 def sharing_copy(model: Model) -> Model:
     """Copy a model, but share its weights: the copy can be pruned by itself."""
+    unwrap(model)  # raises if it is no model
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 
 class Range(NamedTuple):
@@ -83,6 +83,13 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
     ValueError: batch must be at least 1, got 0
     """
     RANGES[name].check(called or name, value)
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse what is no number, or a number outside the range of that name."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    check_range(name, cast(float, value))
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
