@@ -323,6 +323,13 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.Schedule((ztp.Stage(2),), "fold", 0.5, 36)  # type: ignore[arg-type]
 
 
+def test_a_block_that_runs_twice_is_refused(model: Any) -> None:
+    model.blocks[3] = model.blocks[2]
+    with pytest.raises(TypeError, match="one module"):
+        ztp.prune_(model, cost=0.7)
+    assert "pruned by" not in repr(model)
+
+
 @pytest.mark.parametrize("call", [ztp.restore_, ztp.gmacs, partial(ztp.pruned, cost=0.7),
                                   partial(ztp.trace, images=torch.rand(1, 3, 96, 96))])  # fmt: skip
 def test_what_is_no_model(call: Any) -> None:

@@ -91,6 +91,8 @@ def attach(
     sizes = Sizes(plan, solve if vit.any_size else None)
     blocks = _pruned_blocks(vit, method, sizes, compute, backend)
     attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
+    if len({pruned.block for pruned in blocks}) < len(blocks):
+        raise TypeError("two blocks of this model are one module, which can have only one stage")
     for pruned in blocks:
         vit.refuse_hooks(pruned.bypassed)
         if outputs == "tokens" and vit.has_hooks(pruned.block):
