@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import zerotprune as ztp
+from tests import hf_families, libraries
 from tests.families import build, images_for, same
 from zerotprune import surgery
 from zerotprune.backbones.timm import TimmBackbone
@@ -109,11 +110,64 @@ def test_hooks_that_see_other_things_are_told_of(model: Any) -> None:
         ztp.prune_(model, cost=0.7)
     handle.remove()
     handle = model.blocks[2].attn.register_forward_hook(hook)
-    with pytest.warns(UserWarning, match="attention of block 3"):
+    with pytest.raises(ValueError, match=r"blocks\.2\.attn"):
         ztp.prune_(model, cost=0.7)
     handle.remove()
     model.blocks[2].mlp.register_forward_hook(lambda *_: None)  # its parts are called as ever
     ztp.prune_(model, cost=0.7)
+
+
+MODELS = [
+    *((build, images_for, family) for family in (
+        "deit", "mae, average pooling", "registers, map", "parallel things", "parallel scaling",
+        "eva", "beit, relative bias", "test_vit3",
+    )),
+    *((libraries.build, libraries.images_for, name) for name in (
+        "torchvision", "open_clip", "open_clip, own attention", "open_clip, mean",
+        "open_clip, two attention pools", "open_clip, pool after pool", "lvvit",
+    )),
+    *((hf_families.build, None, family) for family in (
+        "vit", "dinov2", "clip, classifier", "siglip", "beit",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["zero-tprune", "fold"])
+@pytest.mark.parametrize(("make", "images_of", "name"), MODELS, ids=[case[2] for case in MODELS])
+def test_every_hook_is_called_or_refused(make: Any, images_of: Any, name: str, method: str) -> None:
+    model = make(name)
+    images = {"pixel_values": torch.rand(1, 3, 96, 96)} if images_of is None else images_of(model)
+
+    def run() -> set[str]:
+        called.clear()
+        with torch.inference_mode():
+            model(**images) if images_of is None else model(images)
+        return set(called)
+
+    called: list[str] = []
+    hooks = {
+        path: module.register_forward_hook(lambda *_, path=path: called.append(path))
+        for path, module in model.named_modules()
+    }
+    expected = run()
+    stages = (ztp.Stage(2, similar=5), ztp.Stage(3, similar=4))
+    for hook in hooks.values():
+        hook.remove()
+    ztp.prune_(model, ztp.Schedule(stages, method))
+    hooks = {
+        path: module.register_forward_hook(lambda *_, path=path: called.append(path))
+        for path, module in model.named_modules()
+    }
+    refused = set()
+    while True:
+        try:
+            assert run() >= expected - refused
+            break
+        except ValueError as error:
+            path = str(error).split()[2]
+            refused.add(path)
+            hooks.pop(path).remove()
+    assert refused
 
 
 def test_another_size_makes_no_stale_schedule(model: Any) -> None:

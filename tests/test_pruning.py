@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +61,56 @@ def test_restore_leaves_no_trace(model: Any, method: Any) -> None:
         assert torch.equal(model(images), before)
         assert [sorted(module.__dict__) for module in model.modules()] == inside
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+class Wrapper(nn.Module):
+    """A user's model around a Vision Transformer."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Any) -> Any:
+        return self.backbone(images)
+
+
+def inside(model: nn.Module) -> list[list[str]]:
+    return [sorted(module.__dict__) for module in model.modules()]
+
+
+@pytest.mark.parametrize("family", ["deit", "siglip, no cls"])
+def test_restoring_a_model_restores_a_pruned_part(family: str) -> None:
+    part = build(family)
+    whole, images = Wrapper(part), images_for(part)
+    with torch.inference_mode():
+        before, state = whole(images), inside(whole)
+        ztp.prune_(part, cost=0.7)
+        assert not torch.equal(whole(images), before)
+        ztp.restore_(whole)
+        assert inside(whole) == state
+        assert torch.equal(whole(images), before)
+
+
+def test_a_part_of_a_pruned_model() -> None:
+    import transformers
+
+    shape: Any = {"hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 3}
+    config = transformers.ViTConfig(**shape, image_size=96, patch_size=16)
+    whole: Any = transformers.ViTForImageClassification(config).eval()
+    images, state = torch.rand(2, 3, 96, 96), inside(whole)
+    with torch.inference_mode():
+        before = whole(images).logits
+        pruned = ztp.pruned(whole, cost=0.7)(images).logits
+        ztp.prune_(whole, cost=0.7)
+        ztp.restore_(whole.vit)
+        assert inside(whole) == state
+        assert torch.equal(whole(images).logits, before)
+        ztp.prune_(whole, cost=0.8)
+        ztp.prune_(whole.vit, cost=0.6)  # takes the other off
+        ztp.prune_(whole, cost=0.7)
+        assert torch.equal(whole(images).logits, pruned)
+        ztp.restore_(whole.vit.layers[-1])
+        assert inside(whole) == state
 
 
 def test_pruning_again_replaces(model: Any) -> None:
@@ -266,6 +317,35 @@ def test_wrong_arguments(model: Any) -> None:
         ztp.prune_(model, SCHEDULE, method="tome")
     with pytest.raises(ValueError, match=r"budget.*cost=.*gmacs="):
         ztp.prune_(model)
+    with pytest.raises(TypeError, match=r"must be a Schedule, got list"):
+        ztp.gmacs(model, [ztp.Stage(2)])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a Budget, got 0\.5"):
+        ztp.Schedule((ztp.Stage(2),), "fold", 0.5, 36)  # type: ignore[arg-type]
+
+
+def test_a_block_that_runs_twice_is_refused(model: Any) -> None:
+    model.blocks[3] = model.blocks[2]
+    with pytest.raises(TypeError, match="one module"):
+        ztp.prune_(model, cost=0.7)
+    assert "pruned by" not in repr(model)
+
+
+@pytest.mark.parametrize("call", [ztp.restore_, ztp.gmacs, partial(ztp.pruned, cost=0.7),
+                                  partial(ztp.trace, images=torch.rand(1, 3, 96, 96))])  # fmt: skip
+def test_what_is_no_model(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module, got str"):
+        call("deit_tiny_patch16_224")
+
+
+@pytest.mark.parametrize("name", ["images", "example"])
+def test_what_is_no_batch_of_images(model: Any, name: str) -> None:
+    budget: Any = {"images": {"cost": 0.8, "method": "ats"}, "example": {"speedup": 1.2}}[name]
+    batch = images_for(model)
+    for wrong in ("cat.jpg", [batch], batch[0], batch.long(), batch[:0]):
+        with pytest.raises((TypeError, ValueError), match=f"{name} must"):
+            ztp.schedule_for(model, **budget, **{name: wrong})
+    with pytest.raises(TypeError, match="speedup must be a number, got '2'"):
+        ztp.schedule_for(model, speedup="2", example=batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from .tokens import (
 )
 
 if TYPE_CHECKING:
-    from .backbones import BlockCall
+    from .backbones import Backbone
     from .plan import Plan
     from .surgery import Sizes
 
@@ -66,6 +66,13 @@ def check_compiler() -> None:
 
 if _COMPILER_IS_OLD:  # the compiler calls it while it traces, so that the sentence is what fails
     check_compiler = torch.compiler.assume_constant_result(check_compiler)
+
+
+def refuse_old_compiler() -> None:
+    """Call `check_compiler` if a compiler is tracing. Whatever it may meet first of a pruned model
+    begins with this: the model's forward, the patch embedding, or a block."""
+    if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
+        check_compiler()
 
 
 @runtime_checkable
@@ -118,26 +125,24 @@ class PrunedBlock:
     """A block of a pruned model. Its `forward` replaces that of the library's block.
 
     Args:
-        block: The library's module that it is attached to.
-        parts: That module, taken apart.
+        vit: The model that is pruned.
+        block: Its module that this one is attached to.
         task: What it has to do.
         plan: Of the whole model, for `gmacs` and `repr`; the forward does not read it.
-        call: How the library calls its blocks.
         sizes: Its tasks for images of other sizes; None refuses them.
     """
 
     def __init__(
         self,
+        vit: Backbone,
         block: nn.Module,
-        parts: Parts,
         task: Task,
         plan: Plan,
-        call: BlockCall,
         sizes: Sizes | None = None,
     ) -> None:
-        self.block, self.parts, self.task, self.plan, self.call = block, parts, task, plan, call
-        self.sizes = sizes
-        # What depends on the task alone is asked here, and not again for every image.
+        self.vit, self.block, self.task, self.plan, self.sizes = vit, block, task, plan, sizes
+        # What does not depend on the image is asked here, and not again for every one.
+        self.parts, self.call, self.bypassed = vit.parts(block), vit.call, vit.bypassed(block)
         self.patches = task.geometry.patches
         self.wants_graph, self.wants_columns = task.wants_graph, task.wants_columns
 
@@ -155,8 +160,8 @@ class PrunedBlock:
             left: Receives the tokens that leave the block. The last block returns a plain tensor,
                 but a head that pools needs the sizes of the tokens.
         """
-        if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
-            check_compiler()
+        refuse_old_compiler()
+        self.vit.refuse_hooks(self.bypassed)
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:
             return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]
@@ -187,7 +192,7 @@ class PrunedBlock:
         if pruned.task.last == self.task.last:
             return pruned
         task = replace(pruned.task, last=self.task.last)  # changed by `patches_left`
-        return PrunedBlock(pruned.block, pruned.parts, task, pruned.plan, pruned.call)
+        return PrunedBlock(pruned.vit, pruned.block, task, pruned.plan)
 
     def run(
         self, x: Tensor | Tokens, kwargs: dict[str, Any], left: list[Tokens] | None = None
@@ -226,13 +231,17 @@ class PrunedBlock:
         """Run the last block for a head that reads the prefix tokens alone.
 
         They attend to all tokens, so nothing changes for them. A stage in this block is skipped, as
-        no later attention would see what it kept. So is the history, which only stages read.
+        no later attention would see what it kept, unless it reduces the tokens before they attend:
+        at another size there may be such a stage. So is the history, which only stages read.
         """
         parts, task = self.parts, self.task
         prefix = task.geometry.prefix
         tokens = Tokens.of(x, prefix)
-        heads = _with_sizes(parts.attend(tokens, kwargs, prefix), tokens, task.method)
-        x = parts.join(tokens.x[:, :prefix], heads, [output(attn) for attn in heads])
+        if task.stage is not None and task.method.acts == "start":
+            x = self._reduce_and_attend(tokens, kwargs).x[:, :prefix]
+        else:
+            heads = _with_sizes(parts.attend(tokens, kwargs, prefix), tokens, task.method)
+            x = parts.join(tokens.x[:, :prefix], heads, [output(attn) for attn in heads])
         return task.method.read(tokens._replace(x=parts.feed(x)), prefix)
 
     def _attend(

@@ -11,13 +11,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from .cost import Geometry
 from .registry import LOADERS
+from .safety.ranges import checked_kind
 from .scoring.attention import Heads, Rows
 from .scoring.graph import ColumnGraph, Graph, RowGraph
 from .scoring.scorer import REFERENCE, Scorer
@@ -80,7 +81,7 @@ class Method(ABC):
     """Base class of all methods. A method must be hashable, picklable and stateless.
 
     Defining a subclass with a `name` registers it for every command, the page and schedule files.
-    Its options are the fields of a frozen dataclass.
+    Its options are the fields of a frozen dataclass, checked by their types.
 
     By default a method keeps as many tokens as Zero-TPrune would at the same stage, acts at the end
     of a block, and needs nothing of its attention.
@@ -121,6 +122,13 @@ class Method(ABC):
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
             _register(cls)
+
+    def __post_init__(self) -> None:
+        """Check the options of a dataclass by their types."""
+        for option, kind in _option_kinds(type(self)).items():
+            label = f"{option!r} of {getattr(self, 'name', type(self).__name__)}"
+            plain = checked_kind(label, getattr(self, option), kind)
+            object.__setattr__(self, option, plain)
 
     def dials(self, geometry: Geometry) -> Iterable[Dial] | None:
         """Return ways to set the method to a budget, the preferred one first; None for the paper's
@@ -186,6 +194,16 @@ class Method(ABC):
 
     def take_off(self, model: nn.Module) -> None:  # noqa: B027
         """Undo `put_on`; called when the model is restored or pruned by another method."""
+
+
+@cache
+def _option_kinds(method: type[Method]) -> dict[str, Any]:
+    """Return the declared types of a method's options, where they can be resolved."""
+    try:
+        kinds = get_type_hints(method)
+    except NameError:  # a class in a function, with types from there
+        return {}
+    return {option.name: kinds[option.name] for option in fields(method)}  # type: ignore[arg-type]
 
 
 #: every registered method by name
@@ -365,10 +383,6 @@ def from_data(data: object, method: object = None) -> Method:
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
     }
-    for option in fields(kind):  # "no" would count as true
-        value = values.get(option.name, option.default)
-        if isinstance(option.default, bool) and not isinstance(value, bool):
-            raise ValueError(f"{option.name!r} of {name} must be true or false, got {value!r}")
     try:
         result: Method = kind(**{**kind.variants.get(name, {}), **values})
     except TypeError as error:

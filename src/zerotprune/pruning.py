@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TypeVar, get_args
 
 from torch import Tensor, nn
@@ -76,16 +77,12 @@ def prune_(
     torch.Size([1, 5])
     """
     _check_compute(compute)
+    _check_schedule(schedule)
     if schedule is None:
         schedule = schedule_for(
             model, cost=cost, gmacs=gmacs, speedup=speedup, example=example, method=method,
             tuned=tuned, outputs=outputs,
         )  # fmt: skip
-    elif not isinstance(schedule, Schedule):
-        meant = f"Schedule.load({schedule!r})" if isinstance(schedule, str) else f"cost={schedule}"
-        raise TypeError(
-            f"schedule must be a Schedule, got {type(schedule).__name__}: did you mean {meant}?"
-        )
     elif cost is not None or gmacs is not None or speedup is not None or tuned:
         raise ValueError("give a schedule or a budget, not both")
     elif method is not None:
@@ -158,6 +155,7 @@ def gmacs(
     '1.254, 0.752'
     """
     _check_compute(compute)
+    _check_schedule(schedule)
     geometry, current = backbone(model).geometry, current_plan(model)
     if schedule is not None:
         plan = Plan(fit(schedule, geometry, outputs), geometry, outputs)
@@ -167,6 +165,17 @@ def gmacs(
     else:
         plan = Plan(Schedule(), geometry)
     return plan.gmacs(convention, compute=compute)
+
+
+def _check_schedule(schedule: object) -> None:
+    if schedule is None or isinstance(schedule, Schedule):
+        return
+    hint = ""
+    if isinstance(schedule, str):
+        hint = f": did you mean Schedule.load({schedule!r})?"
+    elif isinstance(schedule, Real):
+        hint = f": did you mean cost={schedule}?"
+    raise TypeError(f"schedule must be a Schedule, got {type(schedule).__name__}{hint}")
 
 
 def _check_compute(compute: str) -> None:

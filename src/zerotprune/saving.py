@@ -427,8 +427,6 @@ def _others_in(folder: Path) -> list[Path]:
 
 def _unwrap_model(model: nn.Module) -> nn.Module:
     """Return the model to write: without wrappers, and without a Sequential around it."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
     if (wrapper := wrapper_of(model)) is not None:
         peft = wrapper == "get_peft_model"

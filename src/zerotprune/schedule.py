@@ -14,7 +14,7 @@ from typing import Any, get_args
 from .cost import Convention
 from .method import Method, from_data, resolve, to_data
 from .safety.files import parse_json, replacing, text_of
-from .safety.ranges import check_range
+from .safety.ranges import check_number, check_range
 
 #: the version of a schedule that knows its budget; without one it is written as version 2
 VERSION = 3
@@ -119,9 +119,7 @@ class Budget:
         if (self.cost is None) == (self.gmacs is None):
             raise ValueError("a budget needs either cost=…, a share of the compute, or gmacs=…")
         for name, value in self.options.items():
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(f"{name} must be a number, got {value!r}")
-            check_range(name, value)
+            check_number(name, value)
         if self.convention not in get_args(Convention):
             raise ValueError(f'convention must be "full" or "paper", got {self.convention!r}')
 
@@ -184,6 +182,8 @@ class Schedule:
             if first.block == second.block:
                 raise ValueError(f"a block has at most one stage, got two at block {first.block}")
         object.__setattr__(self, "stages", stages)
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise TypeError(f"budget must be a Budget, got {self.budget!r}")
         if (self.budget is None) != (self.patches is None):
             raise ValueError("give both budget and patches, or neither")
         if self.patches is not None:

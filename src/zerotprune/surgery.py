@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from .backbones import Backbone, backbone, transformer
+from .backbones import Backbone, backbone, transformer, unwrap
 from .backbones.contract import is_saving
-from .backbones.ending import as_forward, ending_of, is_refusal, make_refusal
+from .backbones.ending import as_forward, ending_of, is_foreign, is_refusal, make_refusal
 from .backbones.patch_embedding import attach_products, detach_products
 from .block import PrunedBlock
 from .cost import Compute
@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Solve = Callable[[Plan, int], Schedule]
 
 #: positions of a dial at which a method shows the blocks that it may put stages at
-_POSITIONS = (0.25, 0.5, 0.75)
+_POSITIONS = (0.5, 1.0)
 
 _NO_GRID = (
     'needs every patch, and a pruned model has fewer: prune it with outputs="grid", or call '
@@ -50,8 +50,11 @@ _STALE = (
     "would change the number of tokens that the schedule was solved for: call restore_(model) "
     "first, and prune_ again afterwards"
 )
+_REPLICATED = (
+    "would run the blocks of one GPU on all: use torch.nn.parallel.DistributedDataParallel, or one "
+    "GPU"
+)
 _HOOKED = "get a tuple of tokens (x first) instead of a tensor while the model is pruned"
-_BYPASSED = "are not called while the model is pruned: put them on its submodules or on the block"
 _PREPARED = "accelerate has replaced the model's forward: prune before accelerator.prepare"
 _DISPATCHED = (
     "accelerate has replaced the forward of the blocks: prune before it dispatches the model, or "
@@ -85,10 +88,15 @@ def attach(
     _refuse_foreign(vit, plan, prefix_only)
     # Make everything before attaching anything: a call that fails leaves the model as it was.
     method = plan.method.bind(inner, plan.stages, vit.geometry)
-    sizes = Sizes(inner, plan, solve)
+    sizes = Sizes(plan, solve if vit.any_size else None)
     blocks = _pruned_blocks(vit, method, sizes, compute, backend)
     attributes = _attributes(vit, plan, prefix_only, compute) if plan.stages else {}
-    _warn_about_hooks(vit, [pruned.block for pruned in blocks], outputs)
+    if len({pruned.block for pruned in blocks}) < len(blocks):
+        raise TypeError("two blocks of this model are one module, which can have only one stage")
+    for pruned in blocks:
+        vit.refuse_hooks(pruned.bypassed)
+        if outputs == "tokens" and vit.has_hooks(pruned.block):
+            warnings.warn(f"the hooks on block {pruned.task.block} {_HOOKED}", stacklevel=3)
     restore_(model)
     method.put_on(inner)
     for pruned in blocks:
@@ -107,7 +115,7 @@ def _pruned_blocks(
     plan = sizes.plan
     tasks = plan.tasks(compute, backend, method, sizes.first_block())
     sizes.blocks = [
-        PrunedBlock(block, vit.parts(block), task, plan, vit.call, sizes)
+        PrunedBlock(vit, block, task, plan, sizes)
         for block, task in zip(vit.blocks, tasks, strict=True)
         if task is not None
     ]
@@ -120,7 +128,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     weighs = plan.size_weighted or (prefix_only and plan.uneven)
     proportional = plan.method.proportional if weighs else None
     ending = vit.ending(prefix_only=prefix_only, proportional=proportional)
-    if ending is not None and not _is_foreign(inner):
+    if ending is not None and not is_foreign(inner):
         attributes["forward"] = as_forward(ending)
     unserved = vit.unserved if plan.outputs == "tokens" else ()
     refusals = dict.fromkeys(unserved, _NO_GRID) | dict.fromkeys(vit.resizing, _STALE)
@@ -128,30 +136,15 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
     attributes |= {
         name: make_refusal(name, why) for name, why in refusals.items() if hasattr(inner, name)
     }
+    attributes["_replicate_for_data_parallel"] = make_refusal("torch.nn.DataParallel", _REPLICATED)
     attributes |= vit.saving(note_of(plan, compute))
     attributes["extra_repr"] = functools.partial(_describe, plan, type(inner).extra_repr(inner))
     return attributes
 
 
-def _warn_about_hooks(vit: Backbone, pruned: list[nn.Module], outputs: Outputs) -> None:
-    """Warn about user hooks that see other values than in the unpruned model."""
-    for number, block in enumerate(vit.blocks, start=1):
-        if block not in pruned:
-            continue
-        if outputs == "tokens" and _is_hooked(block, vit):
-            warnings.warn(f"the hooks on block {number} {_HOOKED}", stacklevel=4)
-        if any(_is_hooked(module, vit) for module in vit.bypassed(block)):
-            warnings.warn(f"the hooks on the attention of block {number} {_BYPASSED}", stacklevel=4)
-
-
-def _is_hooked(module: nn.Module, vit: Backbone) -> bool:
-    """Return whether the module has hooks that are not the library's."""
-    hooks = chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
-    return any(getattr(hook, "__module__", "") not in vit.recorders for hook in hooks)
-
-
 def sharing_copy(model: Model) -> Model:
     """Copy a model, but share its weights: the copy can be pruned by itself."""
+    unwrap(model)  # raises if it is no model
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
 
@@ -159,6 +152,7 @@ def sharing_copy(model: Model) -> Model:
 def restore_(model: Model) -> Model:
     """Undo `prune_`: the model is what it was before, bit for bit.
 
+    Pruned models inside it are restored too, and if it is a part of a pruned model, that model.
     What a method has learned stays in `model.zerotprune`, and nothing runs it.
 
     Args:
@@ -169,7 +163,15 @@ def restore_(model: Model) -> Model:
     >>> "pruned by" in repr(model), "pruned by" in repr(restore_(model))
     (True, False)
     """
-    inner, blocks = transformer(model), pruned_blocks(model)
+    attached_to = (pruned.vit.model for pruned in pruned_blocks(model))
+    for inner in dict.fromkeys([transformer(model), *attached_to]):
+        _take_off(inner)
+    return model
+
+
+def _take_off(inner: nn.Module) -> None:
+    """Undo what `attach` did to a Transformer."""
+    blocks = pruned_blocks(inner)
     for pruned in blocks:
         del pruned.block.forward
     if blocks:
@@ -181,7 +183,6 @@ def restore_(model: Model) -> Model:
         described = isinstance(value, functools.partial) and value.func is _describe
         if described or is_refusal(value) or is_saving(value):
             delattr(inner, name)
-    return model
 
 
 def note_of(plan: Plan, compute: Compute) -> dict[str, Any]:
@@ -228,11 +229,6 @@ def _describe(plan: Plan, others: str) -> str:
     return f"{others}, {line}" if others else line
 
 
-def _is_foreign(model: Any) -> bool:
-    """Return whether something else has replaced the model's forward."""
-    return "forward" in model.__dict__ and ending_of(model) is None
-
-
 def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
     """Refuse forwards that something else replaced, if pruning has to replace them."""
     for number, block in enumerate(vit.blocks, start=1):
@@ -240,7 +236,7 @@ def _refuse_foreign(vit: Backbone, plan: Plan, prefix_only: bool) -> None:
             if hasattr(block, "_hf_hook"):
                 raise TypeError(_DISPATCHED)
             raise TypeError(f"the forward of block {number} was replaced by something else")
-    if _is_foreign(vit.model) and (prefix_only or plan.size_weighted):
+    if is_foreign(vit.model) and (prefix_only or plan.size_weighted):
         if hasattr(vit.model, "_original_forward"):
             raise TypeError(_PREPARED)
         why = (
@@ -255,30 +251,28 @@ class Sizes:
     """The blocks of a pruned model for every image size that it has met.
 
     Args:
-        model: The Transformer itself.
         plan: For the size that the model was pruned at.
         solve: Returns the schedule for another size; None refuses all other sizes.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, solve: Solve | None) -> None:
-        self.model, self.plan, self.solve = model, plan, solve
+    def __init__(self, plan: Plan, solve: Solve | None) -> None:
+        self.plan, self.solve = plan, solve
         self.blocks: Sequence[PrunedBlock] = ()  # for the size that the model was pruned at
         self._solved: dict[int, dict[int, PrunedBlock]] = {}  # patches → block number → block
 
     def first_block(self) -> int | None:
         """Return the first block that may have a stage at any size; None for that of the plan.
 
-        A method that spreads few tokens over all blocks has stages at other blocks at another size.
+        At another size the budget may need another dial, or put tokens at other blocks.
         """
         plan = self.plan
         if self.solve is None or plan.schedule.budget is None or not plan.stages:
             return None
-        dial = next(iter(dials_of(plan.method, plan.geometry)))
-        schedules = [schedule for at in _POSITIONS if (schedule := dial(at)) is not None]
-        blocks = [
-            stage.block for schedule in schedules for stage in schedule.stages if stage.prunes
+        schedules = [
+            dial(at) for dial in dials_of(plan.method, plan.geometry) for at in _POSITIONS
         ]
-        return min([plan.first, *blocks])
+        stages = [stage for schedule in schedules if schedule for stage in schedule.stages]
+        return min([plan.first, *(stage.block for stage in stages)])
 
     def block(self, number: int, patches: int) -> PrunedBlock:
         """Return a block, counted from 1, for images of this many patches."""
@@ -291,9 +285,10 @@ class Sizes:
             self._solved[patches] = self._blocks_at(patches)
 
     def _blocks_at(self, patches: int) -> dict[int, PrunedBlock]:
+        vit = self.blocks[0].vit
         try:
             plan = self._plan_at(patches)
-            method = plan.method.bind(self.model, plan.stages, plan.geometry)
+            method = plan.method.bind(vit.model, plan.stages, plan.geometry)
         except ValueError as error:
             raise ValueError(
                 f"the model was pruned for images of {self.plan.geometry.patches} patches, got "
@@ -303,9 +298,7 @@ class Sizes:
         tasks = plan.tasks(first.compute, first.backend, method, first.block)
         task_of = {task.block: task for task in tasks if task is not None}
         return {
-            pruned.task.block: PrunedBlock(
-                pruned.block, pruned.parts, task_of[pruned.task.block], plan, pruned.call
-            )
+            pruned.task.block: PrunedBlock(vit, pruned.block, task_of[pruned.task.block], plan)
             for pruned in self.blocks
         }
 

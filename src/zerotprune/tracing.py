@@ -71,8 +71,7 @@ def trace(
     staged = [block for block in pruned if block.task.stage is not None]
     if not staged:
         raise ValueError("nothing to trace: call prune_(model, cost=…) first")
-    if not isinstance(images, Tensor) or images.dim() != 4:
-        raise TypeError("images must be a tensor of shape (batch, channels, height, width)")
+    check_images("images", images)
     if not images.isfinite().all():
         raise ValueError("images must be finite, got NaN or infinite values")
     seen: list[_Sight] = []
@@ -96,6 +95,16 @@ def trace(
         return []
     patches = seen[0].source.shape[1]
     return [_stage_trace(sight, patches) for sight in seen]
+
+
+def check_images(name: str, images: object) -> None:
+    """Refuse what is no batch of images."""
+    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
+        raise TypeError(
+            f"{name} must be a tensor of shape (batch, channels, height, width), of floating point"
+        )
+    if len(images) == 0:
+        raise ValueError(f"{name} must hold at least one image, got none")
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, fused: bool) -> None:
     for block, x, kwargs in calls:
         kwargs = {name: value for name, value in kwargs.items() if name not in MASKS}
         with torch.inference_mode():
-            pruned = PrunedBlock(block, taken.parts(block), task, plan, taken.call)
+            pruned = PrunedBlock(taken, block, task, plan)
             out = pruned.run(x, kwargs)
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(x, **kwargs))

@@ -69,7 +69,7 @@ def test_parts_make_the_block_bit_for_bit(name: str) -> None:
     assert len(calls) == taken.geometry.depth == DEPTH
     with torch.inference_mode(), without_fast_path():
         for block, x in calls:
-            pruned = PrunedBlock(block, taken.parts(block), task, plan, taken.call)
+            pruned = PrunedBlock(taken, block, task, plan)
             out = pruned.run(x, {})
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(x))

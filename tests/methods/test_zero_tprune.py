@@ -220,7 +220,7 @@ def test_counts_are_those_promised() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"metric": "euclid"}, "metric must be one of cosine, dot"),
+        ({"metric": "euclid"}, "'metric' of .* must be one of cosine, dot"),
         ({"vhf": (0.7, 0.01)}, "vhf must be two variances"),
         ({"cls_weight": 0.0}, "cls_weight must be a positive number"),
     ],

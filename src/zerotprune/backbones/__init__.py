@@ -64,7 +64,7 @@ LIBRARIES: dict[str, Library] = {
 
 def backbone(model: object) -> Backbone:
     """Take a model apart, or raise TypeError with the reason why it cannot be pruned."""
-    model = transformer(_check_module(model))
+    model = transformer(model)
     if (wrapper := wrapper_of(model)) is not None:
         raise TypeError(f"cannot prune a model after {wrapper}: prune it first")
     home = _home_of(model)
@@ -76,7 +76,7 @@ def backbone(model: object) -> Backbone:
 
 def reading(model: object) -> Reading:
     """Return what a vision-language model reads of its tower, or raise TypeError if unknown."""
-    model = unwrap(_check_module(model))
+    model = unwrap(model)
     read = getattr(_home_of(model), "reading", None)
     if read is None:
         raise TypeError(f"{type(model).__name__} is not a supported vision-language model")
@@ -95,7 +95,7 @@ def featurize_(model: object, pool: Pool = "own") -> nn.Module:
             the CLS token; "mean" for the mean over the patches.
     """
     check_choice("pool", pool, get_args(Pool))
-    model = unwrap(_check_module(model))
+    model = unwrap(model)
     if type(model) is nn.Sequential:
         supported = [child for child in model if _home_of(child) is not None]
         model = supported[0] if len(supported) == 1 else model
@@ -107,8 +107,10 @@ def featurize_(model: object, pool: Pool = "own") -> nn.Module:
     return featurized
 
 
-def unwrap(model: nn.Module) -> nn.Module:
+def unwrap(model: object) -> nn.Module:
     """Return the model inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
@@ -118,7 +120,7 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def transformer(model: nn.Module) -> nn.Module:
+def transformer(model: object) -> nn.Module:
     """Return the Vision Transformer itself: without wrappers, out of an `nn.Sequential` with one
     supported model, or out of a larger model of the same library."""
     model = unwrap(model)
@@ -239,12 +241,6 @@ def refuse_unreachable(
         raise ValueError(
             f"cannot fetch the pretrained weights of {name}: {host} cannot be reached; {instead}"
         ) from None
-
-
-def _check_module(model: object) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"a model must be a torch.nn.Module, got {type(model).__name__}")
-    return model
 
 
 def _home_of(model: nn.Module) -> ModuleType | None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..block import Parts
 from ..cost import Geometry
 from ..tokens import Tokens
-from .ending import Ending, ending_of
+from .ending import Ending, ending_of, hooks_on, uncalled
 
 __all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Pool", "Reading"]
 
@@ -70,8 +71,6 @@ class Backbone(ABC):
     unserved: ClassVar[tuple[str, ...]] = ()
     #: methods that get tokens without their sizes: refused while the head must pool by size
     unweighed: ClassVar[tuple[str, ...]] = ()
-    #: the library's modules whose hooks on blocks cause no warning: they record outputs
-    recorders: ClassVar[tuple[str, ...]] = ()
     #: methods that change the number of tokens, which a pruned model refuses
     resizing: ClassVar[tuple[str, ...]] = ()
 
@@ -79,9 +78,20 @@ class Backbone(ABC):
     def parts(self, block: nn.Module) -> Parts: ...
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        """Return the modules of a block that are not called while it is pruned; their submodules
-        are."""
+        """Return the modules of a block that are not called while it is pruned; most of their
+        submodules are."""
         return ()
+
+    def has_hooks(self, module: nn.Module) -> bool:
+        """Return whether a module has hooks that are not the library's."""
+        return any(map(self.ending_class.is_users_hook, hooks_on(module)))
+
+    def refuse_hooks(self, modules: Sequence[nn.Module]) -> None:
+        """Refuse hooks of a user on modules that are not called. A tracer's are no user's: fvcore
+        hooks all modules, to name what it counts."""
+        for module in modules:
+            if self.has_hooks(module) and not torch.jit.is_tracing():
+                raise uncalled(self.model, module)
 
     @property
     @abstractmethod
@@ -92,6 +102,11 @@ class Backbone(ABC):
     @abstractmethod
     def input_shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
+
+    @property
+    def any_size(self) -> bool:
+        """Does the model take images of sizes other than `input_shape`?"""
+        return False
 
     @property
     @abstractmethod

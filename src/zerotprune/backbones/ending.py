@@ -18,12 +18,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, MethodType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ..block import refuse_old_compiler
 from ..shapes import Float
 from ..tokens import Tokens
 
@@ -41,6 +42,9 @@ class Ending(ABC):
         proportional: The method's `proportional`, if it merges or pads tokens: then a head that
             pools weighs them by size, and so does attention pooling.
     """
+
+    #: the library's modules whose hooks on blocks do not matter: they record outputs
+    recorders: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, model: Any, *, prefix_only: bool = False, proportional: float | None = None
@@ -75,6 +79,10 @@ class Ending(ABC):
     def around(self) -> Iterable[nn.Module]:
         """Return the modules that see the output of the last block: its parents and the norm."""
 
+    def bypassed(self) -> Iterable[nn.Module]:
+        """Return the modules that are not called when the head pools by size."""
+        return ()
+
     @abstractmethod
     def reads_prefix_only(self) -> bool:
         """Return whether the head, as it is now, reads the prefix tokens alone."""
@@ -88,8 +96,8 @@ class Ending(ABC):
         if "forward" not in self.last_block().__dict__:
             return {}  # the block was replaced after pruning
         reads_prefix_only = self.reads_prefix_only()
-        if prefix_only and self.prefix_only and reads_prefix_only and not self._is_watched():
-            return {"prefix_only": True}
+        if self.prefix_only and reads_prefix_only:
+            return {"prefix_only": True} if prefix_only and not self._is_watched() else {}
         if self.proportional is None:
             return {}
         if not reads_prefix_only and not self.weighs_sizes():
@@ -97,6 +105,9 @@ class Ending(ABC):
                 "the model's head was replaced after pruning by one that cannot pool merged "
                 "tokens: call prune_ again"
             )
+        for module in self.bypassed():
+            if any(map(self.is_users_hook, hooks_on(module))):
+                raise uncalled(self.model, module)
         left: list[Tokens] = []
         return {"left": left}
 
@@ -121,15 +132,25 @@ class Ending(ABC):
         modules = (*self.around(), *self.last_block().modules())
         return any(self.is_users_hook(hook) for module in modules for hook in hooks_on(module))
 
-    def is_users_hook(self, hook: Callable[..., Any]) -> bool:
+    @classmethod
+    def is_users_hook(cls, hook: Callable[..., Any]) -> bool:
         """Return whether it is a user's hook, and not one of the library."""
-        return True
+        return getattr(hook, "__module__", "") not in cls.recorders
 
 
 def hooks_on(module: nn.Module) -> list[Callable[..., Any]]:
     """Return all hooks on the module itself."""
     forward = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     return [*forward, *module._backward_hooks.values(), *module._backward_pre_hooks.values()]
+
+
+def uncalled(model: nn.Module, module: nn.Module) -> ValueError:
+    """Return the error for hooks on a module that is not called."""
+    names = (name for name, other in model.named_modules() if other is module)
+    return ValueError(
+        f"hooks on {next(names, type(module).__name__)} are not called while the model is pruned: "
+        "put them on its submodules, or on a block"
+    )
 
 
 class BlockRow:
@@ -220,7 +241,13 @@ def ending_of(model: Any) -> Ending | None:
     return None
 
 
+def is_foreign(model: nn.Module) -> bool:
+    """Return whether something else has replaced the model's forward."""
+    return "forward" in model.__dict__ and ending_of(model) is None
+
+
 def _forward(ending: Ending, *args: Any, **kwargs: Any) -> Any:
+    refuse_old_compiler()
     return ending(*args, **kwargs)
 
 

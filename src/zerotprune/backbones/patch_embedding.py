@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..block import refuse_old_compiler
 from ..scoring.graph import is_autocast
 from ..shapes import Float
 
@@ -45,6 +46,7 @@ class PatchProduct:
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch embed_dim rows columns"]:
+        refuse_old_compiler()
         if _is_faster(self.conv, images):
             return multiply_patches(images, self.conv.weight, self.conv.bias)
         return nn.Conv2d.forward(self.conv, images)

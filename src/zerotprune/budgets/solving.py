@@ -24,7 +24,7 @@ from ..plan import Plan
 from ..schedule import Budget, Schedule
 from ..surgery import attach, restore_
 from ..tokens import Outputs
-from ..tracing import survivors
+from ..tracing import check_images, survivors
 from .tuned import tuned_at
 
 #: how far a schedule's cost may be from its budget, relative to the budget
@@ -143,6 +143,7 @@ def _cost_at(
 
     if example is None:
         raise ValueError("speedup is measured on a batch of images: give example=images")
+    check_images("example", example)
     return cost_for(model, TimeBudget(speedup), example, method)[0]
 
 
@@ -159,6 +160,8 @@ def _price_in_gmacs(
             f"the cost of {name_of(method)} depends on the images: give some to measure it on, "
             "schedule_for(…, images=…)"
         )
+    if method.adaptive:
+        check_images("images", images)
 
     def price(schedule: Schedule) -> float | None:
         gmacs = Plan(schedule, geometry, outputs).price(convention)

@@ -22,7 +22,7 @@ from ..backbones import unwrap
 from ..clock import Timings, race, room_for, stopwatch
 from ..method import Method, name_of, resolve
 from ..methods import DEFAULT
-from ..safety.ranges import check_range
+from ..safety.ranges import check_number
 from ..schedule import Schedule
 from ..surgery import attach, sharing_copy
 from .solving import schedule_for
@@ -85,10 +85,9 @@ class TimeBudget:
     def __post_init__(self) -> None:
         if (self.speedup is None) == (self.latency_ms is None):
             raise ValueError("a time budget needs either speedup=… or latency_ms=…")
-        if self.speedup is not None:
-            check_range("speedup", self.speedup)
-        if self.latency_ms is not None:
-            check_range("latency_ms", self.latency_ms)
+        for name, value in (("speedup", self.speedup), ("latency_ms", self.latency_ms)):
+            if value is not None:
+                check_number(name, value)
 
     def wanted(self, timed: Timed) -> float:
         """Return the budget as a speedup, on the machine that `timed` comes from."""

@@ -57,10 +57,9 @@ class AViT(Method):
     rest: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.gamma < math.inf or not math.isfinite(self.beta):
-            raise ValueError(
-                f"gamma must be a positive number and beta a number, got {self.gamma}, {self.beta}"
-            )
+        super().__post_init__()
+        if self.gamma <= 0:
+            raise ValueError(f"gamma must be a positive number, got {self.gamma}")
         if not 0 < self.rest < 1:
             raise ValueError(f"rest must be between 0 and 1, got {self.rest}")
 

@@ -164,7 +164,7 @@ class InPlaceBlock(PrunedBlock):
     """A pruned block that runs in a training form while the model is in training mode."""
 
     def __init__(self, block: PrunedBlock, form: InPlace) -> None:
-        super().__init__(block.block, block.parts, block.task, block.plan, block.call)
+        super().__init__(block.vit, block.block, block.task, block.plan)
         self.form = form
 
     def run(

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 
 from ..cost import Geometry
 from ..dials import Dial, spread_evenly
 from ..method import Method, Part, Seen
-from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage, share_that_keeps
 from ..scoring.graph import cls_attention
 from ..tokens import Reduction
@@ -95,9 +94,6 @@ class DiffRate(Method):
     counts: Counts = "published"
     weighted: bool = False
     proportional: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("counts", self.counts, get_args(Counts))
 
     def dials(self, geometry: Geometry) -> Iterator[Dial]:
         """Yield the published counts, for the budgets that they meet, then what is between them."""

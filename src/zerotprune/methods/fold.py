@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from ..cost import Geometry
 from ..dials import Dial
 from ..method import Method, Part, Seen
-from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
 from ..scoring.attention import cls_and_received, pooled_attention, sampled_rows
 from ..scoring.graph import average_attention, cls_attention
@@ -73,18 +71,16 @@ class Fold(Method):
     features: Feature = "x-pre"
     of_partner: float = 0.25
     stages: int | None = None
-    proportional: float = 1.0
+    proportional: float | bool = 1.0
     keeps_length: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.stages is not None and self.stages < 1:
             raise ValueError(f"stages must be at least 1, or None, got {self.stages}")
         for name in ("of_partner", "proportional"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0 <= value < inf:
-                raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
-        for name, choices in (("importance", Importance), ("features", Feature)):
-            check_choice(name, getattr(self, name), get_args(choices))
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
     def dials(self, geometry: Geometry) -> list[Dial]:
         """Return dials of a few stages, spaced evenly up to 10/12 of the depth, that fold the same

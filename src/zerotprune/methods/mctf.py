@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,6 @@ from torch import Tensor
 from ..cost import Geometry
 from ..dials import Dial, merge_evenly, spread_evenly
 from ..method import Method, Seen
-from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
 from ..scoring import indexing
 from ..scoring.graph import average_attention, widen
@@ -56,9 +55,6 @@ class MCTF(Method):
     searchable = "counts"
     counts: Counts = "even"
     proportional: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("counts", self.counts, get_args(Counts))
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.counts == "even":

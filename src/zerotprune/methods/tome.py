@@ -43,9 +43,9 @@ class ToMe(Method):
     inflect: float | None = None
 
     def __post_init__(self) -> None:
-        value = self.inflect
-        if value is not None and not (isinstance(value, (int, float)) and -1 <= value <= 1):
-            raise ValueError(f"inflect must be a number from -1 to 1, or None, got {value!r}")
+        super().__post_init__()
+        if self.inflect is not None and not -1 <= self.inflect <= 1:
+            raise ValueError(f"inflect must be from -1 to 1, or None, got {self.inflect}")
 
     def dials(self, geometry: Geometry) -> list[Dial]:
         """Turn the paper's r, spread over the blocks by `inflect`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from ..cost import Geometry
 from ..dials import Dial, early_form, importance_form, paper_form
 from ..method import Method, Part, Seen
-from ..safety.ranges import check_choice
 from ..schedule import Stage
 from ..scoring.graph import Graph, HeadRule, Over
 from ..scoring.indexing import take
@@ -93,14 +92,13 @@ class ZeroTPrune(Method):
     pre_vhf: bool = False
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            check_choice(name, getattr(self, name), choices)
-        if self.vhf is not None and not (len(self.vhf) == 2 and 0 <= self.vhf[0] <= self.vhf[1]):
+        super().__post_init__()
+        if self.vhf is not None and not 0 <= self.vhf[0] <= self.vhf[1]:
             raise ValueError(f"vhf must be two variances (low, high) or None, got {self.vhf!r}")
-        if self.cls_weight is not None and not 0 < self.cls_weight < math.inf:
-            raise ValueError(f"cls_weight must be a positive number, got {self.cls_weight!r}")
-        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise ValueError(f"epsilon must be a positive number or None, got {self.epsilon!r}")
+        for name in ("cls_weight", "epsilon"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be a positive number or None, got {value!r}")
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         if self.form == "paper":
@@ -278,16 +276,3 @@ def vote_until(
 
 #: the part of the block after which the features are there, if not attention
 _DECIDES_AFTER: dict[str, Part] = {"x-mid": "projection", "x": "mlp"}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "start": get_args(Start),
-    "pre_start": get_args(Start),
-    "heads": get_args(HeadRule),
-    "order": get_args(Order),
-    "features": get_args(Feature),
-    "partition": (*get_args(Groups), "random"),
-    "metric": get_args(Metric),
-    "ranking": ("wpr", *get_args(Score)),
-    "draw": get_args(Draw),
-    "form": get_args(ScheduleForm),
-    "vhf_over": get_args(Over),
-}

@@ -1,10 +1,13 @@
 """Check what users give: numbers by one table of ranges for arguments, options and their help;
-words by their choices."""
+words by their choices; options of a method by their types."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
-from typing import NamedTuple
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 
 class Range(NamedTuple):
@@ -82,6 +85,13 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
     RANGES[name].check(called or name, value)
 
 
+def check_number(name: str, value: object) -> None:
+    """Refuse what is no number, or a number outside the range of that name."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    check_range(name, cast(float, value))
+
+
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Refuse a word that is not one of the choices.
 
@@ -91,6 +101,69 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def checked_kind(name: str, value: object, kind: Any) -> Any:
+    """Return a value as the plain type that was declared for it, or refuse another one.
+
+    Args:
+        name: Of the value, for the message.
+        value: What a user gave.
+        kind: Its declared type: bool, int, float, None, words, tuples of these, or unions. Any
+            other is not checked.
+
+    >>> checked_kind("stages", "4", int | None)
+    Traceback (most recent call last):
+    ValueError: stages must be a whole number or None, got '4'
+    """
+    kinds = _alternatives(kind)
+    for one in kinds:
+        plain = _plain(value, one)
+        if plain is not _OTHER:
+            return plain
+    raise ValueError(f"{name} must be {' or '.join(map(_words, kinds))}, got {value!r}")
+
+
+_OTHER = object()
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """Return the members of a union; all of its words as one."""
+    if get_origin(kind) not in (Union, UnionType):
+        return [kind]
+    members = [member for part in get_args(kind) for member in _alternatives(part)]
+    words = [word for part in members if get_origin(part) is Literal for word in get_args(part)]
+    others = [member for member in members if get_origin(member) is not Literal]
+    return [Literal[tuple(words)], *others] if words else others  # type: ignore[list-item]
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Return the value as the type; `_OTHER` if it is none of it."""
+    if get_origin(kind) is Literal:
+        return value if isinstance(value, str) and value in get_args(kind) else _OTHER
+    if get_origin(kind) is tuple:
+        kinds = get_args(kind)
+        if not isinstance(value, tuple) or len(value) != len(kinds):
+            return _OTHER
+        parts = tuple(map(_plain, value, kinds))
+        return _OTHER if _OTHER in parts else parts
+    if kind is bool or kind is NoneType:
+        return value if isinstance(value, kind) else _OTHER
+    if kind is int:
+        return int(value) if isinstance(value, Integral) and type(value) is not bool else _OTHER
+    if kind is float:
+        is_number = isinstance(value, Real) and type(value) is not bool
+        return float(value) if is_number and abs(value) <= sys.float_info.max else _OTHER
+    return value
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        return f"{len(get_args(kind))} numbers"
+    known = {bool: "true or false", NoneType: "None", int: "a whole number", float: "a number"}
+    return known.get(kind, str(kind))
 
 
 def _format(value: float) -> str:

@@ -61,7 +61,7 @@ def test_parts_make_the_block_bit_for_bit(family: str, attention: str) -> None:
             if family.startswith("siglip2"):  # its mask masks nothing
                 args = (args[0], None)
             x, others = vit.call.read(args, kwargs)
-            pruned = PrunedBlock(block, vit.parts(block), task, plan, vit.call)
+            pruned = PrunedBlock(vit, block, task, plan)
             out = pruned.run(x, others)
             assert isinstance(out, Tensor)
             assert torch.equal(out, block(*args, **kwargs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,9 @@ class LVViTBackbone(Backbone):
 
     def parts(self, block: nn.Module) -> Parts:
         return LVViTBlock(block)
+
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        return [cast(nn.Module, block.attn)]
 
     @property
     def name(self) -> str:

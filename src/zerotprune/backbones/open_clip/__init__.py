@@ -60,6 +60,11 @@ class ClipBackbone(Backbone):
     def parts(self, block: nn.Module) -> Parts:
         return PackedBlock(block, "attn", _AFTER_ATTENTION, ("ls_2",))
 
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        attention: Any = block.attn
+        dropout = getattr(attention, "attn_drop", None)
+        return [attention, *([] if dropout is None else [dropout])]
+
     @property
     def name(self) -> str:
         """Empty: an image tower does not store its name."""

@@ -29,6 +29,13 @@ class ClipEnding(Ending):
         transformer = self.model.transformer
         return transformer, transformer.resblocks, self.model.ln_post
 
+    def bypassed(self) -> list[nn.Module]:
+        model = self.model
+        if model.attn_pool is None:
+            return [model.transformer]
+        second = None if is_cascade(model) else model.attn_pool_contrastive
+        return [model.transformer, model.attn_pool, *([] if second is None else [second])]
+
     def reads_prefix_only(self) -> bool:
         """Return whether it reads the prefix tokens alone. A tower may also return patch tokens."""
         model = self.model

@@ -51,7 +51,9 @@ class TimmBackbone(Backbone):
         return BLOCKS[type(block)](block)
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
-        return [module for module in attentions(block) if module is not block]
+        modules = [module for module in attentions(block) if module is not block]
+        dropouts = [module.attn_drop for module in attentions(block)]  # the scorer's attention
+        return [*getattr(block, "attns", ()), *modules, *dropouts]
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -69,6 +71,10 @@ class TimmBackbone(Backbone):
         first = next(weight for weight in embed.parameters() if weight.dim() == 4)
         height, width = embed.img_size
         return int(first.shape[1]), int(height), int(width)
+
+    @property
+    def any_size(self) -> bool:
+        return bool(getattr(self.model, "dynamic_img_size", False))
 
     @property
     def outputs(self) -> int:

@@ -20,8 +20,8 @@ from ..ending import (
     BlockRow,
     Ending,
     Proxy,
-    ending_of,
     identity,
+    is_foreign,
     is_refusal,
     weighted_maximum,
     weighted_mean,
@@ -51,8 +51,7 @@ def can_enter(model: Any) -> bool:
     kind, attributes = type(model), model.__dict__
     known = kind.forward is vit.VisionTransformer.forward
     known = known and kind.forward_features is vit.VisionTransformer.forward_features
-    replaced = "forward" in attributes and ending_of(model) is None
-    return known and not replaced and "forward_features" not in attributes
+    return known and not is_foreign(model) and "forward_features" not in attributes
 
 
 def averages_prefix(model: Any) -> bool:
@@ -67,6 +66,10 @@ class TimmEnding(Ending):
 
     def around(self) -> tuple[nn.Module, ...]:
         return self.model.blocks, self.model.norm
+
+    def bypassed(self) -> list[nn.Module]:
+        pool = getattr(self.model, "attn_pool", None)
+        return [self.model.blocks, *([pool] if type(pool) is _REFINED else [])]
 
     def reads_prefix_only(self) -> bool:
         model = self.model

@@ -28,6 +28,9 @@ class TorchvisionBackbone(Backbone):
     def parts(self, block: nn.Module) -> Parts:
         return PackedBlock(block, "self_attention", _AFTER_ATTENTION)
 
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        return [cast(nn.Module, block.self_attention)]
+
     @property
     def name(self) -> str:
         return name_of(self.model)

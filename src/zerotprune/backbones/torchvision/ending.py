@@ -23,7 +23,7 @@ class TorchvisionEnding(Ending):
         return "forward" not in self.model.encoder.__dict__
 
     def weighs_sizes(self) -> bool:
-        return True  # it pools nothing
+        return self.reads_prefix_only()  # the encoder's own forward is all that is known
 
     def run(self, last: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         model = self.model

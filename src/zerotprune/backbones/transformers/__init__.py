@@ -16,7 +16,7 @@ from ..contract import Backbone, Parts
 from ..ending import Ending
 from .blocks import PreNorm, TransformersCall, attention_of
 from .create import Answer, create, featurize_, read_state
-from .ending import RECORDING, TransformersEnding, pools
+from .ending import TransformersEnding, pools
 from .families import (
     ATTENTIONS,
     LAYERS,
@@ -38,10 +38,13 @@ __all__ = ["create", "featurize_", "read", "reading", "take_apart", "write"]
 class TransformersBackbone(Backbone):
     call = TransformersCall()
     ending_class = TransformersEnding
-    recorders = (RECORDING,)
+    any_size = True  # with `interpolate_pos_encoding`, if the positions need it
 
     def parts(self, block: nn.Module) -> Parts:
         return PreNorm(block, self.geometry.prefix, family_of(self.model).tower)
+
+    def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
+        return [attention_of(block)]
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...scoring.indexing import is_exporting
 from ...tokens import Tokens
 from ..contract import NO_MASK
-from ..ending import Ending, Proxy
+from ..ending import Ending, Proxy, is_foreign
 from .families import base_of, blocks_of, family_of, is_map, pooler_of, reads_of, refuse_old
 from .geometry import prefix_of
 
@@ -38,6 +38,8 @@ def pools(model: Any) -> bool:
 
 
 class TransformersEnding(Ending):
+    recorders = (RECORDING,)
+
     def last_block(self) -> nn.Module:
         block: nn.Module = blocks_of(self.model)[-1]
         return block
@@ -49,13 +51,18 @@ class TransformersEnding(Ending):
         norm = getattr(base, "layernorm", None)
         return modules if norm is None else [*modules, norm]
 
-    def is_users_hook(self, hook: Callable[..., Any]) -> bool:
-        return getattr(hook, "__module__", "") != RECORDING
+    def bypassed(self) -> list[nn.Module]:
+        model, base = self.model, base_of(self.model)
+        named = pooler_of(base)
+        if named is None or reads_of(model) not in ("pooler", "pooled"):
+            return []
+        around = [] if base is model else [base]
+        return [*around, named[1]] if is_map(named[1]) else around
 
     def reads_prefix_only(self) -> bool:
         """Return whether the classifier reads no patch tokens, and shows them only as hidden
         states."""
-        return reads_of(self.model) == "prefix" and "forward" not in base_of(self.model).__dict__
+        return reads_of(self.model) == "prefix" and not is_foreign(base_of(self.model))
 
     def weighs_sizes(self) -> bool:
         return reads_of(self.model) != "grid"
