@@ -101,8 +101,8 @@ def export(
     """Write a pruned model for a runtime, compare it with torch, and time it there.
 
     Without a budget, weights of `finetune` are pruned by their own schedule. The unpruned model and
-    slicing, the limit, are exported and timed beside it. If the exported
-    model does not agree with torch, nothing is written.
+    slicing, the limit, are exported and timed beside it. If the exported model does not agree with
+    torch, nothing is written.
 
     Example: `zerotprune export deit_small_patch16_224 --cost 0.6 --to onnx --out deit.onnx`
 
