@@ -143,6 +143,9 @@ def test_compare_takes_each_method_and_cost_once(folder: Path) -> None:
 
 
 def test_every_plot_is_checked_before_the_work(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = quickly("compare", "demo", str(folder), "--plots", str(tmp_path / "file"))
+    assert "no folder" in done.stderr
     (tmp_path / "accuracy-speed.png").mkdir()
     done = quickly("compare", "demo", str(folder), "--plots", str(tmp_path))
     assert done.returncode == 2

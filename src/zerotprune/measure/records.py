@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -185,7 +186,7 @@ def surroundings(device: Device = None) -> dict[str, object]:
         name = f"python -m {main.name.removesuffix('.__main__')}"
     return _printable({
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join([name, *map(shorten_path, sys.argv[1:])]),
+        "command": f"{name} {shlex.join(map(shorten_path, sys.argv[1:]))}".strip(),
         "commit": _commit(),
         "versions": _versions(),
         "hardware": hardware(device),

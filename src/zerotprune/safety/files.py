@@ -125,7 +125,7 @@ def check_writable(path: Path) -> None:
     target = Path(os.path.realpath(path))
     try:
         mode = target.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         mode = None
     if mode is not None and stat.S_ISDIR(mode):
         raise ValueError(f"{path} is a folder: give the name of a file")
