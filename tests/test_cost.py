@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -173,3 +174,20 @@ def test_published_figures_of_deit_small() -> None:
     assert f"{ztp.gmacs(model, convention='paper'):.2f}" == "4.55"
     assert f"{ztp.gmacs(model, schedule, convention='paper'):.2f}" == "3.08"
     assert f"{ztp.gmacs(model):.3f}" == "4.599"
+
+
+def test_other_patch_embeddings() -> None:
+    """Those with adapters, or with other channels than three, are counted by torch."""
+    peft = pytest.importorskip("peft")
+    plain = timm.create_model("test_vit", num_classes=5)
+    config = peft.LoraConfig(target_modules=["patch_embed.proj"], r=2)
+    adapted = peft.inject_adapter_in_model(config, copy.deepcopy(plain))
+    size, patches, dim = 3 * 16 * 16, 100, 64
+    more = (ztp.gmacs(adapted) - ztp.gmacs(plain)) * 1e9
+    assert more == pytest.approx(patches * 2 * (size + dim))
+    shape = {"depth": 2, "embed_dim": 48, "num_heads": 3}
+    gray, colored = (
+        timm.create_model("vit_tiny_r_s16_p8_224", **shape, img_size=64, in_chans=channels)
+        for channels in (1, 3)
+    )
+    assert 0 < ztp.gmacs(gray) < ztp.gmacs(colored)

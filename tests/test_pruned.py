@@ -153,12 +153,12 @@ def test_every_hook_is_called_or_refused(make: Any, images_of: Any, name: str, m
     stages = (ztp.Stage(2, similar=5), ztp.Stage(3, similar=4))
     for hook in hooks.values():
         hook.remove()
-    ztp.prune_(model, ztp.Schedule(stages, method))
+    ztp.prune_(model, ztp.Schedule(stages).by(method))
     hooks = {
         path: module.register_forward_hook(lambda *_, path=path: called.append(path))
         for path, module in model.named_modules()
     }
-    refused = set()
+    refused = set[str]()
     while True:
         try:
             assert run() >= expected - refused
@@ -168,6 +168,18 @@ def test_every_hook_is_called_or_refused(make: Any, images_of: Any, name: str, m
             refused.add(path)
             hooks.pop(path).remove()
     assert refused
+
+
+def test_another_forward_of_an_attention_is_refused(model: Any) -> None:
+    attention, images = model.blocks[3].attn, images_for(model)
+    attention.forward = lambda x, **_: 0 * x
+    with pytest.raises(ValueError, match=r"forward of blocks\.3\.attn"):
+        ztp.prune_(model, cost=0.7)
+    del attention.forward
+    ztp.prune_(model, cost=0.7)
+    attention.forward = lambda x, **_: 0 * x
+    with pytest.raises(ValueError, match=r"forward of blocks\.3\.attn"):
+        model(images)
 
 
 def test_another_size_makes_no_stale_schedule(model: Any) -> None:

@@ -343,7 +343,7 @@ def test_what_is_no_batch_of_images(model: Any, name: str) -> None:
     batch = images_for(model)
     for wrong in ("cat.jpg", [batch], batch[0], batch.long(), batch[:0]):
         with pytest.raises((TypeError, ValueError), match=f"{name} must"):
-            ztp.schedule_for(model, **budget, **{name: wrong})
+            ztp.schedule_for(model, **(budget | {name: wrong}))
     with pytest.raises(TypeError, match="speedup must be a number, got '2'"):
         ztp.schedule_for(model, speedup="2", example=batch)  # type: ignore[arg-type]
 

@@ -209,7 +209,7 @@ def test_dispatched_blocks_are_refused() -> None:
 def test_data_parallel_over_several_gpus_is_refused() -> None:
     def replicate(model: nn.Module) -> list[Any]:
         """Copy every module, as `torch.nn.parallel.replicate` does once it has copied weights."""
-        return [module._replicate_for_data_parallel() for module in model.modules()]  # type: ignore[operator]
+        return [module._replicate_for_data_parallel() for module in model.modules()]
 
     model = ztp.prune_(build("deit"), cost=0.7)
     with pytest.raises(ValueError, match="DistributedDataParallel"):

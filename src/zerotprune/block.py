@@ -161,7 +161,7 @@ class PrunedBlock:
                 but a head that pools needs the sizes of the tokens.
         """
         refuse_old_compiler()
-        self.vit.refuse_hooks(self.bypassed)
+        self.vit.refuse_additions(self.bypassed)
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:
             return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]

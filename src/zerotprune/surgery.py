@@ -94,7 +94,7 @@ def attach(
     if len({pruned.block for pruned in blocks}) < len(blocks):
         raise TypeError("two blocks of this model are one module, which can have only one stage")
     for pruned in blocks:
-        vit.refuse_hooks(pruned.bypassed)
+        vit.refuse_additions(pruned.bypassed)
         if outputs == "tokens" and vit.has_hooks(pruned.block):
             warnings.warn(f"the hooks on block {pruned.task.block} {_HOOKED}", stacklevel=3)
     restore_(model)
@@ -268,9 +268,7 @@ class Sizes:
         plan = self.plan
         if self.solve is None or plan.schedule.budget is None or not plan.stages:
             return None
-        schedules = [
-            dial(at) for dial in dials_of(plan.method, plan.geometry) for at in _POSITIONS
-        ]
+        schedules = [dial(at) for dial in dials_of(plan.method, plan.geometry) for at in _POSITIONS]
         stages = [stage for schedule in schedules if schedule for stage in schedule.stages]
         return min([plan.first, *(stage.block for stage in stages)])
 

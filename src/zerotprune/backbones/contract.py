@@ -86,12 +86,16 @@ class Backbone(ABC):
         """Return whether a module has hooks that are not the library's."""
         return any(map(self.ending_class.is_users_hook, hooks_on(module)))
 
-    def refuse_hooks(self, modules: Sequence[nn.Module]) -> None:
-        """Refuse hooks of a user on modules that are not called. A tracer's are no user's: fvcore
-        hooks all modules, to name what it counts."""
+    def refuse_additions(self, modules: Sequence[nn.Module]) -> None:
+        """Refuse hooks of a user, and another forward, on modules that are not called. A tracer's
+        hooks are no user's: fvcore hooks all modules, to name what it counts."""
         for module in modules:
-            if self.has_hooks(module) and not torch.jit.is_tracing():
-                raise uncalled(self.model, module)
+            if "forward" in module.__dict__:
+                raise uncalled("another forward of", self.model, module)
+            if not self.has_hooks(module):
+                continue
+            if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+                raise uncalled("hooks on", self.model, module)
 
     @property
     @abstractmethod

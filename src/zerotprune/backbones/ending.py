@@ -107,7 +107,7 @@ class Ending(ABC):
             )
         for module in self.bypassed():
             if any(map(self.is_users_hook, hooks_on(module))):
-                raise uncalled(self.model, module)
+                raise uncalled("hooks on", self.model, module)
         left: list[Tokens] = []
         return {"left": left}
 
@@ -144,12 +144,12 @@ def hooks_on(module: nn.Module) -> list[Callable[..., Any]]:
     return [*forward, *module._backward_hooks.values(), *module._backward_pre_hooks.values()]
 
 
-def uncalled(model: nn.Module, module: nn.Module) -> ValueError:
-    """Return the error for hooks on a module that is not called."""
+def uncalled(what: str, model: nn.Module, module: nn.Module) -> ValueError:
+    """Return the error for what was put on a module that is not called."""
     names = (name for name, other in model.named_modules() if other is module)
     return ValueError(
-        f"hooks on {next(names, type(module).__name__)} are not called while the model is pruned: "
-        "put them on its submodules, or on a block"
+        f"{what} {next(names, type(module).__name__)} would not be called while the model is "
+        "pruned: use its submodules or its block"
     )
 
 

@@ -134,7 +134,7 @@ def _alternatives(kind: Any) -> list[Any]:
     members = [member for part in get_args(kind) for member in _alternatives(part)]
     words = [word for part in members if get_origin(part) is Literal for word in get_args(part)]
     others = [member for member in members if get_origin(member) is not Literal]
-    return [Literal[tuple(words)], *others] if words else others  # type: ignore[list-item]
+    return [Literal[tuple(words)], *others] if words else others
 
 
 def _plain(value: Any, kind: Any) -> Any:
@@ -147,12 +147,13 @@ def _plain(value: Any, kind: Any) -> Any:
             return _OTHER
         parts = tuple(map(_plain, value, kinds))
         return _OTHER if _OTHER in parts else parts
+    is_bool = isinstance(value, bool)
     if kind is bool or kind is NoneType:
         return value if isinstance(value, kind) else _OTHER
     if kind is int:
-        return int(value) if isinstance(value, Integral) and type(value) is not bool else _OTHER
+        return int(value) if isinstance(value, Integral) and not is_bool else _OTHER
     if kind is float:
-        is_number = isinstance(value, Real) and type(value) is not bool
+        is_number = isinstance(value, Real) and not is_bool
         return float(value) if is_number and abs(value) <= sys.float_info.max else _OTHER
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import timm.models.vision_transformer as vit
+from torch import nn
 
 from ...cost import BlockShape, Geometry
 from ..attention import is_plain
@@ -57,12 +58,13 @@ def _stem(embed: Any) -> int:
     size = embed.img_size
     if size is None:
         raise TypeError("cannot prune a model whose patch embedding has no image size")
-    if type(embed) is vit.PatchEmbed:
+    if type(embed) is vit.PatchEmbed and isinstance(embed.proj, nn.Conv2d):
         projection = embed.proj
         kernel = projection.kernel_size[0] * projection.kernel_size[1]
         patches = embed.grid_size[0] * embed.grid_size[1]
         return int(patches * kernel * projection.in_channels * projection.out_channels)
-    return module_macs(embed, (1, 3, *size))
+    first = next(weight for weight in embed.parameters() if weight.dim() == 4)
+    return module_macs(embed, (1, first.shape[1], *size))
 
 
 def _shape(block: Any) -> BlockShape:
