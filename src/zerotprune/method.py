@@ -147,8 +147,8 @@ class Method(ABC):
         return False
 
     def wants_columns(self, stage: Stage) -> bool:
-        """Return whether it needs the attention that each token receives. Fused attention gives
-        that, and the row of CLS, without the rest of the graph."""
+        """Return whether it needs the attention that each token receives, averaged over heads.
+        Fused attention gives that, and the row of CLS, without the rest of the graph."""
         return False
 
     def wants_history(self) -> bool:

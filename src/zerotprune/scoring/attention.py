@@ -108,29 +108,18 @@ def outputs_with_graph(heads: list[Heads]) -> tuple[list[Tensor], DenseGraph]:
 
 
 class ColumnSums(NamedTuple):
-    """The first row of a graph and the means of its columns."""
-
-    first: Float[Tensor, "batch heads tokens"]
-    means: Float[Tensor, "batch heads tokens"]
-
-    @property
-    def alive(self) -> None:
-        return None
-
-    def row(self, token: int) -> Float[Tensor, "batch heads tokens"]:
-        if token:
-            raise ValueError(f"only the row of token 0 was kept, got {token}")
-        return self.first
-
-    def received(self) -> Float[Tensor, "batch heads tokens"]:
-        return self.means
-
-
-class RowSums(NamedTuple):
-    """The first row of a graph, and the sum of all its rows, both summed over heads."""
+    """The first row of a graph, and the sums of its columns, both summed over heads."""
 
     sums: Float[Tensor, "batch 2 tokens"]
     num_heads: int
+
+    @classmethod
+    def of(
+        cls,
+        first: Float[Tensor, "batch heads tokens"],
+        received: Float[Tensor, "batch heads tokens"],
+    ) -> ColumnSums:
+        return cls(torch.stack((first, received), dim=1).sum(dim=2), first.shape[1])
 
     @property
     def alive(self) -> None:
@@ -150,12 +139,12 @@ class RowSums(NamedTuple):
 def cls_and_received(graph: ColumnGraph) -> Float[Tensor, "batch 2 tokens"]:
     """Return the attention that each token receives from CLS and from all tokens. Each has a factor
     of its own."""
-    if isinstance(graph, RowSums):
+    if isinstance(graph, ColumnSums):
         return graph.sums
     return torch.stack((cls_attention(graph), average_attention(graph)), dim=1)
 
 
-def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], RowSums]:
+def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], ColumnSums]:
     """Compute each attention, with the sums of its graph.
 
     The graph is written to memory: on a CPU that is as fast as fused attention, and summing a graph
@@ -167,8 +156,8 @@ def outputs_with_sums(heads: list[Heads]) -> tuple[list[Tensor], RowSums]:
         outputs.append(_weigh(graph, attn))
         sums.append(rows)
     if len(heads) == 1:
-        return outputs, RowSums(sums[0], heads[0].q.shape[1])
-    return outputs, RowSums(torch.stack(sums).sum(dim=0), sum(attn.q.shape[1] for attn in heads))
+        return outputs, ColumnSums(sums[0], heads[0].q.shape[1])
+    return outputs, ColumnSums(torch.stack(sums).sum(dim=0), sum(attn.q.shape[1] for attn in heads))
 
 
 def _graph_with_sums(

@@ -182,8 +182,8 @@ class RowGraph(Protocol):
 
 @runtime_checkable
 class ColumnGraph(RowGraph, Protocol):
-    """An attention graph that gives single rows and the means of its columns: for each head, or
-    averaged over heads as if there were one."""
+    """An attention graph that gives single rows and the means of its columns. If not all of the
+    graph is there, they are averaged over heads, as if there were one."""
 
     def received(self) -> Float[Tensor, "batch heads tokens"]:
         """Return the mean attention that each token receives: one vote from the uniform start."""

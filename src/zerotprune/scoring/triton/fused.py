@@ -89,7 +89,7 @@ class FusedScorer(Scorer):
         q, k, v = (_dense_rows(x) for x in (attn.q, attn.k, attn.v))
         if whole.fits(q, whole.MOST_SUMMED):
             out, received, first = whole.attend_with_columns(q, k, v, attn.scale, attn.size)
-            return [out], ColumnSums(first, received / received.shape[-1])
+            return [out], ColumnSums.of(first, received)
         if whole.fits(q):
             out, sums = whole.attend(q, k, v, attn.scale, attn.size)
             return [out], columns(q, k, attn.scale, sums, attn.size)

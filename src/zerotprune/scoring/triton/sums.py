@@ -105,7 +105,7 @@ def columns(
             SPAN=64 if half and tokens > 600 else 32, SIZED=size is not None,
             num_warps=4, num_stages=3,
         )  # fmt: skip
-    return ColumnSums(first, received / tokens)
+    return ColumnSums.of(first, received)
 
 
 def sampled(
