@@ -21,7 +21,15 @@ from tests.cli.hostile import png
 from tests.data.files import RED, encoded, labels, put, refusal, saved, write_tar
 from zerotprune.backbones import backbone
 from zerotprune.data import demo
-from zerotprune.data.images import BadImage, ImageDataset, batches, check_classes, decode, open_data
+from zerotprune.data.images import (
+    BadImage,
+    ImageDataset,
+    batches,
+    check_classes,
+    check_pair,
+    decode,
+    open_data,
+)
 from zerotprune.data.sources import Item
 
 # Decoding
@@ -231,6 +239,17 @@ def test_bad_images_are_left_out_told_and_counted(damaged: Path, workers: int) -
 def test_strict_stops_at_the_first_bad_image(damaged: Path, workers: int) -> None:
     with refusal(BadImage, damaged / "c1" / "x.png"):
         list(batches(open_data(damaged), 2, report=pytest.fail, workers=workers, strict=True))
+
+
+def test_a_probe_may_learn_from_folders_for_images_with_a_mapping(tmp_path: Path) -> None:
+    for name in ("train/cat/0.png", "train/dog/1.png", "other/cat/0.png", "other/eel/1.png",
+                 "flat/0.png", "flat/1.png"):  # fmt: skip
+        put(tmp_path / name)
+    (tmp_path / "map").write_text("0.png cat\n1.png dog\n")
+    train = open_data(tmp_path / "train")
+    check_pair(train, open_data(tmp_path / "flat", mapping=tmp_path / "map"))
+    with refusal(ValueError, "class dog"):
+        check_pair(train, open_data(tmp_path / "other"))
 
 
 def test_truncated_jpeg_in_a_shard_is_named(tmp_path: Path) -> None:

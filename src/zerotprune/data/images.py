@@ -200,7 +200,9 @@ def check_pair(train: ImageDataset, val: ImageDataset) -> None:
     if train.classes < 2:
         raise ValueError(f"{train.name} has a single class: expected two or more")
     folders, others = class_folders(train.name), class_folders(val.name)
-    if folders is not None and others is not None and folders != others:
+    # With a mapping, folders are not the classes.
+    named = (len(folders or ()), len(others or ())) == (train.classes, val.classes)
+    if folders and others and named and folders != others:
         odd = sorted(set(folders) ^ set(others))[0]
         has, lacks = (train.name, val.name) if odd in folders else (val.name, train.name)
         raise ValueError(
