@@ -92,7 +92,10 @@ class Backbone(ABC):
         for module in modules:
             if "forward" in module.__dict__:
                 raise uncalled("another forward of", self.model, module)
-            if not self.has_hooks(module):
+            # Asked in every forward, so without a call as long as there are no hooks.
+            hooked = module._forward_hooks or module._forward_pre_hooks
+            hooked = hooked or module._backward_hooks or module._backward_pre_hooks
+            if not hooked or not self.has_hooks(module):
                 continue
             if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
                 raise uncalled("hooks on", self.model, module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,6 @@ from torch import Tensor
 from ..cost import Geometry
 from ..dials import Dial
 from ..method import Method, Seen
-from ..safety.ranges import check_choice
 from ..schedule import Schedule, Stage
 from ..scoring.graph import widen
 from ..scoring.indexing import split_top
@@ -44,9 +43,6 @@ class ATC(Method):
     searchable = "counts"
     linkage: Linkage = "average"
     proportional: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("linkage", self.linkage, get_args(Linkage))
 
     def dials(self, geometry: Geometry) -> Iterable[Dial]:
         """Turn the share that each stage keeps."""
