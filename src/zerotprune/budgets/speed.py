@@ -187,6 +187,7 @@ def reach(
     budgets: Sequence[TimeBudget],
     dials: Sequence[SpeedDial],
     say: Callable[[str], None] = lambda line: None,
+    tolerance: float = TOLERANCE,
 ) -> list[Reached]:
     """Find the cost at which every method meets every budget, all of them timed in turn.
 
@@ -194,6 +195,7 @@ def reach(
         budgets: The results are in this order, and for each budget in the order of the dials.
         dials: The methods, all with the same model and images.
         say: Receives messages about the progress.
+        tolerance: How near to a budget further attempts are made to come.
 
     The `failure` of a result says by how much a budget was missed, if it was by more than 5 %.
     """
@@ -208,7 +210,7 @@ def reach(
         say(f"measuring {len(unmet)} schedules, attempt {attempt + 1}")
         guesses = [(dial, dial.guess(budget)) for budget, dial in unmet]
         _time(model, images, guesses, rounds=_MOST_ROUNDS)
-        unmet = [(budget, dial) for budget, dial in unmet if not dial.meets(budget)]
+        unmet = [(budget, dial) for budget, dial in unmet if not dial.meets(budget, tolerance)]
     return [dial.result(budget) for budget, dial in pairs]
 
 
@@ -290,9 +292,9 @@ class SpeedDial:
                     return near
         return self.lowest
 
-    def meets(self, budget: TimeBudget) -> bool:
+    def meets(self, budget: TimeBudget, tolerance: float) -> bool:
         return self._exceeds(budget) or any(
-            budget.miss(timed) <= TOLERANCE for timed in self.precise.values()
+            budget.miss(timed) <= tolerance for timed in self.precise.values()
         )
 
     def _exceeds(self, budget: TimeBudget) -> bool:
