@@ -16,7 +16,7 @@ Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 def newest(path: Path) -> list[Row]:
     """Return the rows of each table, model and method that its last run wrote: a run may leave
-    methods out. What all are compared with is of the run that most of them are of."""
+    methods out. The unpruned rows are from the run that most methods are from."""
     rows = read(path)
     last = {_subject(row): _run(row) for row in rows}
     runs: dict[tuple[str, str], Counter[tuple[str, str]]] = {}

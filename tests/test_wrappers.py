@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import zerotprune as ztp
-from tests import hf_families
+from tests import hf_families, libraries
 from tests.families import build, images_for
 from tests.nursery import nursery, run_script
 
@@ -204,6 +204,27 @@ def test_dispatched_blocks_are_refused() -> None:
     add_hook_to_module(model.blocks[2], AlignDevicesHook("cpu"))
     with pytest.raises(TypeError, match="load it without device_map"):
         ztp.prune_(model, cost=COST)
+
+
+@pytest.mark.parametrize("name", ["deit", "vit", "torchvision"])
+def test_dispatched_afterwards(name: str) -> None:
+    """accelerate wraps every module with weights, to move its inputs; attention is not called."""
+    from accelerate.hooks import attach_execution_device_hook, remove_hook_from_submodules
+
+    make: Any = {"deit": build, "vit": hf_families.build, "torchvision": libraries.build}[name]
+    model: Any = ztp.prune_(make(name), cost=COST)
+    image = torch.rand(1, 3, 96, 96) if name == "vit" else (
+        images_for(model, 1) if name == "deit" else libraries.images_for(model)[:1])  # fmt: skip
+    with torch.inference_mode():
+        expected = model(image)
+        attach_execution_device_hook(model, "cpu")
+        actual = model(image)
+    remove_hook_from_submodules(model)
+    torch.testing.assert_close(logits_of(actual), logits_of(expected))
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output.logits
 
 
 def test_data_parallel_over_several_gpus_is_refused() -> None:

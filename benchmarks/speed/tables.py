@@ -109,7 +109,7 @@ def on_a_cpu(rows: Sequence[Row]) -> list[str]:
                     asked = [f"{speedup:g}×", str(batch)] if len(lines) == start else ["", ""]
                     cells = [*asked, name, _times(of_models[0]), found.cost(of_models[0])]
                     for row in of_models:
-                        cells += [_change(row, 2), f"{float(row['kl']):.4f}"]
+                        cells += [_change(row), f"{float(row['kl']):.4f}"]
                     lines.append(cells)
     header = ["speed", "images", "method", "measured", "cost"]
     return _table(header + [cell for model in SHORT.values() for cell in (model, "KL")], lines)
@@ -139,8 +139,9 @@ def between(
     """Return the change in top-1 and the divergence as cells, dashes where out of reach."""
     points = []
     for cost in TABLES.values():
-        row = shelf[model, method, cost]
-        points.append((speeds[method, cost], float(row["change"]), math.log(float(row["kl"]))))
+        speed, row = speeds.get((method, cost)), shelf.get((model, method, cost))
+        if speed is not None and row is not None:
+            points.append((speed, float(row["change"]), math.log(float(row["kl"]))))
     for (slow, *worse), (fast, *better) in pairwise(sorted(points)):
         if slow <= speedup <= fast:
             share = (speedup - slow) / (fast - slow)
@@ -172,7 +173,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
 def _bold(name: str) -> str:
@@ -183,10 +184,8 @@ def _times(row: Row) -> str:
     return f"{float(row['speedup']):.2f}×"
 
 
-def _change(row: Row, digits: int = 1) -> str:
-    change, error = float(row["change"]), float(row["change_error"])
-    digits = 0 if digits == 1 and error >= 1 else digits
-    return f"{_signed(change, digits)} ± {error:.{digits}f}"
+def _change(row: Row) -> str:
+    return f"{_signed(float(row['change']), 2)} ± {float(row['change_error']):.2f}"
 
 
 def _signed(value: float, digits: int) -> str:

@@ -69,8 +69,8 @@ if _COMPILER_IS_OLD:  # the compiler calls it while it traces, so that the sente
 
 
 def refuse_old_compiler() -> None:
-    """Call `check_compiler` if a compiler is tracing. Whatever it may meet first of a pruned model
-    begins with this: the model's forward, the patch embedding, or a block."""
+    """Call `check_compiler` if a compiler is tracing. Whatever it may trace first calls this: the
+    model's forward, the patch embedding, and the blocks."""
     if _COMPILER_IS_OLD and torch.compiler.is_dynamo_compiling():
         check_compiler()
 
@@ -161,7 +161,7 @@ class PrunedBlock:
                 but a head that pools needs the sizes of the tokens.
         """
         refuse_old_compiler()
-        self.vit.refuse_additions(self.bypassed)
+        self.vit.ending_class.refuse_additions(self.vit.model, self.bypassed)
         recompute = self.call.checkpoint(self.block) if self.block.training else None
         if recompute is not None:
             return recompute(partial(self._forward, prefix_only, left, kwargs), *args)  # type: ignore[no-any-return]

@@ -125,10 +125,11 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         """Check the options of a dataclass by their types."""
-        for option, kind in _option_kinds(type(self)).items():
-            label = f"{option!r} of {getattr(self, 'name', type(self).__name__)}"
-            plain = checked_kind(label, getattr(self, option), kind)
-            object.__setattr__(self, option, plain)
+        for option, (kind, default) in _option_kinds(type(self)).items():
+            value = getattr(self, option)
+            if value is not default:
+                label = f"{option!r} of {getattr(self, 'name', type(self).__name__)}"
+                object.__setattr__(self, option, checked_kind(label, value, kind))
 
     def dials(self, geometry: Geometry) -> Iterable[Dial] | None:
         """Return ways to set the method to a budget, the preferred one first; None for the paper's
@@ -197,13 +198,14 @@ class Method(ABC):
 
 
 @cache
-def _option_kinds(method: type[Method]) -> dict[str, Any]:
-    """Return the declared types of a method's options, where they can be resolved."""
+def _option_kinds(method: type[Method]) -> dict[str, tuple[Any, Any]]:
+    """Return the declared type of each option, if they can be resolved, and its default."""
     try:
         kinds = get_type_hints(method)
-    except NameError:  # a class in a function, with types from there
+    except Exception:  # a user's types, such as those of a class in a function
         return {}
-    return {option.name: kinds[option.name] for option in fields(method)}  # type: ignore[arg-type]
+    options = [option for option in fields(method) if option.init]  # type: ignore[arg-type]
+    return {option.name: (kinds[option.name], option.default) for option in options}
 
 
 #: every registered method by name

@@ -94,7 +94,7 @@ def attach(
     if len({pruned.block for pruned in blocks}) < len(blocks):
         raise TypeError("two blocks of this model are one module, which can have only one stage")
     for pruned in blocks:
-        vit.refuse_additions(pruned.bypassed)
+        vit.ending_class.refuse_additions(vit.model, pruned.bypassed)
         if outputs == "tokens" and vit.has_hooks(pruned.block):
             warnings.warn(f"the hooks on block {pruned.task.block} {_HOOKED}", stacklevel=3)
     restore_(model)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 import zerotprune as ztp
@@ -98,7 +99,7 @@ def test_bad_descriptions_of_a_method(data: Any, message: str) -> None:
 
 _WRONG_KINDS = """
 import json, math
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 import numpy as np
 import zerotprune as ztp
 from zerotprune.methods import Fold, from_data, names, resolve, to_data
@@ -134,6 +135,32 @@ print("done")
 
 def test_options_of_a_wrong_kind_are_refused() -> None:
     assert run_script(_WRONG_KINDS) == ["done"]
+
+
+@dataclass(frozen=True)
+class Lenient(ztp.Method):
+    """Options that a user may well declare; without a name, so that it is not registered."""
+
+    blocks: tuple[int, ...] = (3, 6)
+    power: Literal[1, 2] = 2
+    scale: float = None  # type: ignore[assignment]
+    weights: Any = None
+    total: int = field(init=False, default=0)
+
+    def reduce(self, seen: Any, stage: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_options_of_a_users_method_are_checked_by_their_types() -> None:
+    options: Any = {"blocks": (1, np.int64(2)), "power": 1, "scale": np.float32(0.5)}
+    method = Lenient(**options, weights=np.ones(2))
+    assert (method.blocks, method.power, method.scale) == ((1, 2), 1, 0.5)
+    assert Lenient().scale is None
+    for wrong in ({"blocks": (1, "2")}, {"blocks": 3}, {"power": 3}, {"power": True},
+                  {"scale": np.float32("inf")}, {"scale": 10**400}, {"scale": "1"}):  # fmt: skip
+        (name,) = wrong
+        with pytest.raises(ValueError, match=name):
+            Lenient(**wrong)
 
 
 def test_two_methods_cannot_share_a_name() -> None:

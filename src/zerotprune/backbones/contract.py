@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..block import Parts
 from ..cost import Geometry
 from ..tokens import Tokens
-from .ending import Ending, ending_of, hooks_on, uncalled
+from .ending import Ending, ending_of, hooks_on
 
 __all__ = ["NO_MASK", "Backbone", "BlockCall", "Parts", "Pool", "Reading"]
 
@@ -85,20 +84,6 @@ class Backbone(ABC):
     def has_hooks(self, module: nn.Module) -> bool:
         """Return whether a module has hooks that are not the library's."""
         return any(map(self.ending_class.is_users_hook, hooks_on(module)))
-
-    def refuse_additions(self, modules: Sequence[nn.Module]) -> None:
-        """Refuse hooks of a user, and another forward, on modules that are not called. A tracer's
-        hooks are no user's: fvcore hooks all modules, to name what it counts."""
-        for module in modules:
-            if "forward" in module.__dict__:
-                raise uncalled("another forward of", self.model, module)
-            # Asked in every forward, so without a call as long as there are no hooks.
-            hooked = module._forward_hooks or module._forward_pre_hooks
-            hooked = hooked or module._backward_hooks or module._backward_pre_hooks
-            if not hooked or not self.has_hooks(module):
-                continue
-            if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-                raise uncalled("hooks on", self.model, module)
 
     @property
     @abstractmethod

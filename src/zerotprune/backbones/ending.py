@@ -105,9 +105,7 @@ class Ending(ABC):
                 "the model's head was replaced after pruning by one that cannot pool merged "
                 "tokens: call prune_ again"
             )
-        for module in self.bypassed():
-            if any(map(self.is_users_hook, hooks_on(module))):
-                raise uncalled("hooks on", self.model, module)
+        self.refuse_additions(self.model, self.bypassed())
         left: list[Tokens] = []
         return {"left": left}
 
@@ -133,6 +131,24 @@ class Ending(ABC):
         return any(self.is_users_hook(hook) for module in modules for hook in hooks_on(module))
 
     @classmethod
+    def refuse_additions(cls, model: nn.Module, modules: Iterable[nn.Module]) -> None:
+        """Refuse hooks of a user, and another forward, on modules that are not called.
+
+        A tracer's hooks are no user's: fvcore hooks all modules, to name what it counts. Nor are
+        accelerate's that move inputs to the module's device, where they are.
+        """
+        for module in modules:
+            if "forward" in module.__dict__ and not _is_dispatched(module):
+                raise _uncalled("another forward of", model, module)
+            # Asked in every forward, so without a call as long as there are no hooks.
+            hooked = module._forward_hooks or module._forward_pre_hooks
+            hooked = hooked or module._backward_hooks or module._backward_pre_hooks
+            if not hooked or not any(map(cls.is_users_hook, hooks_on(module))):
+                continue
+            if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+                raise _uncalled("hooks on", model, module)
+
+    @classmethod
     def is_users_hook(cls, hook: Callable[..., Any]) -> bool:
         """Return whether it is a user's hook, and not one of the library."""
         return getattr(hook, "__module__", "") not in cls.recorders
@@ -144,12 +160,18 @@ def hooks_on(module: nn.Module) -> list[Callable[..., Any]]:
     return [*forward, *module._backward_hooks.values(), *module._backward_pre_hooks.values()]
 
 
-def uncalled(what: str, model: nn.Module, module: nn.Module) -> ValueError:
+def _is_dispatched(module: nn.Module) -> bool:
+    """Return whether accelerate has replaced the forward, and the module has its own weights."""
+    own = module.parameters(recurse=False)
+    return hasattr(module, "_hf_hook") and not any(weight.is_meta for weight in own)
+
+
+def _uncalled(what: str, model: nn.Module, module: nn.Module) -> ValueError:
     """Return the error for what was put on a module that is not called."""
     names = (name for name, other in model.named_modules() if other is module)
     return ValueError(
         f"{what} {next(names, type(module).__name__)} would not be called while the model is "
-        "pruned: use its submodules or its block"
+        "pruned: use its submodules or its block; to count operations, use zerotprune.gmacs"
     )
 
 

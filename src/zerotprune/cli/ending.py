@@ -47,9 +47,9 @@ def ending(interrupts: Interrupts) -> Iterator[None]:
 
 
 def _replace_closed() -> None:
-    """Let nothing come from or go to streams that are closed (`zerotprune … >&-`).
+    """Open the null device for streams that are closed (`zerotprune … >&-`).
 
-    The next file that is opened would get the number of a closed one, and what libraries print.
+    Otherwise the next file that is opened takes their number, and gets what libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

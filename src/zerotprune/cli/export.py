@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,6 +46,7 @@ from .options import (
     ModelOptions,
     Threads,
     refuse_torchrun,
+    refuse_without,
 )
 
 #: images to compare and calibrate on, where no limit is given; or one batch, if that is more
@@ -59,13 +60,6 @@ class ImageOptions(DataOptions):
 
     data: InputName | None = None
     "Images to compare on: a folder, tar shards, or hf:DATASET; 100 of them, or --limit."
-
-    def check(self) -> None:
-        """Refuse options of images without images."""
-        given = [f"--{option.name}" for option in fields(DataOptions)
-                 if getattr(self, option.name) != option.default]  # fmt: skip
-        if self.data is None and given:
-            raise ValueError(f"{given[0]} says how to read images: give --data as well")
 
     def read(self, model: nn.Module, size: int | None, at_once: int) -> Tensor | None:
         """Read some images, at least one batch, spread evenly over the data; None for noise."""
@@ -128,7 +122,8 @@ def export(
     weights = loading.weights
     if not budget.options and weights is not None and schedule_in(weights) is not None:
         budget = replace(budget, schedule=str(weights))
-    reading.check()
+    if reading.data is None:
+        refuse_without("--data", reading)
     if int8 and reading.data is None:
         raise ValueError("int8 is calibrated on images: give --data")
     if loading.device not in ("auto", "cpu"):

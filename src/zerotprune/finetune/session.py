@@ -210,7 +210,7 @@ def keep_others_out(out: Path) -> Iterator[None]:
         if fcntl is not None:
             try:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked processes lack it
-            except OSError:
+            except (BlockingIOError, PermissionError):
                 raise ValueError(
                     f"another process is training for {out}: wait for it, or give another --out"
                 ) from None

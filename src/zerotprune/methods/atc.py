@@ -68,8 +68,7 @@ class ATC(Method):
     def reduce(self, seen: Seen, stage: Stage) -> Reduction:
         patches = seen.patches
         count = self.kept(stage, patches)
-        # The decision has no gradient, and it is made in place.
-        keys = widen(seen.vectors("key").mean(dim=1)[:, seen.prefix :]).detach()
+        keys = widen(seen.vectors("key").mean(dim=1)[:, seen.prefix :])
         if count == patches:
             return Reduction(torch.arange(patches, device=keys.device).expand(keys.shape[0], -1))
         unit = F.normalize(keys, dim=-1)
@@ -92,7 +91,7 @@ def agglomerate(
     distance: Float[Tensor, "batch patches patches"], merges: int, linkage: Linkage
 ) -> Int[Tensor, "batch patches"]:
     """Join the two nearest clusters `merges` times, and return the first token of the cluster that
-    each token is in. Of equal distances that of the lowest indices counts.
+    each token is in. Ties go to the lowest indices.
 
     Args:
         distance: Of the tokens.

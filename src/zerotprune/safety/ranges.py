@@ -3,7 +3,7 @@ words by their choices; options of a method by their types."""
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Collection
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -86,7 +86,7 @@ def check_range(name: str, value: float, called: str | None = None) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    """Refuse what is no number, or a number outside the range of that name."""
+    """Raise unless the value is a number in the range of that name."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     check_range(name, cast(float, value))
@@ -140,29 +140,38 @@ def _alternatives(kind: Any) -> list[Any]:
 def _plain(value: Any, kind: Any) -> Any:
     """Return the value as the type; `_OTHER` if it is none of it."""
     if get_origin(kind) is Literal:
-        return value if isinstance(value, str) and value in get_args(kind) else _OTHER
+        known = ((type(word), word) for word in get_args(kind))
+        return value if (type(value), value) in known else _OTHER
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
-        if not isinstance(value, tuple) or len(value) != len(kinds):
+        if not isinstance(value, tuple):
+            return _OTHER
+        if kinds[1:] == (...,):
+            kinds = kinds[:1] * len(value)
+        if len(value) != len(kinds):
             return _OTHER
         parts = tuple(map(_plain, value, kinds))
-        return _OTHER if _OTHER in parts else parts
+        return _OTHER if any(part is _OTHER for part in parts) else parts
     is_bool = isinstance(value, bool)
     if kind is bool or kind is NoneType:
         return value if isinstance(value, kind) else _OTHER
     if kind is int:
         return int(value) if isinstance(value, Integral) and not is_bool else _OTHER
     if kind is float:
-        is_number = isinstance(value, Real) and not is_bool
-        return float(value) if is_number and abs(value) <= sys.float_info.max else _OTHER
+        try:
+            is_number = isinstance(value, Real) and not is_bool and math.isfinite(value)
+        except OverflowError:  # a whole number that no float can hold
+            is_number = False
+        return float(value) if is_number else _OTHER
     return value
 
 
 def _words(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
+        return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is tuple:
-        return f"{len(get_args(kind))} numbers"
+        kinds = get_args(kind)
+        return "a tuple" if kinds[1:] == (...,) else f"{len(kinds)} numbers"
     known = {bool: "true or false", NoneType: "None", int: "a whole number", float: "a number"}
     return known.get(kind, str(kind))
 

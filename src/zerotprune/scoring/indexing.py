@@ -97,8 +97,7 @@ def take(
 ) -> Float[Tensor, "batch chosen width"]:
     """Take tokens of every image by index. On a CPU, whole rows are ten times as fast as
     `gather`."""
-    # A compiler must not read the size of the batch: its graph would be for that size only.
-    if not torch.compiler.is_compiling() and indices.shape[0] == 1:
+    if _is_single(indices):
         return values.index_select(1, indices[0])
     batch, tokens, width = values.shape
     rows = values.reshape(batch * tokens, width).index_select(0, _row_of(indices, tokens))
@@ -142,12 +141,20 @@ def _add_rows(
     updates: Float[Tensor, "batch gone width"],
 ) -> Float[Tensor, "batch kept width"]:
     """Add whole rows, which on a CPU is several times as fast as number by number."""
-    if indices.shape[0] == 1:
+    if _is_single(indices):
         return values.index_add(1, indices[0], updates)
     total = values.clone(memory_format=torch.contiguous_format)
     rows = _row_of(indices, values.shape[1])
     total.flatten(0, 1).index_add_(0, rows, updates.flatten(0, 1))
     return total
+
+
+def _is_single(indices: Int[Tensor, "batch chosen"]) -> bool:
+    """Return whether there is one image, for a shorter way. A compiler or tracer must not read the
+    size of the batch: its graph would be for that size only."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    return indices.shape[0] == 1
 
 
 def _row_of(indices: Int[Tensor, "batch chosen"], tokens: int) -> Int[Tensor, " rows"]:

@@ -62,8 +62,11 @@ class ClipBackbone(Backbone):
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
         attention: Any = block.attn
-        dropout = getattr(attention, "attn_drop", None)
-        return [attention, *([] if dropout is None else [dropout])]
+        if isinstance(attention, nn.MultiheadAttention):
+            return [attention]
+        # Fused attention does not call its dropout either.
+        fused = attention.use_fsdpa and attention.logit_scale is None
+        return [attention] if fused else [attention, attention.attn_drop]
 
     @property
     def name(self) -> str:

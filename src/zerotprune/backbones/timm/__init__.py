@@ -52,7 +52,8 @@ class TimmBackbone(Backbone):
 
     def bypassed(self, block: nn.Module) -> Sequence[nn.Module]:
         modules = [module for module in attentions(block) if module is not block]
-        dropouts = [module.attn_drop for module in attentions(block)]  # the scorer's attention
+        # Fused attention does not call its dropout either.
+        dropouts = [module.attn_drop for module in attentions(block) if not module.fused_attn]
         return [*getattr(block, "attns", ()), *modules, *dropouts]
 
     @cached_property
