@@ -98,10 +98,13 @@ def trace(
 
 
 def check_images(name: str, images: object) -> None:
-    """Refuse what is no batch of images."""
-    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
+    """Raise unless it is a batch of images."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(images).__name__}")
+    if images.dim() != 4 or not images.is_floating_point():
         raise TypeError(
-            f"{name} must be a tensor of shape (batch, channels, height, width), of floating point"
+            f"{name} must be floating-point numbers of shape (batch, channels, height, width), got "
+            f"{images.dtype} of shape {tuple(images.shape)}"
         )
     if len(images) == 0:
         raise ValueError(f"{name} must hold at least one image, got none")
