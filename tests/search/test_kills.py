@@ -44,9 +44,9 @@ def test_killed_at_any_moment_a_search_ends_exact(
         # On an empty storage they meet while they make its tables.
         running = start()
         study = study or open_study(location, {"a": "b"}, FORTY.directions)
-        wanted = len(kept) + rng.randrange(3)
+        wanted = min(len(kept) + rng.randrange(3), FORTY.trials)
         while len(counted(study)) < wanted:
-            assert all(map(born.lives, running))
+            assert all(map(born.lives, running)) or len(counted(study)) >= wanted
             time.sleep(0.01)  # the cores are theirs
         for worker in running:
             time.sleep(rng.uniform(0, 0.06))
@@ -54,8 +54,9 @@ def test_killed_at_any_moment_a_search_ends_exact(
             born.wait(worker)
         now = counted(study)
         assert kept.items() <= now.items()
-        assert len(now) < FORTY.trials
         kept = now
+        if len(kept) >= FORTY.trials:  # on a busy machine they may be done before the kill
+            break
     assert kept
     assert study is not None
     stop_hearts(place)
