@@ -236,6 +236,25 @@ def test_an_error_in_a_later_trial_is_raised(opened: Opener) -> None:
     assert len(read_trials(study, config)) == 6
 
 
+def test_a_worker_that_shares_a_trial_with_a_faster_one_goes_on(opened: Opener) -> None:
+    """On SQLite, two workers may both take a trial that waits to be retried."""
+    config, calls = config_for(4), list[Schedule]()
+    study, theirs = opened(config), opened(config)
+
+    def slow(schedule: Schedule) -> Outcome:
+        calls.append(schedule)
+        if len(calls) == 3:
+            (running,) = theirs.get_trials(states=[TrialState.RUNNING])
+            other = optuna.Trial(theirs, running._trial_id)
+            other.set_user_attr("result", study.get_trials()[0].user_attrs["result"])
+            theirs.tell(other, study.get_trials()[0].values)
+        return by_stages(schedule)
+
+    run_trials(study, config, SMALL, slow)
+    assert [trial.state for trial in study.get_trials()] == [TrialState.COMPLETE] * 4
+    assert len(read_trials(study, config)) == len(calls) == 4
+
+
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_an_error_in_a_trial_of_a_worker_taken_for_dead_is_raised(
     opened: Opener, tmp_path: Path

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
@@ -127,32 +126,31 @@ def run_trials(
     """
     space = surface.space(config.budget)
     study.sampler = TrialSampler(config, space, surface.start(config.budget))
-    measured = -1  # the last trial that ended without an error of its own
-    broken: Exception | None = None  # the error of one that did not
+    current = -1  # the trial that is running, if any
+    broken: Exception | None = None  # its error
 
-    def measure(params: Params) -> tuple[dict[str, Any], list[float]]:
+    def measure(trial: Trial) -> list[float]:
+        params = {name: _suggest(trial, name, choices) for name, choices in space.items()}
         schedule = surface.propose(params, config.budget)
         with ctrl_c.lifted():
             outcome = objective(schedule)
         cost = surface.price(schedule)
-        result = {
+        trial.set_user_attr(_RESULT, {
             "schedule": schedule.to_json(), "gmacs": cost, "top1": outcome.top1,
             "kl": outcome.mean_kl, "agreement": outcome.agreement,
-        }  # fmt: skip
-        return result, [value(outcome), cost][: len(config.directions)]
+        })  # fmt: skip
+        return [value(outcome), cost][: len(config.directions)]
 
     def evaluate(trial: Trial) -> list[float]:
-        nonlocal measured, broken
-        params = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+        nonlocal current, broken
+        current = trial.number
         try:
-            result, values = measure(params)
+            return measure(trial)
+        except UpdateFinishedTrialError:  # another worker was faster, see below
+            raise
         except Exception as error:
             broken = error
             raise
-        with suppress(UpdateFinishedTrialError):  # too late: then its values are refused as well
-            trial.set_user_attr(_RESULT, result)
-        measured = trial.number
-        return values
 
     def go_on() -> bool:
         trials = finished(study, config)
@@ -160,6 +158,8 @@ def run_trials(
         return len(trials) < config.trials and proceed()
 
     def stop_when_done(study: Study, trial: FrozenTrial) -> None:
+        nonlocal current
+        current = -1
         if not go_on():
             study.stop()
 
@@ -171,13 +171,14 @@ def run_trials(
                 done = True
             except Exception:
                 # Others fail a trial without a heartbeat, say of a machine that was asleep, and
-                # retry it: this worker is late for that one, and goes on with the next.
+                # retry it. On SQLite, two workers may even get the same trial to retry. Then this
+                # worker is late for that one, and goes on with the next.
                 if broken is not None:  # Optuna's own error may hide it if it came late
                     raise broken from None
                 trials = study.get_trials(deepcopy=False)
-                if measured < 0 or trials[measured].state is not TrialState.FAIL:
+                if current < 0 or not trials[current].state.is_finished():
                     raise
-                measured = -1
+                current, done = -1, not go_on()
 
 
 def _suggest(trial: Trial, name: str, choices: BaseDistribution) -> Any:
