@@ -144,7 +144,7 @@ def _attributes(vit: Backbone, plan: Plan, prefix_only: bool, compute: Compute) 
 
 def sharing_copy(model: Model) -> Model:
     """Copy a model, but share its weights: the copy can be pruned by itself."""
-    unwrap(model)  # raises if it is no model
+    unwrap(model)  # raises for anything but a model
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
 
