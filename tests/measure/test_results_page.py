@@ -315,7 +315,7 @@ def test_tables_at_equal_speed_have_the_newest_row_of_every_case(tmp_path: Path)
     )  # fmt: skip
     refresh(tables.inserts(), read(file_of(tmp_path, rows)), docs)
     readme, page = (tmp_path / "README.md").read_text(), (docs / "measuring.md").read_text()
-    assert "| 1.5× | **fold** | 1.51× | −0.9 ± 0.4 | −0.9 ± 0.4 | 0.1086 | 0.75 |" in readme
+    assert "| 1.5× | **fold** | 1.51× | −0.86 ± 0.40 | −0.86 ± 0.40 | 0.1086 | 0.75 |" in readme
     assert "| 1.5× | 8 | fold | 1.51× | 0.75 | −0.86 ± 0.40 | 0.1086 | −0.86" in page
     assert "tome" not in readme + page
     assert readme.startswith("before\n")
